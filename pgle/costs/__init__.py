@@ -1,0 +1,1 @@
+"""Cost profiles: read, write, merge, diff, aggregate from traces, hold against modules."""

@@ -1,0 +1,43 @@
+"""The two ways a command ends early, and how each becomes one line and an exit code."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+
+class UserError(Exception):
+    """Input or usage that the user can mend: one line saying what, where and what to do. Exit code 2.
+
+    Args:
+        what: what is wrong, a clause without a full stop ("not a SQLite database").
+        where: the file, option or line that it is about.
+        remedy: what to do next, best a command to type.
+    """
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, where: str | PathLike[str] | None = None, remedy: str | None = None) -> None:
+        self.what = what
+        self.where = None if where is None else str(where)
+        self.remedy = remedy
+        super().__init__(self.line())
+
+    def line(self) -> str:
+        """The message as one line: ``WHERE: what; remedy``."""
+        text = self.what if self.where is None else f"{self.where}: {self.what}"
+        if self.remedy is not None:
+            text = f"{text}; {self.remedy}"
+        return " ".join(text.split())
+
+
+class WorkloadError(Exception):
+    """The user's own program failed: its exit code is passed through as ours.
+
+    Args:
+        exit_code: what the program returned, 128 + N where signal N ended it.
+        what: one line about it.
+    """
+
+    def __init__(self, exit_code: int, what: str) -> None:
+        self.exit_code = exit_code
+        super().__init__(" ".join(what.split()))

@@ -1,0 +1,1 @@
+"""Renderers: result objects as text, JSON, HTML and markdown."""

@@ -1,0 +1,64 @@
+"""Text for a terminal: consoles, tables within 100 columns, bars and units."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+MAX_WIDTH = 100
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console of at most 100 columns; exactly 100 where output is not a terminal. `NO_COLOR` is respected."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None
+    if not stream.isatty():
+        width = MAX_WIDTH
+    else:
+        try:
+            width = min(os.get_terminal_size(stream.fileno()).columns, MAX_WIDTH)
+        except OSError:
+            width = MAX_WIDTH
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", title: str = "") -> Table:
+    """A borderless table; `right` names the columns to align right, separated by ``|``.
+
+    Cells are plain text (never markup); strings that hold names may be cut in the middle by the terminal width.
+    """
+    numeric = set(right.split("|"))
+    result = Table(box=None, pad_edge=False, title=title or None, title_justify="left", title_style="bold")
+    for name in columns:
+        result.add_column(name, justify="right" if name in numeric else "left", overflow="fold")
+    for row in rows:
+        result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return result
+
+
+def bar(fraction: float, width: int = 20) -> str:
+    """A bar of eighth blocks: ``fraction`` of ``width`` columns (0 to 1, clipped)."""
+    eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])).ljust(width)
+
+
+def duration(microseconds: float) -> str:
+    """A duration in µs, ms or s with four significant digits."""
+    value = abs(microseconds)
+    if value < 1e3:
+        return f"{microseconds:.4g} µs"
+    if value < 1e6:
+        return f"{microseconds / 1e3:.4g} ms"
+    return f"{microseconds / 1e6:.4g} s"
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print warnings to stderr, one line each."""
+    for line in lines:
+        print(f"pgle: warning: {' '.join(line.split())}", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""The outside world: subprocesses, environment, files, run directories, clusters."""

@@ -1,0 +1,1 @@
+"""Simulate a scheduled module with costs, and read what bounds it."""

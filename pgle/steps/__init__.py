@@ -1,0 +1,1 @@
+"""Step times: collect, summarise, compare."""

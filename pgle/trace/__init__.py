@@ -1,0 +1,1 @@
+"""Traces as one columnar table, and the readers and writers of profiler formats."""

@@ -1,0 +1,1 @@
+"""Programs to profile: real on GPUs, runnable on virtual CPU devices."""
