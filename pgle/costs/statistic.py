@@ -1,0 +1,85 @@
+"""Statistics over samples of one instruction, chosen by name: ``median``, ``mean``, ``min``, ``max``, ``pNN``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.errors import UserError
+
+_PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?|100)")
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A statistic of a group of samples.
+
+    Attributes:
+        name: as the user gave it.
+        percentile: 0 to 100 with linear interpolation; None for the mean.
+    """
+
+    name: str
+    percentile: float | None
+
+    def over_groups(
+        self, values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], count: int
+    ) -> npt.NDArray[np.float64]:
+        """The statistic of the values of each group 0 … count-1; NaN for a group without values.
+
+        Args:
+            values: float64[n].
+            groups: int64[n], the group of each value.
+            count: number of groups.
+
+        Returns:
+            float64[count].
+        """
+        sizes = np.bincount(groups, minlength=count)
+        if self.percentile is None:
+            sums = np.bincount(groups, weights=values, minlength=count)
+            means: npt.NDArray[np.float64] = np.full(count, np.nan)
+            np.divide(sums, sizes, out=means, where=sizes > 0)
+            return means
+        ordered, first = sorted_groups(values, groups, sizes)
+        return percentile_of_sorted(ordered, first, sizes, self.percentile)
+
+
+def sorted_groups(
+    values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Values ordered by (group, value), and where each group starts."""
+    return values[np.lexsort((values, groups))], np.concatenate(([0], np.cumsum(sizes)[:-1]))
+
+
+def percentile_of_sorted(
+    ordered: npt.NDArray[np.float64], first: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], percentile: float
+) -> npt.NDArray[np.float64]:
+    """The percentile of each group, linear between neighbours as `numpy.percentile`; NaN where a group is empty."""
+    result = np.full(len(sizes), np.nan)
+    filled = sizes > 0
+    position = (sizes[filled] - 1) * (percentile / 100)
+    low = np.floor(position).astype(np.int64)
+    high = np.ceil(position).astype(np.int64)
+    start = first[filled]
+    below, above = ordered[start + low], ordered[start + high]
+    result[filled] = below + (above - below) * (position - low)
+    return result
+
+
+def parse_statistic(text: str) -> Statistic:
+    """The statistic called `text`.
+
+    Raises:
+        UserError: the name is none of ``median``, ``mean``, ``min``, ``max``, ``p0`` … ``p100``.
+    """
+    named = {"median": 50.0, "mean": None, "min": 0.0, "max": 100.0}
+    if text in named:
+        return Statistic(text, named[text])
+    match = _PERCENTILE.fullmatch(text)
+    if match is None:
+        raise UserError(f"unknown statistic {text!r}", remedy="use median, mean, min, max or pNN such as p90")
+    return Statistic(text, float(match[1]))

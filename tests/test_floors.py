@@ -1,0 +1,54 @@
+"""Imports only look down: cli > report > run > steps > schedule > costs > trace > xla > errors, files."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import pgle
+
+ROOT = Path(pgle.__file__).parent
+STOREYS = ("errors files", "xla", "trace", "costs", "schedule", "steps", "run", "report", "cli")
+FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.split()}
+# `Progress` is only a callable type, and pure layers take one.
+ALLOWED = {"pgle.report.progress"}
+PURE = ("steps", "schedule", "costs", "trace", "xla")
+IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT and "_pb2" not in path.name)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_only_look_down(path: Path) -> None:
+    own = FLOORS.get(path.relative_to(ROOT).parts[0], 99)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "pgle" or len(parts) < 2 or parts[1] not in FLOORS or name.startswith(tuple(ALLOWED)):
+            continue
+        assert FLOORS[parts[1]] <= own, f"{path.name} on floor {own} imports {name}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_pure_floors_stay_pure(path: Path) -> None:
+    if path.relative_to(ROOT).parts[0] in PURE:
+        assert not {name.split(".")[0] for name in imports(path)} & IMPURE_IMPORTS
+
+
+def test_the_command_list_imports_no_command() -> None:
+    names = imports(ROOT / "cli" / "main.py")
+    assert not any(name.startswith("pgle.cli.") for name in names)
