@@ -1,0 +1,50 @@
+"""Shared ways to make readable inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgle.trace.table import Device, Kind, ModuleKey, Trace
+
+Row = tuple[int, int, str, int, int, int]
+"""(device, execution, instruction, launch, start µs, duration µs)"""
+
+
+@pytest.fixture
+def testdata() -> Path:
+    return Path(__file__).parent.parent / "testdata"
+
+
+@pytest.fixture
+def make_trace() -> Callable[..., Trace]:
+    """Make a trace of one module from rows (device, execution, instruction, launch, start µs, duration µs)."""
+
+    def make(rows: Iterable[Row], *, module: str = "jit_step", global_ids: tuple[int, ...] | None = None) -> Trace:
+        rows = sorted(rows, key=lambda row: (row[0], row[4]))
+        names = tuple(dict.fromkeys(row[2] for row in rows))
+        count = max((row[0] for row in rows), default=0) + 1
+        ids = global_ids or tuple(range(count))
+
+        def column(values: Iterable[int], dtype: type) -> np.ndarray:
+            return np.array(list(values), dtype=dtype)
+
+        return Trace(
+            start_ns=column((row[4] * 1000 for row in rows), np.int64),
+            duration_ns=column((row[5] * 1000 for row in rows), np.int64),
+            kind=np.full(len(rows), Kind.KERNEL, np.uint8),
+            device=column((row[0] for row in rows), np.int32),
+            stream=np.zeros(len(rows), np.int32),
+            module=np.zeros(len(rows), np.int32),
+            instruction=column((names.index(row[2]) for row in rows), np.int32),
+            execution=column((row[1] for row in rows), np.int32),
+            instance=column((row[3] for row in rows), np.int32),
+            modules=(ModuleKey(module, 1),),
+            instructions=names,
+            devices=tuple(Device("host:1", i, ids[i]) for i in range(count)),
+        )
+
+    return make

@@ -1,0 +1,51 @@
+import numpy as np
+
+from pgle.trace.windows import find_executions
+
+
+def executions(make_trace, durations, *, devices=1, missing=()):
+    rows = [
+        (device, number, name, number, 1000 * number + 10 * offset, time if name == "gemm" else 1)
+        for device in range(devices)
+        for number, time in enumerate(durations)
+        for offset, name in enumerate(["gemm", "add", "mul"])
+        if (device, number, name) not in missing
+    ]
+    trace = make_trace(rows)
+    return find_executions(trace, np.zeros(len(trace.instructions), bool))
+
+
+def kept(found):
+    return found.execution[found.keep].tolist()
+
+
+def test_steady_executions_are_all_kept(make_trace):
+    assert kept(executions(make_trace, [100, 101, 100, 99, 100])) == [0, 1, 2, 3, 4]
+
+
+def test_slow_leading_executions_are_warm_up(make_trace):
+    found = executions(make_trace, [148, 134, 120, 121, 120])
+    assert kept(found) == [2, 3, 4]
+    assert found.reasons[0, 0].startswith("warm-up")
+
+
+def test_at_most_half_is_dropped_when_everything_gets_faster(make_trace):
+    assert kept(executions(make_trace, [160, 150, 140, 130, 120])) == [2, 3, 4]
+
+
+def test_a_slow_execution_later_on_is_kept(make_trace):
+    assert kept(executions(make_trace, [100, 100, 100, 130, 100])) == [0, 1, 2, 3, 4]
+
+
+def test_an_execution_cut_by_the_window_is_dropped_on_every_device(make_trace):
+    found = executions(make_trace, [100] * 4, devices=2, missing={(1, 3, "mul")})
+    assert kept(found) == [0, 1, 2, 0, 1, 2]
+    assert found.reasons[0, 3] == "truncated: 2 of usually 3 activities"
+
+
+def test_two_executions_are_too_few_to_judge(make_trace):
+    assert kept(executions(make_trace, [500, 100])) == [0, 1]
+
+
+def test_spans_run_from_first_start_to_last_end(make_trace):
+    assert executions(make_trace, [100, 100, 100]).span_ns.tolist() == [100_000] * 3
