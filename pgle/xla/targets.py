@@ -1,0 +1,169 @@
+"""Targets: the GPUs that XLA can compile for without having one.
+
+A target is the text of a ``stream_executor.GpuTargetConfigProto``. Five are shipped in ``data/targets`` (figures from
+openxla/xla, see the README there); any other is read from the ``*.gpu_target_config.pbtxt`` that each ``--xla_dump_to``
+run leaves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.files import as_path, read_bytes
+
+MAX_BYTES = 1 << 20
+
+BUILT_IN: Mapping[str, str] = {
+    "a100-40gb": "NVIDIA A100 SXM4 40 GB",
+    "a100-80gb": "NVIDIA A100 SXM4 80 GB",
+    "h100-sxm": "NVIDIA H100 SXM5 80 GB",
+    "h200-sxm": "NVIDIA H200 SXM5 141 GB",
+    "b200": "NVIDIA B200 180 GB",
+}
+"""Names of the shipped targets, each with what it is."""
+
+ALIASES: Mapping[str, str] = {
+    "a100": "a100-40gb",
+    "a100-40": "a100-40gb",
+    "a100-80": "a100-80gb",
+    "h100": "h100-sxm",
+    "h200": "h200-sxm",
+}
+
+# What releases before 0.8 do not know, and can do without: their models use none of it.
+_RECENT_SCALAR = re.compile(r"\b(?:feature_extension|pcie_bandwidth)\s*:\s*\w+")
+_RECENT_BLOCKS = ("scalar_unit_description", "matrix_unit_description", "device_interconnect_info")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GPU to compile for.
+
+    Attributes:
+        name: ``h100-sxm``, or the file's path.
+        text: GpuTargetConfigProto in text form.
+        device: what the description calls the device, ``NVIDIA H100 80GB HBM3``.
+        memory_bytes: device memory.
+        memory_bandwidth: bytes per second.
+        core_count: streaming multiprocessors.
+        fpus_per_core: FP32 lanes of each.
+        clock_ghz: clock of the cores.
+        l2_bytes: L2 cache.
+        compute_capability: (major, minor).
+    """
+
+    name: str
+    text: str
+    device: str
+    memory_bytes: int
+    memory_bandwidth: int
+    core_count: int
+    fpus_per_core: int
+    clock_ghz: float
+    l2_bytes: int
+    compute_capability: tuple[int, int]
+
+    @property
+    def portable_text(self) -> str:
+        """`text` without the fields that older XLA does not know; XLA refuses a description with an unknown field."""
+        text = _RECENT_SCALAR.sub("", self.text)
+        for name in _RECENT_BLOCKS:
+            text = _without_block(text, name)
+        return text
+
+
+def load_target(name_or_path: str) -> Target:
+    """The target of that name, or described by that file.
+
+    Args:
+        name_or_path: a name of `BUILT_IN` or `ALIASES` in any case, or a ``gpu_target_config.pbtxt``, may be ``.xz``.
+
+    Raises:
+        UserError: no such target, or not a GPU description.
+    """
+    name = name_or_path.lower()
+    name = ALIASES.get(name, name)
+    if name in BUILT_IN:
+        text = resources.files("pgle.xla").joinpath(f"data/targets/{name}.txtpb").read_text(encoding="utf-8")
+        return parse_target(text, name=name)
+    path = as_path(name_or_path)
+    looks_like_path = not isinstance(path, Path) or len(path.parts) > 1 or bool(path.suffix)
+    if not looks_like_path and not path.exists():
+        raise UserError(
+            f"no target called {name_or_path!r}",
+            remedy=f"choose {', '.join(BUILT_IN)}, or give the *.gpu_target_config.pbtxt of an --xla_dump_to run",
+        )
+    data = read_bytes(path, max_bytes=MAX_BYTES)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise UserError("not a text description of a GPU", where=path, remedy=_DUMP_HINT) from None
+    return parse_target(text, name=name_or_path)
+
+
+_DUMP_HINT = "give the *.gpu_target_config.pbtxt of an --xla_dump_to run"
+
+
+def parse_target(text: str, *, name: str) -> Target:
+    """Read the figures of a GpuTargetConfigProto text.
+
+    Args:
+        text: the proto in text form.
+        name: what to call it; also where an error is reported.
+
+    Raises:
+        UserError: a figure that a GPU description always has is missing.
+    """
+    clean = re.sub(r"(?m)#[^\n\"]*$", "", text)
+
+    def number(field: str) -> float:
+        found = re.search(rf"\b{field}\s*:\s*([0-9.eE+-]+)", clean)
+        if found is None:
+            raise UserError(f"not a description of a GPU (no {field})", where=name, remedy=_DUMP_HINT)
+        return float(found[1])
+
+    capability = re.search(r"cuda_compute_capability\s*\{([^}]*)\}", clean)
+    if capability is None:
+        raise UserError(
+            "not a description of an NVIDIA GPU (no cuda_compute_capability)", where=name, remedy=_DUMP_HINT
+        )
+    parts = {key: int(value) for key, value in re.findall(r"\b(major|minor)\s*:\s*(\d+)", capability[1])}
+    device = re.search(r'\bdevice_description_str\s*:\s*"([^"]*)"', clean)
+    return Target(
+        name=name,
+        text=text,
+        device=device[1] if device else name,
+        memory_bytes=int(number("device_memory_size")),
+        memory_bandwidth=int(number("memory_bandwidth")),
+        core_count=int(number("core_count")),
+        fpus_per_core=int(number("fpus_per_core")),
+        # clock_rate_ghz also stands in the unit descriptions; the device's own is outside of every nested block
+        clock_ghz=float(_top_level(clean, "clock_rate_ghz", name)),
+        l2_bytes=int(number("l2_cache_size")),
+        compute_capability=(parts.get("major", 0), parts.get("minor", 0)),
+    )
+
+
+def _top_level(text: str, field: str, name: str) -> str:
+    for block in _RECENT_BLOCKS:
+        text = _without_block(text, block)
+    found = re.search(rf"\b{field}\s*:\s*([0-9.eE+-]+)", text)
+    if found is None:
+        raise UserError(f"not a description of a GPU (no {field})", where=name, remedy=_DUMP_HINT)
+    return found[1]
+
+
+def _without_block(text: str, name: str) -> str:
+    """`text` without the message field `name { … }`, nested braces included."""
+    while (found := re.search(rf"\b{name}\s*:?\s*\{{", text)) is not None:
+        depth, end = 1, found.end()
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        text = text[: found.start()] + text[end:]
+    return text
