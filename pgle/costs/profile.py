@@ -30,6 +30,24 @@ class CostKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """How long the occurrences of one collective took in one replica group, so that ranks can be merged exactly.
+
+    A collective's time on one device includes waiting for the last one to arrive; the least over the devices of a
+    group does not. Each profile holds the least over the devices that it saw.
+
+    Attributes:
+        group: index into the replica groups of the instruction; -1 where all devices are one group or it is unknown.
+        executions: numbers of the module's executions in the trace window, ascending.
+        times_ns: by (execution, occurrence); each execution has ``len(times_ns) / len(executions)`` occurrences.
+    """
+
+    group: int
+    executions: tuple[int, ...]
+    times_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """The cost of one instruction.
 
@@ -46,6 +64,7 @@ class Cost:
         spread: (p90 - p10) / median of the samples; 0 where there is one.
         trace_name: the name in the trace where it differs from `name`.
         origin: measured or filled in.
+        series: of a collective, its occurrences by replica group; empty where not kept.
     """
 
     name: str
@@ -60,6 +79,12 @@ class Cost:
     spread: float = 0.0
     trace_name: str = ""
     origin: Origin = Origin.MEASURED
+    series: tuple[Series, ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """The name as a profile file spells it: ``fingerprint::name``, or the bare name."""
+        return f"{self.fingerprint}::{self.name}" if self.fingerprint else self.name
 
 
 @dataclass(frozen=True)

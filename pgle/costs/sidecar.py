@@ -1,0 +1,131 @@
+"""The sidecar of a profile, ``PROFILE.json``: what the profile file itself has no room for.
+
+    {"schema": "pgle.profile/1", "sha256": of the profile file,
+     "provenance": {…}, "warnings": […],
+     "costs": [{"name": "all-gather-start.1", "kind": "collective", "opcode": "all-gather", "shape": "bf16[4096,512]",
+                "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name": "all-gather.4",
+                "origin": "measured",
+                "series": [{"group": 0, "executions": [2, 3], "times_ns": [812500, 811020]}]}, …]}
+
+One record per entry of the profile, in its order, one per line; what is unknown (empty or 0) is left out. ``origin`` is
+always there. ``series`` (collectives only, optional) is `pgle.costs.profile.Series`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pgle.costs.profile import Cost, CostKind, Origin, Profile, Series
+from pgle.files import sha256
+
+SCHEMA = "pgle.profile/1"
+
+
+class SidecarError(ValueError):
+    """The sidecar cannot be used; the message says why."""
+
+
+def sidecar(profile: Profile, data: bytes) -> str:
+    """The sidecar of a profile as JSON text. Equal input gives equal text.
+
+    Args:
+        profile: what was encoded.
+        data: the bytes of the profile file.
+    """
+    head = {
+        "schema": SCHEMA,
+        "sha256": sha256(data),
+        "provenance": profile.provenance,
+        "warnings": list(profile.warnings),
+    }
+    lines = ",\n".join(f"    {_dumps(_record(cost))}" for cost in profile.costs)
+    return f'{_dumps(head, indent=2)[:-2]},\n  "costs": [\n{lines}\n  ]\n}}\n'
+
+
+def apply_sidecar(profile: Profile, data: bytes, text: bytes) -> Profile:
+    """The profile with what its sidecar says.
+
+    Args:
+        profile: as decoded from `data`.
+        data: the bytes of the profile file.
+        text: the bytes of the sidecar.
+
+    Raises:
+        SidecarError: it is no sidecar, or of another profile.
+    """
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise SidecarError("not JSON") from None
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise SidecarError(f"not a sidecar of schema {SCHEMA}")
+    if content.get("sha256") != sha256(data):
+        raise SidecarError("describes another version of the profile (its sha256 differs)")
+    records, provenance = content.get("costs"), content.get("provenance", {})
+    if not isinstance(records, list) or len(records) != len(profile.costs) or not isinstance(provenance, dict):
+        raise SidecarError("damaged")
+    try:
+        costs = tuple(_described(cost, record) for cost, record in zip(profile.costs, records, strict=True))
+    except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
+        raise SidecarError("damaged") from None
+    warnings = tuple(str(line) for line in content.get("warnings") or ())
+    return Profile(costs, provenance, (*profile.warnings, *warnings))
+
+
+def _record(cost: Cost) -> dict[str, object]:
+    record: dict[str, object] = {"name": cost.full_name}
+    if cost.kind:
+        record["kind"] = cost.kind.value
+    for name in ("opcode", "shape", "samples", "min_us", "max_us", "spread", "trace_name"):
+        if value := getattr(cost, name):
+            record[name] = value
+    record["origin"] = cost.origin.value
+    if cost.series:
+        record["series"] = [
+            {"group": item.group, "executions": item.executions, "times_ns": item.times_ns} for item in cost.series
+        ]
+    return record
+
+
+def _described(cost: Cost, record: Mapping[str, Any]) -> Cost:
+    if record["name"] != cost.full_name:
+        raise ValueError(record["name"])
+    return replace(
+        cost,
+        kind=CostKind(record.get("kind", "")),
+        opcode=str(record.get("opcode", "")),
+        shape=str(record.get("shape", "")),
+        samples=int(record.get("samples", 0)),
+        min_us=float(record.get("min_us", 0)),
+        max_us=float(record.get("max_us", 0)),
+        spread=float(record.get("spread", 0)),
+        trace_name=str(record.get("trace_name", "")),
+        origin=Origin(record["origin"]),
+        series=tuple(map(_series, record.get("series", ()))),
+    )
+
+
+def _series(record: Mapping[str, Any]) -> Series:
+    executions, times = tuple(map(int, record["executions"])), tuple(map(int, record["times_ns"]))
+    if not executions or len(times) % len(executions) or sorted(set(executions)) != list(executions):
+        raise ValueError("series")
+    return Series(int(record["group"]), executions, times)
+
+
+def _dumps(value: object, indent: int | None = None) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, indent=indent, allow_nan=False, default=str)
+
+
+def _finite(value: object) -> object:
+    """`value` with infinite and NaN floats as text: JSON has no numbers for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
