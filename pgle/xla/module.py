@@ -6,10 +6,12 @@ identity used outside the reader: ids of HLO protos are opaque and 64 bit wide (
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Any
 
 BITS: Mapping[str, int] = {
     "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32,
@@ -163,7 +165,7 @@ class Module:
         for name in instruction.called:
             computation = self.computations.get(name)
             if computation is not None:
-                return next((item for item in computation.instructions if item.name == computation.root), None)
+                return self.instructions.get(computation.root)
         # -update and -done may leave the computation to their start
         for name in instruction.operands[:1]:
             start = self.instructions.get(name)
@@ -174,3 +176,23 @@ class Module:
         """Every instruction, computation by computation."""
         for computation in self.computations.values():
             yield from computation.instructions
+
+
+def backend_config(instruction: Instruction) -> Mapping[str, Any]:
+    """The backend config as a dictionary; empty where it is no JSON object (custom calls may hold any text)."""
+    if not instruction.backend_config.startswith("{"):
+        return {}
+    try:
+        config = json.loads(instruction.backend_config)
+    except ValueError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def trip_count(instruction: Instruction) -> int | None:
+    """How often the body of a ``while`` runs, where XLA knows (``known_trip_count``); None where it does not."""
+    count = backend_config(instruction).get("known_trip_count")
+    try:
+        return int(count["n"]) if isinstance(count, dict) else None
+    except (KeyError, ValueError, TypeError):
+        return None
