@@ -1,0 +1,279 @@
+"""The text of XLA_FLAGS as values and back, exactly as XLA reads it.
+
+Rules of `xla/parse_flags_from_env.cc` and `xla/tsl/util/command_line_flags.cc` (openxla/xla), each checked against
+jaxlib 0.10.2 and 0.12.0.1 by `tests/xla/test_flags_against_xla.py`:
+
+* flags are separated by blanks, tabs and line ends; a quote counts only directly after ``=``, and inside double quotes
+  a backslash takes the next character as it is;
+* the first word that does not begin with ``-`` ends parsing without a message;
+* a text that does not begin with ``-`` is the name of a file that holds the flags;
+* the last occurrence of a flag wins, except for lists that accumulate (`ACCUMULATING`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+BLANKS = " \t\r\n"
+"""What separates flags."""
+
+ACCUMULATING = frozenset({"xla_disable_hlo_passes", "xla_enable_hlo_passes_only"})
+"""Lists to which every occurrence adds; measured with jaxlib 0.10.2 and 0.12.0.1."""
+
+COMMAND_BUFFER = "xla_gpu_enable_command_buffer"
+"""Its items ``+X`` and ``-X`` change the value before them; without a sign the value is replaced."""
+
+Level: TypeAlias = Literal["error", "warning", "note"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]*")
+_WELL_FORMED = re.compile(r"--[A-Za-z0-9_]+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to say about a flag.
+
+    Attributes:
+        level: ``error`` where XLA aborts or the user's intention is lost, ``warning`` where it may be, ``note`` else.
+        code: a word for machines, such as ``unknown``, ``removed``, ``duplicate``, ``bare-word``.
+        flag: the name it is about; empty where it is about the whole text.
+        message: what is so, one clause.
+        remedy: what to do; may be empty.
+    """
+
+    level: Level
+    code: str
+    flag: str
+    message: str
+    remedy: str = ""
+
+    def line(self) -> str:
+        """One line: ``--flag: message; remedy``."""
+        head = f"--{self.flag}: " if self.flag else ""
+        return head + self.message + (f"; {self.remedy}" if self.remedy else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag.
+
+    Attributes:
+        name: without the two dashes; of a malformed flag (``-x``, ``--``) the text as it stands.
+        value: without quotes; None for a bare flag, empty for ``--flag=``.
+    """
+
+    name: str
+    value: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The flag as it is written before the equals sign."""
+        return f"--{self.name}" if _WELL_FORMED.match(f"--{self.name}") else self.name
+
+    @property
+    def text(self) -> str:
+        """The flag as XLA_FLAGS text, quoted where the value needs it."""
+        if self.value is None:
+            return self.key
+        if self.value[:1] in ("'", '"') or any(blank in self.value for blank in BLANKS):
+            escaped = self.value.replace("\\", "\\\\").replace('"', '\\"')
+            return f'{self.key}="{escaped}"'
+        return f"{self.key}={self.value}"
+
+    @property
+    def is_well_formed(self) -> bool:
+        """Whether it has the form ``--name`` or ``--name=value``."""
+        return _WELL_FORMED.match(self.key) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FlagList:
+    """What XLA makes of a text.
+
+    Attributes:
+        flags: in the order of the text, repetitions included.
+        text: the text itself.
+        ignored: the rest of the text after the first bare word, which XLA never sees.
+        file: the file that XLA reads instead, where the text does not begin with ``-``; `flags` is then empty.
+        findings: what is wrong with the form of the text.
+    """
+
+    flags: tuple[Flag, ...] = ()
+    text: str = ""
+    ignored: str = ""
+    file: str = ""
+    findings: tuple[Finding, ...] = ()
+
+    def effective(self) -> dict[str, str | None]:
+        """The value that counts for each flag: the last, or all of them for a list that accumulates."""
+        return effective(self.flags)
+
+    def value(self, name: str) -> str | None:
+        """The value that counts for `name`, ``true`` for a bare flag; None where it is not set."""
+        values = self.effective()
+        if name not in values:
+            return None
+        value = values[name]
+        return "true" if value is None else value
+
+    def is_true(self, name: str) -> bool | None:
+        """A boolean flag as XLA reads it; None where it is not set or not a boolean."""
+        return as_bool(self.value(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The user's flags with ours added.
+
+    Attributes:
+        text: the new XLA_FLAGS: ours first, then the user's text unchanged, so that theirs win.
+        added: those of ours that were added.
+        kept: those of ours that gave way to another value of the user's.
+        findings: one for each flag in `kept`, and for what the user's text hides.
+    """
+
+    text: str
+    added: tuple[Flag, ...]
+    kept: tuple[Flag, ...]
+    findings: tuple[Finding, ...]
+
+
+def parse_flags(text: str) -> FlagList:
+    """Read the text of XLA_FLAGS as XLA does. Never raises: what is wrong stands in the findings."""
+    stripped = text.lstrip(BLANKS)
+    if not stripped:
+        return FlagList(text=text)
+    if not stripped.startswith("-"):
+        # XLA opens the text as it stands, blanks included.
+        message = "does not begin with '-': XLA takes it for the name of a file that holds the flags"
+        return FlagList(text=text, file=text, findings=(Finding("warning", "file", "", message),))
+    flags: list[Flag] = []
+    at = len(text) - len(stripped)
+    while at < len(text) and text[at] == "-":
+        flag, at = _one(text, at)
+        flags.append(flag)
+        while at < len(text) and text[at] in BLANKS:
+            at += 1
+    ignored = text[at:]
+    return FlagList(tuple(flags), text, ignored, findings=(*_malformed(flags), *_bare_word(ignored)))
+
+
+def format_flags(flags: Iterable[Flag]) -> str:
+    """XLA_FLAGS text of the flags; `parse_flags` gives them back."""
+    return " ".join(flag.text for flag in flags)
+
+
+def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
+    """The value that counts for each flag name, in the order of first occurrence."""
+    values: dict[str, str | None] = {}
+    for flag in flags:
+        before = values.get(flag.name)
+        joins = flag.name in ACCUMULATING or (flag.name == COMMAND_BUFFER and (flag.value or "").startswith(("+", "-")))
+        if joins and before and flag.value:
+            values[flag.name] = f"{before},{flag.value}"
+        elif not (joins and before):
+            values[flag.name] = flag.value
+    return values
+
+
+def merge_flags(user: FlagList, ours: Sequence[Flag]) -> Merged:
+    """Add our flags to the user's. Theirs win; nothing of theirs is changed, and what gives way is said.
+
+    Args:
+        user: the user's flags. Where they name a file, pass what the file holds.
+        ours: flags to add; of repeated ones the last counts.
+    """
+    values = user.effective()
+    added: list[Flag] = []
+    kept: list[Flag] = []
+    findings: list[Finding] = []
+    for name, value in effective(ours).items():
+        flag = Flag(name, value)
+        if name in ACCUMULATING:
+            present = set((values.get(name) or "").split(","))
+            missing = [item for item in (value or "").split(",") if item and item not in present]
+            if missing:
+                added.append(Flag(name, ",".join(missing)))
+        elif name not in values:
+            added.append(flag)
+        elif not same_value(values[name], value):
+            kept.append(flag)
+            theirs = Flag(name, values[name]).text
+            message = f"yours stays ({theirs}); pgle would have set {flag.text}"
+            findings.append(Finding("warning", "kept", name, message))
+    parts = [format_flags(added), user.text.strip(BLANKS)]
+    return Merged(" ".join(part for part in parts if part), tuple(added), tuple(kept), (*findings, *user.findings))
+
+
+def same_value(first: str | None, second: str | None) -> bool:
+    """Whether two values mean the same: booleans by meaning (bare, ``true``, ``1``), others by text."""
+    if as_bool("true" if first is None else first) is not None:
+        return as_bool("true" if first is None else first) == as_bool("true" if second is None else second)
+    return first == second
+
+
+def as_bool(value: str | None) -> bool | None:
+    """``true``/``1`` and ``false``/``0`` in any case; None for anything else."""
+    words: Mapping[str, bool] = {"true": True, "1": True, "false": False, "0": False}
+    return None if value is None else words.get(value.lower())
+
+
+def _one(text: str, start: int) -> tuple[Flag, int]:
+    """The flag that begins at `start`, and where it ends."""
+    match = _NAME.match(text, start)
+    end = start if match is None else match.end()
+    key = text[start:end]
+    if text[end : end + 1] == "=" and text[end + 1 : end + 2] in ("'", '"') and end + 1 < len(text):
+        value, end = _quoted(text, end + 1)
+        return Flag(_name(key), value), end
+    while end < len(text) and text[end] not in BLANKS:
+        end += 1
+    key, equals, plain = text[start:end].partition("=")
+    return Flag(_name(key), plain if equals else None), end
+
+
+def _quoted(text: str, start: int) -> tuple[str, int]:
+    """The value whose opening quote stands at `start`, and the index after the closing one (or the end of the text)."""
+    quote = text[start]
+    value: list[str] = []
+    at = start + 1
+    while at < len(text) and text[at] != quote:
+        if quote == '"' and text[at] == "\\" and at + 1 < len(text):
+            at += 1
+        value.append(text[at])
+        at += 1
+    return "".join(value), min(at + 1, len(text))
+
+
+def _name(key: str) -> str:
+    return key[2:] if _WELL_FORMED.match(key) else key
+
+
+def _malformed(flags: Sequence[Flag]) -> list[Finding]:
+    findings: list[Finding] = []
+    for flag in flags:
+        if flag.name == "--":
+            message = "'--' makes XLA reject every flag after it"
+            findings.append(Finding("error", "malformed", "", message, "remove it"))
+        elif not flag.is_well_formed:
+            name = flag.name.lstrip("-").replace("-", "_").lower().split(":")[0]
+            hint = f"write --{name}=VALUE" if name else "remove it"
+            findings.append(Finding("error", "malformed", "", f"'{flag.name}' has not the form --flag=value", hint))
+    return findings
+
+
+def _bare_word(ignored: str) -> list[Finding]:
+    if not ignored:
+        return []
+    word = ignored.split()[0]
+    lost = ignored.split()[1:]
+    tail = f", so {len(lost)} more ({_short(' '.join(lost))}) are ignored" if lost else ""
+    message = f"the bare word '{word}' ends parsing without a message{tail}"
+    return [Finding("error", "bare-word", "", message, "write --flag=value without blanks, or quote: --flag='a b'")]
+
+
+def _short(text: str, width: int = 60) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,219 @@
+"""The catalogue of settings: what each means, its default, and which jaxlib knows it.
+
+Two data files beside this one are read once: `flags_catalogue.toml` and `flags_environment.toml` describe the settings
+that matter to latency hiding, `flags_known.tsv` lists every flag that ten published jaxlib releases accept, found by
+offering each name to the XLA inside the wheels.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from pgle.errors import UserError
+
+OLDEST = "0.4.26"
+"""The oldest jaxlib that the catalogue speaks of."""
+
+
+def release(version: str) -> tuple[int, ...]:
+    """A jaxlib version as a tuple for comparing: ``0.10.2`` → (0, 10, 2); suffixes such as ``.dev2026`` are cut.
+
+    Raises:
+        UserError: it does not begin with a number.
+    """
+    parts: list[int] = []
+    for part in version.strip().removeprefix("v").split("+")[0].split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        parts.append(int(digits))
+        if digits != part:
+            break
+    if not parts:
+        raise UserError(f"'{version}' is not a version of jaxlib", remedy="write it as in --jaxlib 0.10.2")
+    return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: as it is written.
+        reader: ``XLA_FLAGS`` for flags; for environment variables whose they are (``JAX``, ``NCCL`` …).
+        kind: ``bool``, ``int``, ``float``, ``string``, ``list`` or ``choice``.
+        meaning: what it does.
+        defaults: (release, value) pairs, the value from that release on.
+        since: first release that knows it; empty: as old as the catalogue.
+        gone: first release that does not; ``always``: none ever did; empty: still there.
+        values: what a choice or list may hold; empty where open.
+        use: the name of what replaces it.
+        remarks: traps.
+        fingerprint: ``changes``, ``same`` or empty (not known).
+        source: where the facts are from.
+    """
+
+    name: str
+    reader: str
+    kind: str
+    meaning: str
+    defaults: tuple[tuple[str, str], ...] = ()
+    since: str = ""
+    gone: str = ""
+    values: tuple[str, ...] = ()
+    use: str = ""
+    remarks: tuple[str, ...] = ()
+    fingerprint: str = ""
+    source: tuple[str, ...] = ()
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it belongs into XLA_FLAGS."""
+        return self.reader == "XLA_FLAGS"
+
+    def default(self, version: str | None = None) -> str | None:
+        """Its default in a jaxlib release, or in the newest; None where not known."""
+        at = None if version is None else release(version)
+        values = [value for start, value in self.defaults if at is None or release(start) <= at]
+        if values:
+            return values[-1]
+        return self.defaults[0][1] if self.defaults and not self.since else None
+
+    def known_in(self, version: str) -> bool:
+        """Whether that jaxlib release knows it."""
+        if self.gone == "always":
+            return False
+        at = release(version)
+        return (not self.since or release(self.since) <= at) and (not self.gone or at < release(self.gone))
+
+    @property
+    def lifetime(self) -> str:
+        """In words: ``all``, ``>=0.5.1``, ``<0.6.0``, ``0.4.33 to before 0.4.36`` or ``never``."""
+        if self.gone == "always":
+            return "never"
+        if self.since and self.gone:
+            return f"{self.since} to before {self.gone}"
+        return f">={self.since}" if self.since else f"<{self.gone}" if self.gone else "all"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFlags:
+    """Every flag of several jaxlib releases.
+
+    Attributes:
+        releases: those that were asked, oldest first.
+        kinds: kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``.
+        present: by flag, the releases that know it.
+    """
+
+    releases: tuple[str, ...]
+    kinds: Mapping[str, str]
+    present: Mapping[str, frozenset[str]]
+
+    def known_in(self, name: str, version: str) -> bool | None:
+        """Whether a release knows the flag; None where the releases before and after it disagree."""
+        at = release(version)
+        before = [item for item in self.releases if release(item) <= at]
+        after = [item for item in self.releases if release(item) >= at]
+        near = {before[-1] if before else self.releases[0], after[0] if after else self.releases[-1]}
+        answers = {item in self.present.get(name, frozenset()) for item in near}
+        return answers.pop() if len(answers) == 1 else None
+
+
+@cache
+def catalogue() -> Mapping[str, Setting]:
+    """Every setting that is described, by name; flags first."""
+    settings: dict[str, Setting] = {}
+    for file, reader in (("flags_catalogue.toml", "XLA_FLAGS"), ("flags_environment.toml", "")):
+        for entry in tomllib.loads(_data(file))["setting"]:
+            settings[entry["name"]] = _setting(entry, reader)
+    return settings
+
+
+@cache
+def known_flags() -> KnownFlags:
+    """The flags of all releases that were asked."""
+    lines = [line for line in _data("flags_known.tsv").splitlines() if line and not line.startswith("#")]
+    releases = tuple(lines[0].split("\t")[1].split())
+    kinds: dict[str, str] = {}
+    present: dict[str, frozenset[str]] = {}
+    for line in lines[1:]:
+        name, kind, spans = line.split("\t")
+        kinds[name] = kind
+        present[name] = frozenset(item for span in spans.split(",") for item in _span(span, releases))
+    return KnownFlags(releases, kinds, present)
+
+
+def find(name: str) -> Setting:
+    """The setting called `name`; leading dashes and a value after ``=`` are cut, JAX names may be in lower case.
+
+    Raises:
+        UserError: there is none; the remedy names the nearest.
+    """
+    wanted = name.strip().lstrip("-").split("=")[0]
+    settings = catalogue()
+    for candidate in (wanted, wanted.upper(), f"xla_gpu_{wanted}"):
+        if candidate in settings:
+            return settings[candidate]
+    kind = known_flags().kinds.get(wanted)
+    if kind is not None:
+        return Setting(wanted, "XLA_FLAGS", kind, "(not described in the catalogue)", **_observed(wanted))
+    near = nearest(wanted, [*settings, *known_flags().kinds])
+    hint = f"did you mean {near[0]}?" if near else "'pgle flags list' shows those that are described"
+    raise UserError(f"no setting called '{wanted}'", remedy=hint)
+
+
+def known_in(name: str, version: str) -> bool | None:
+    """Whether a jaxlib release knows the flag, from the catalogue and the recorded releases; None where not certain."""
+    setting = catalogue().get(name)
+    if setting is not None and setting.is_flag:
+        return setting.known_in(version)
+    return known_flags().known_in(name, version)
+
+
+def nearest(name: str, candidates: Iterable[str], count: int = 3) -> tuple[str, ...]:
+    """The candidates spelled most like `name`, best first; empty where none is near."""
+    return tuple(get_close_matches(name, sorted(set(candidates)), count, cutoff=0.8))
+
+
+def _observed(name: str) -> dict[str, Any]:
+    table = known_flags()
+    seen = [item for item in table.releases if item in table.present[name]]
+    next_ones = table.releases[table.releases.index(seen[-1]) + 1 :]
+    since = "" if seen[0] == table.releases[0] else seen[0]
+    return {"since": since, "gone": next_ones[0] if next_ones else "", "source": ("asked of the published wheels",)}
+
+
+def _span(span: str, releases: tuple[str, ...]) -> tuple[str, ...]:
+    first, _, last = span.partition("-")
+    start = releases.index(first)
+    return releases[start : releases.index(last or first) + 1]
+
+
+def _setting(entry: Mapping[str, Any], reader: str) -> Setting:
+    default = entry.get("default")
+    defaults = tuple((start, value) for start, value in entry.get("defaults", ()))
+    return Setting(
+        name=entry["name"],
+        reader=entry.get("reader", reader),
+        kind=entry["kind"],
+        meaning=entry["meaning"],
+        defaults=((OLDEST, default),) if default is not None else defaults,
+        since=entry.get("since", ""),
+        gone=entry.get("gone", ""),
+        values=tuple(entry.get("values", ())),
+        use=entry.get("use", ""),
+        remarks=tuple(entry.get("remarks", ())),
+        fingerprint=entry.get("fingerprint", ""),
+        source=tuple(entry.get("source", ())),
+    )
+
+
+def _data(name: str) -> str:
+    return files("pgle.xla").joinpath("data", name).read_text(encoding="utf-8")
