@@ -1,0 +1,136 @@
+"""What the workloads share: arguments, devices, the step loop and its records.
+
+A workload is a step function and a function that makes its inputs. It runs on GPUs, on virtual CPU devices, or is only
+compiled (`--compile-only`), which is all that a rehearsal needs and takes no memory for its arrays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A program to profile.
+
+    Attributes:
+        step: one step, from state to state.
+        state: pytree of `jax.ShapeDtypeStruct` with shardings.
+    """
+
+    step: Callable[[Any], Any]
+    state: Any
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """A parser with the options of every workload."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--devices", type=int, default=4, help="number of devices, GPUs or virtual CPU devices")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--platform", choices=["auto", "gpu", "cpu"], default="auto")
+    parser.add_argument("--compile-only", action="store_true", help="compile the step, run nothing")
+    parser.add_argument("--record", type=Path, help="append one JSON line per step to this file")
+    return parser
+
+
+def prepare(options: argparse.Namespace) -> Any:
+    """Choose the platform, import jax, and return a list of `options.devices` devices."""
+    wants_cpu = options.platform == "cpu" or os.environ.get("JAX_PLATFORMS") == "cpu"
+    if wants_cpu or (options.platform == "auto" and not Path("/proc/driver/nvidia/version").exists()):
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        flags = os.environ.get("XLA_FLAGS", "")
+        if "xla_force_host_platform_device_count" not in flags:
+            count = f"--xla_force_host_platform_device_count={options.devices}"
+            os.environ["XLA_FLAGS"] = f"{flags} {count}".strip()
+    import jax
+
+    devices = jax.devices()
+    if len(devices) < options.devices:
+        sys.exit(f"{options.devices} devices wanted, {len(devices)} {devices[0].platform} there; say --devices")
+    return devices[: options.devices]
+
+
+def run(options: argparse.Namespace, workload: Workload) -> None:
+    """Compile or run a workload; prints a line per step and records it."""
+    import jax
+
+    step = jax.jit(workload.step, donate_argnums=0)
+    if options.compile_only:
+        step.lower(workload.state).compile()
+        print(f"compiled {workload.step.__name__}")
+        return
+    state = jax.block_until_ready(_values(workload.state))
+    for number in range(options.steps):
+        begin = time.perf_counter()
+        with jax.profiler.StepTraceAnnotation("step", step_num=number):
+            state = jax.block_until_ready(step(state))
+        seconds = time.perf_counter() - begin
+        print(f"step {number}: {seconds:.6f} s", flush=True)
+        if options.record:
+            with options.record.open("a") as file:
+                file.write(json.dumps({"step": number, "step_time_s": round(seconds, 9)}) + "\n")
+
+
+def _values(shapes: Any) -> Any:
+    """Small random numbers in the shapes and shardings of a state."""
+    import jax
+
+    def make() -> Any:
+        leaves, tree = jax.tree.flatten(shapes)
+        keys = jax.random.split(jax.random.key(0), len(leaves))
+        return tree.unflatten(
+            [(jax.random.normal(key, x.shape) * 0.02).astype(x.dtype) for key, x in zip(keys, leaves, strict=True)]
+        )
+
+    return jax.jit(make, out_shardings=jax.tree.map(lambda x: x.sharding, shapes))()
+
+
+def main(build: Callable[[argparse.Namespace, Any], Workload], parser: argparse.ArgumentParser) -> None:
+    """The program of a workload: parse, build, run."""
+    options = parser.parse_args()
+    devices = prepare(options)
+    run(options, build(options, devices))
+
+
+def array(mesh: Any, shape: tuple[int, ...], dtype: str, *axes: str | None) -> Any:
+    """The shape of an array whose dimensions are sharded over mesh axes."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*axes)))
+
+
+def mesh(devices: Sequence[Any], **axes: int) -> Any:
+    """A device mesh with named axes, e.g. ``mesh(devices, data=4)``."""
+    import numpy as np
+    from jax.sharding import Mesh
+
+    return Mesh(np.array(devices).reshape(tuple(axes.values())), tuple(axes))
+
+
+def shard_map(function: Callable[..., Any], mesh: Any, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """`jax.shard_map` without replication checks, wherever this jax keeps it."""
+    import inspect
+
+    import jax
+
+    transform: Any
+    if hasattr(jax, "shard_map"):
+        transform = jax.shard_map
+    else:
+        from jax.experimental.shard_map import shard_map as old_shard_map
+
+        transform = old_shard_map
+    check = "check_vma" if "check_vma" in inspect.signature(transform).parameters else "check_rep"
+    mapped: Callable[..., Any] = transform(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **{check: False}
+    )
+    return mapped

@@ -1,0 +1,62 @@
+"""Two gathers of unequal size beside one chain of matmuls: the smallest program whose schedule true costs improve.
+
+Without measured costs both gathers look alike to the scheduler's constants. Only one can hide behind the whole chain.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pgle.workloads.common import Workload, arguments, array, main, mesh, shard_map
+
+
+def build(options: argparse.Namespace, devices: Any) -> Workload:
+    """Gather `big` and `small`, and meanwhile multiply."""
+    import jax.numpy as jnp
+    from jax import lax
+    from jax.sharding import PartitionSpec
+
+    grid = mesh(devices, data=options.devices)
+    sharded, replicated = PartitionSpec("data"), PartitionSpec()
+
+    def device_step(big: Any, small: Any, weights: Any) -> Any:
+        all_big = lax.all_gather(jnp.tanh(big), "data", axis=0, tiled=True)
+        all_small = lax.all_gather(jnp.sin(small), "data", axis=0, tiled=True)
+        chain = weights
+        for _ in range(options.matmuls):
+            chain = jnp.tanh(chain @ weights)
+        rows, few = big.shape[0], small.shape[0]
+        return jnp.exp(all_big)[:rows] * 2, jnp.cos(all_small)[:few] * 3, chain
+
+    mapped = shard_map(device_step, grid, (sharded, sharded, replicated), (sharded, sharded, replicated))
+
+    def overlap_step(state: Any) -> Any:
+        big, small, weights = mapped(state["big"], state["small"], state["weights"])
+        return {"big": big, "small": small, "weights": weights}
+
+    n = options.devices
+    return Workload(
+        overlap_step,
+        {
+            "big": array(grid, (options.big_rows * n, options.width), options.dtype, "data", None),
+            "small": array(grid, (options.small_rows * n, options.width), options.dtype, "data", None),
+            "weights": array(grid, (options.dim, options.dim), options.dtype, None, None),
+        },
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = arguments(__doc__ or "")
+    options.add_argument("--big-rows", type=int, default=8192, help="rows per device of the large gather")
+    options.add_argument("--small-rows", type=int, default=256)
+    options.add_argument("--width", type=int, default=1024)
+    options.add_argument("--dim", type=int, default=4096, help="side of the square matmuls")
+    options.add_argument("--matmuls", type=int, default=10)
+    options.add_argument("--dtype", default="bfloat16")
+    return options
+
+
+if __name__ == "__main__":
+    main(build, parser())

@@ -1,0 +1,52 @@
+"""Tensor parallelism with gathered activations: the pattern that collective matmul (windowed einsum) splits."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from pgle.workloads.common import Workload, arguments, array, main, mesh
+
+
+def build(options: argparse.Namespace, devices: Any) -> Workload:
+    """Layers of up and down projections; activations are sharded along the sequence between them."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    grid = mesh(devices, model=options.devices)
+    d, f = options.model_dim, options.ff_dim
+
+    def sharded(x: Any, *axes: str | None) -> Any:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(grid, PartitionSpec(*axes)))
+
+    def tensor_step(state: Any) -> Any:
+        x = state["x"]
+        for up, down in zip(state["up"], state["down"], strict=True):
+            hidden = sharded(jax.nn.gelu(x @ up), None, None, "model")
+            x = sharded(x + hidden @ down, None, "model", None)
+        return {**state, "x": x}
+
+    return Workload(
+        tensor_step,
+        {
+            "x": array(grid, (options.batch, options.length, d), options.dtype, None, "model", None),
+            "up": [array(grid, (d, f), options.dtype, None, "model") for _ in range(options.layers)],
+            "down": [array(grid, (f, d), options.dtype, "model", None) for _ in range(options.layers)],
+        },
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = arguments(__doc__ or "")
+    options.add_argument("--layers", type=int, default=4)
+    options.add_argument("--model-dim", type=int, default=4096)
+    options.add_argument("--ff-dim", type=int, default=16384)
+    options.add_argument("--batch", type=int, default=2)
+    options.add_argument("--length", type=int, default=2048)
+    options.add_argument("--dtype", default="bfloat16")
+    return options
+
+
+if __name__ == "__main__":
+    main(build, parser())
