@@ -1,0 +1,143 @@
+"""GPU activities, each with the thunk range that launched it: kernel → API call → range, all in whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.trace.nsys_graphs import Graphs, read_graphs
+from pgle.trace.nsys_ranges import BAD_TIME, GRAPH_NODE, NO_API_ROW, Codes, Lookup, Ranges, by_value, joined
+from pgle.trace.nsys_tables import Columns, Ints, Tables
+from pgle.trace.table import Kind
+
+ACTIVITIES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": Kind.KERNEL,
+    "CUPTI_ACTIVITY_KIND_MEMCPY": Kind.MEMCPY,
+    "CUPTI_ACTIVITY_KIND_MEMSET": Kind.MEMSET,
+}
+"""The tables of GPU work; a copy or a memset belongs to its thunk like a kernel."""
+
+API = "CUPTI_ACTIVITY_KIND_RUNTIME"
+"""CUDA API calls, those of the driver too (eventClass 1)."""
+
+PROCESS = ~np.int64(0xFFFFFF)
+"""globalPid is globalTid without its thread id."""
+
+MAX_DURATION_NS = 10**15
+"""Eleven days: no GPU activity lasts longer."""
+
+MAX_TIME_NS = 2**61
+"""73 years from the start of the session."""
+
+
+@dataclass
+class Activities:
+    """Resolved activities as columns, and what was left out.
+
+    Attributes:
+        start: ns.
+        duration: ns.
+        kind: `Kind`.
+        device: index into `devices`.
+        stream: as recorded.
+        owner: thunk range whose API call launched it.
+        node: graphs only: what the activity shares with others of one graph node's thunk; else equal to `owner`.
+        instruction: graphs only: index into the instructions; else that of `owner`.
+        devices: pairs (globalPid, ordinal), numbered.
+        left_out: [count, duration] by reason.
+        seen: activities read.
+    """
+
+    start: list[Ints] = field(default_factory=list)
+    duration: list[Ints] = field(default_factory=list)
+    kind: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    device: list[Codes] = field(default_factory=list)
+    stream: list[Codes] = field(default_factory=list)
+    owner: list[Codes] = field(default_factory=list)
+    node: list[Codes] = field(default_factory=list)
+    instruction: list[Codes] = field(default_factory=list)
+    devices: dict[tuple[int, int], int] = field(default_factory=dict)
+    left_out: dict[int, list[int]] = field(default_factory=dict)
+    seen: int = 0
+
+    def leave_out(self, reason: Codes, duration: Ints) -> None:
+        """Count activities without a thunk."""
+        for code, rows in by_value(reason.astype(np.int64)):
+            entry = self.left_out.setdefault(code, [0, 0])
+            entry[0] += len(reason[rows])
+            entry[1] += int(duration[rows].sum()) if code != BAD_TIME else 0
+
+
+def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> dict[int, Lookup]:
+    """For each process (globalPid) from correlation id to the thunk range of the API call, or a reason."""
+    keys: dict[int, list[npt.NDArray[np.integer]]] = {}
+    owners: dict[int, list[Codes]] = {}
+    for start, tid, correlation in tables.integers(API, ("start", "globalTid", "correlationId")):
+        step(len(start))
+        owner = ranges.owners(tid, start)
+        for pid, rows in by_value(tid & PROCESS):
+            key = correlation[rows]
+            # CUPTI's correlation ids have 32 bits
+            small = int(key.min()) >= 0 and int(key.max()) < 2**31
+            keys.setdefault(pid, []).append(key.astype(np.int32) if small else key)
+            owners.setdefault(pid, []).append(owner[rows])
+    return {pid: Lookup(joined(keys[pid]), joined(owners[pid]), NO_API_ROW) for pid in keys}
+
+
+def read_activities(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> tuple[Activities, Graphs]:
+    """Read all GPU work and match it with ranges."""
+    calls = read_calls(tables, ranges, step)
+    graphs = read_graphs(tables, ranges)
+    result = Activities()
+    wanted = ["start", "end", "correlationId", "globalPid", "deviceId", "streamId"]
+    if graphs.present:
+        wanted += ["graphNodeId", "shortName"]
+    for table, kind in ACTIVITIES.items():
+        for batch in tables.integers(table, wanted):
+            step(len(batch[0]))
+            _add(result, ranges, calls, graphs, kind, batch)
+    return result, graphs
+
+
+def _add(
+    result: Activities, ranges: Ranges, calls: dict[int, Lookup], graphs: Graphs, kind: Kind, batch: Columns
+) -> None:
+    """Match one batch and append it to the columns."""
+    start, end, correlation, pid, ordinal, stream = batch[:6]
+    result.seen += len(start)
+    pid = pid & PROCESS
+    owner = np.full(len(start), NO_API_ROW, np.int32)
+    for process, rows in by_value(pid):
+        if process in calls:
+            owner[rows] = calls[process](correlation[rows])
+    duration = end - start
+    bad = (duration < 0) | (duration > MAX_DURATION_NS) | (np.abs(start) > MAX_TIME_NS)
+    owner[bad] = BAD_TIME
+    node = instruction = None
+    if graphs.present:
+        node, instruction = graphs.split(owner, pid, correlation, batch[6], batch[7])
+        owner = np.where(instruction == GRAPH_NODE, np.int32(GRAPH_NODE), owner)
+    good = owner >= 0
+    if not good.all():
+        result.leave_out(owner[~good], duration[~good])
+        start, duration, pid, ordinal, stream = (column[good] for column in (start, duration, pid, ordinal, stream))
+        owner = owner[good]
+        if node is not None and instruction is not None:
+            node, instruction = node[good], instruction[good]
+    if node is not None and instruction is not None:
+        result.node.append(node)
+        result.instruction.append(instruction)
+    device = np.empty(len(start), np.int32)
+    for process, rows in by_value(pid):
+        mine = np.empty(len(ordinal[rows]), np.int32)
+        for number, some in by_value(ordinal[rows]):
+            mine[some] = result.devices.setdefault((process, number), len(result.devices))
+        device[rows] = mine
+    for column, values in (
+        (result.start, start), (result.duration, duration), (result.kind, np.full(len(start), kind, np.uint8)),
+        (result.device, device), (result.stream, stream.astype(np.int32)), (result.owner, owner.astype(np.int32)),
+    ):  # fmt: skip
+        column.append(values)  # type: ignore[arg-type]
