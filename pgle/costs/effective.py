@@ -55,7 +55,6 @@ def _merged(name: str, costs: Sequence[Cost], averages: bool) -> Cost:
         samples=sum(cost.samples for cost in costs),
         min_us=min(cost.min_us for cost in costs),
         max_us=max(cost.max_us for cost in costs),
-        series=(),
     )
 
 
@@ -97,7 +96,9 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
     modules = sorted({"", *(cost.fingerprint for cost in profile.costs)})
     findings = [finding for fingerprint in modules for finding in _merges(profile, fingerprint)]
     for cost in profile.costs:
-        findings += (*_value(cost), *_name(cost))
+        findings += _value(cost)
+    for cost in {cost.full_name: cost for cost in profile.costs}.values():
+        findings += _name(cost)
     return (*findings, *_masked(profile, modules))
 
 

@@ -30,24 +30,6 @@ class CostKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """How long the occurrences of one collective took in one replica group, so that ranks can be merged exactly.
-
-    A collective's time on one device includes waiting for the last one to arrive; the least over the devices of a
-    group does not. Each profile holds the least over the devices that it saw.
-
-    Attributes:
-        group: index into the replica groups of the instruction; -1 where all devices are one group or it is unknown.
-        executions: numbers of the module's executions in the trace window, ascending.
-        times_ns: by (execution, occurrence); each execution has ``len(times_ns) / len(executions)`` occurrences.
-    """
-
-    group: int
-    executions: tuple[int, ...]
-    times_ns: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Cost:
     """The cost of one instruction.
 
@@ -64,7 +46,6 @@ class Cost:
         spread: (p90 - p10) / median of the samples; 0 where there is one.
         trace_name: the name in the trace where it differs from `name`.
         origin: measured or filled in.
-        series: of a collective, its occurrences by replica group; empty where not kept.
     """
 
     name: str
@@ -79,7 +60,6 @@ class Cost:
     spread: float = 0.0
     trace_name: str = ""
     origin: Origin = Origin.MEASURED
-    series: tuple[Series, ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -95,11 +75,15 @@ class Profile:
         costs: in file order. XLA takes the last of equal names (`effective` says which).
         provenance: what the sidecar records: inputs, statistics, versions, flags.
         warnings: what the user should know, one line each.
+        occurrences: of each collective, by its full name, what merging ranks exactly needs: microseconds by
+            ``EXECUTION.OCCURRENCE`` (``.GROUP`` after it in replica groups but the first), the least over the devices
+            seen, since time on one device includes the wait for the last one to arrive. Empty where not kept.
     """
 
     costs: tuple[Cost, ...]
     provenance: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    occurrences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.costs)

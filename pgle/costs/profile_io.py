@@ -8,7 +8,7 @@ Format: ``ProfiledInstructionsProto`` of ``profiled_instructions.proto`` (openxl
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -81,15 +81,20 @@ def encode_pb(profile: Profile) -> bytes:
     return data
 
 
-def profile_files(path: AnyPath, profile: Profile) -> dict[AnyPath, bytes]:
+def encode_profile(profile: Profile, suffix: str) -> bytes:
+    """The form that `suffix` (one of `SUFFIXES`) names."""
+    return encode_pb(profile) if suffix == ".pb" else encode_pbtxt(profile).encode()
+
+
+def profile_files(path: AnyPath, profile: Profile) -> dict[AnyPath, bytes | str]:
     """What to write for a profile: the file itself in the form its suffix names, and the sidecar beside it.
 
     Raises:
         UserError: XLA would ignore a file of that name.
     """
     check_suffix(path)
-    data = encode_pb(profile) if path.suffix == ".pb" else encode_pbtxt(profile).encode()
-    return {path: data, sidecar_path(path): sidecar(profile, data).encode()}
+    data = encode_profile(profile, path.suffix)
+    return {path: data, sidecar_path(path): sidecar(profile, data)}
 
 
 def sidecar_path(path: AnyPath) -> AnyPath:
@@ -187,9 +192,12 @@ def _read_directory(path: AnyPath) -> Profile:
     costs: list[Cost] = []
     warnings: list[str] = []
     provenance: dict[str, object] = {}
+    occurrences: dict[str, Mapping[str, float]] = {}
     for fingerprint, file in found.items():
         profile = read_profile(file)
         costs += (replace(cost, fingerprint=cost.fingerprint or fingerprint) for cost in profile.costs)
         warnings += profile.warnings
         provenance[file.name] = dict(profile.provenance)
-    return Profile(tuple(costs), provenance, tuple(warnings))
+        for name, table in profile.occurrences.items():
+            occurrences[name if "::" in name else f"{fingerprint}::{name}"] = table
+    return Profile(tuple(costs), provenance, tuple(warnings), occurrences)

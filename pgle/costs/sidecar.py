@@ -5,24 +5,27 @@
      "costs": [{"name": "all-gather-start.1", "kind": "collective", "opcode": "all-gather", "shape": "bf16[4096,512]",
                 "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name": "all-gather.4",
                 "origin": "measured",
-                "series": [{"group": 0, "executions": [2, 3], "times_ns": [812500, 811020]}]}, …]}
+                "occurrences": {"2.0": 812.5, "3.0": 811.02}}, …]}
 
 One record per entry of the profile, in its order, one per line; what is unknown (empty or 0) is left out. ``origin`` is
-always there. ``series`` (collectives only, optional) is `pgle.costs.profile.Series`.
+always there. ``occurrences`` (collectives only, optional) is what `Profile.occurrences` has of the name.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pgle.costs.profile import Cost, CostKind, Origin, Profile, Series
+from pgle.costs.profile import Cost, CostKind, Origin, Profile
 from pgle.files import sha256
 
 SCHEMA = "pgle.profile/1"
+
+_KEY = re.compile(r"\d{1,9}\.\d{1,9}(\.\d{1,9})?")
 
 
 class SidecarError(ValueError):
@@ -42,7 +45,7 @@ def sidecar(profile: Profile, data: bytes) -> str:
         "provenance": profile.provenance,
         "warnings": list(profile.warnings),
     }
-    lines = ",\n".join(f"    {_dumps(_record(cost))}" for cost in profile.costs)
+    lines = ",\n".join(f"    {_dumps(_record(cost, profile.occurrences))}" for cost in profile.costs)
     return f'{_dumps(head, indent=2)[:-2]},\n  "costs": [\n{lines}\n  ]\n}}\n'
 
 
@@ -70,13 +73,14 @@ def apply_sidecar(profile: Profile, data: bytes, text: bytes) -> Profile:
         raise SidecarError("damaged")
     try:
         costs = tuple(_described(cost, record) for cost, record in zip(profile.costs, records, strict=True))
+        occurrences = _occurrences(records)
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
         raise SidecarError("damaged") from None
     warnings = tuple(str(line) for line in content.get("warnings") or ())
-    return Profile(costs, provenance, (*profile.warnings, *warnings))
+    return Profile(costs, provenance, (*profile.warnings, *warnings), occurrences)
 
 
-def _record(cost: Cost) -> dict[str, object]:
+def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
     record: dict[str, object] = {"name": cost.full_name}
     if cost.kind:
         record["kind"] = cost.kind.value
@@ -84,10 +88,8 @@ def _record(cost: Cost) -> dict[str, object]:
         if value := getattr(cost, name):
             record[name] = value
     record["origin"] = cost.origin.value
-    if cost.series:
-        record["series"] = [
-            {"group": item.group, "executions": item.executions, "times_ns": item.times_ns} for item in cost.series
-        ]
+    if table := occurrences.get(cost.full_name):
+        record["occurrences"] = table
     return record
 
 
@@ -105,15 +107,18 @@ def _described(cost: Cost, record: Mapping[str, Any]) -> Cost:
         spread=float(record.get("spread", 0)),
         trace_name=str(record.get("trace_name", "")),
         origin=Origin(record["origin"]),
-        series=tuple(map(_series, record.get("series", ()))),
     )
 
 
-def _series(record: Mapping[str, Any]) -> Series:
-    executions, times = tuple(map(int, record["executions"])), tuple(map(int, record["times_ns"]))
-    if not executions or len(times) % len(executions) or sorted(set(executions)) != list(executions):
-        raise ValueError("series")
-    return Series(int(record["group"]), executions, times)
+def _occurrences(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """The tables by full name; keys are checked, since merging stands on them."""
+    tables: dict[str, dict[str, float]] = {}
+    for record in records:
+        if table := record.get("occurrences"):
+            if not all(_KEY.fullmatch(key) for key in table):
+                raise ValueError(record["name"])
+            tables[record["name"]] = {key: float(value) for key, value in table.items()}
+    return tables
 
 
 def _dumps(value: object, indent: int | None = None) -> str:
