@@ -222,6 +222,7 @@ class _Builder:
             tuple(item.dot_dimension_numbers.lhs_contracting_dimensions) if opcode == "dot" else (),
             item.tuple_index if opcode == "get-tuple-element" else None,
             item.parameter_number if opcode == "parameter" else None,
+            is_collective and item.is_host_transfer,
         )
 
     def shape(self, proto: hlo_pb2.ShapeProto) -> Shape:
@@ -252,4 +253,4 @@ class _Builder:
         return self.groups[key]
 
 
-_COLLECTIVE_PREFIXES = ("all-", "reduce-scatter", "collective-", "ragged-", "async-")
+_COLLECTIVE_PREFIXES = ("all-", "reduce-scatter", "collective-", "ragged-", "async-", "send", "recv")

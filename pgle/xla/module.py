@@ -78,6 +78,7 @@ class Instruction:
         dot_lhs_contracting: contracting dimensions of the left operand of a dot.
         tuple_index: of a get-tuple-element; None otherwise.
         parameter_number: of a parameter; None otherwise.
+        is_host_transfer: of a send or receive that talks to the host.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Instruction:
     dot_lhs_contracting: tuple[int, ...] = ()
     tuple_index: int | None = None
     parameter_number: int | None = None
+    is_host_transfer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

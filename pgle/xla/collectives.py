@@ -1,0 +1,254 @@
+"""Collectives and other asynchronous operations of a module: told by opcode and wrapped computation, never by name.
+
+Names follow JAX primitives since jaxlib 0.8.0 (``psum.14``); the generic ``async-start`` says nothing of what it wraps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pgle.xla.module import HOST_MEMORY_SPACE, Instruction, Module, Shape, backend_config
+
+COLLECTIVES = (
+    "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
+    "ragged-all-to-all", "send", "recv",
+)  # fmt: skip
+"""What `collective_kind` returns."""
+
+_KINDS = {opcode: kind for kind in COLLECTIVES for opcode in (kind, f"{kind}-start", f"{kind}-done", f"{kind}-update")}
+_GENERIC = ("async-start", "async-update", "async-done")
+_RESULT_IS_SECOND = ("all-gather-start", "collective-permute-start")
+"""Starts whose shape is (operands, results, …)."""
+
+
+def collective_kind(module: Module, instruction: Instruction) -> str | None:
+    """Which collective an instruction is, starts, to their dones: one of `COLLECTIVES`, or None.
+
+    An ``async-start`` is what it wraps; a custom fusion that holds one collective (a slice fused into a
+    reduce-scatter) is that collective. Transfers to and from the host are none.
+    """
+    if instruction.is_host_transfer:
+        return None
+    kind = _KINDS.get(instruction.opcode)
+    if kind is not None:
+        return kind
+    if instruction.opcode in _GENERIC:
+        wrapped = module.wrapped(instruction)
+        return None if wrapped is None else collective_kind(module, wrapped)
+    if instruction.opcode == "fusion" and instruction.fusion_kind == "kCustom":
+        for name in instruction.called:
+            for inner in module.computations[name].instructions if name in module.computations else ():
+                if inner.opcode in _KINDS:
+                    return _KINDS[inner.opcode]
+    return None
+
+
+def is_start(instruction: Instruction) -> bool:
+    """Whether it begins an asynchronous operation: ``…-start``, ``send`` or ``recv``."""
+    return instruction.opcode.endswith("-start") or instruction.opcode in ("send", "recv")
+
+
+def is_done(instruction: Instruction) -> bool:
+    """Whether it waits for an asynchronous operation."""
+    return instruction.opcode.endswith("-done")
+
+
+def is_sync(module: Module, instruction: Instruction) -> bool:
+    """Whether a collective does not overlap anything: a plain one, or a start whose backend config says ``is_sync``.
+
+    Through XLA of jaxlib 0.11.0 a synchronous collective stays a start and a done with that attribute; later it is
+    rewritten to the plain operation, with a new name.
+    """
+    if not is_start(instruction):
+        return True
+    config = backend_config(instruction).get("collective_backend_config")
+    return isinstance(config, dict) and config.get("is_sync") is True
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncPair:
+    """An asynchronous operation.
+
+    Attributes:
+        start: name of the instruction that begins it.
+        done: name of the one that waits for it.
+        computation: that holds both.
+        kind: of a collective one of `COLLECTIVES`; ``copy`` of a copy-start; else the wrapped opcode, ``fusion``.
+        is_collective: whether `kind` is one of `COLLECTIVES`.
+    """
+
+    start: str
+    done: str
+    computation: str
+    kind: str
+    is_collective: bool
+
+
+def async_pairs(module: Module) -> tuple[AsyncPair, ...]:
+    """All asynchronous operations, computation by computation in the order of their dones.
+
+    A done leads to its start through its operand and any updates. Where a loop carries the handle (pipelined send and
+    receive) the start of the same channel in the same computation is taken.
+    """
+    pairs = []
+    for computation in module.computations.values():
+        if computation.is_fusion:
+            continue
+        for done in computation.instructions:
+            if not is_done(done):
+                continue
+            start = start_of(module, done)
+            if start is not None:
+                kind = collective_kind(module, start)
+                pairs.append(
+                    AsyncPair(start.name, done.name, computation.name, kind or _other(module, start), bool(kind))
+                )
+    return tuple(pairs)
+
+
+def _other(module: Module, start: Instruction) -> str:
+    wrapped = module.wrapped(start)
+    return start.opcode.removesuffix("-start") if wrapped is None else wrapped.opcode
+
+
+def start_of(module: Module, done: Instruction) -> Instruction | None:
+    """The start that a done waits for, None where it cannot be told."""
+    current = done
+    while current.operands:
+        current = module.instructions[current.operands[0]]
+        if is_start(current):
+            return current
+        if not current.opcode.endswith("-update"):
+            break
+    if done.channel_id is None:
+        return None
+    opcode = done.opcode.removesuffix("-done")
+    same = [
+        item
+        for item in module.computations[done.computation].instructions
+        if is_start(item) and item.channel_id == done.channel_id and item.opcode.removesuffix("-start") == opcode
+    ]
+    return same[0] if len(same) == 1 else None
+
+
+def result_shape(module: Module, instruction: Instruction) -> Shape:
+    """The shape of what an operation computes: of an asynchronous one the done's, whatever form the start has."""
+    wrapped = module.wrapped(instruction)
+    if wrapped is not None:
+        return wrapped.shape
+    if instruction.opcode in _RESULT_IS_SECOND and len(instruction.shape.elements) > 1:
+        return instruction.shape.elements[1]
+    if instruction.opcode == "copy-start" and instruction.shape.elements:
+        return instruction.shape.elements[0]
+    return instruction.shape
+
+
+def operand_bytes(module: Module, instruction: Instruction) -> int:
+    """Bytes of all operands of an operation."""
+    return sum(module.instructions[name].shape.size_bytes for name in instruction.operands)
+
+
+def group_size(module: Module, instruction: Instruction) -> int:
+    """Devices in one replica group of a collective; all devices of the module where it states none."""
+    wrapped = module.wrapped(instruction) or instruction
+    groups = wrapped.replica_groups or instruction.replica_groups
+    if groups:
+        return max(len(group) for group in groups)
+    pairs = wrapped.source_target_pairs or instruction.source_target_pairs
+    return len({device for pair in pairs for device in pair}) or module.num_partitions * module.num_replicas
+
+
+def is_host_copy(module: Module, instruction: Instruction) -> bool:
+    """Whether an operation moves data between device and host memory (offload)."""
+    if instruction.opcode not in ("copy-start", "copy-done", "copy", *_GENERIC, "fusion", "dynamic-update-slice"):
+        return False
+    inner = module.wrapped(instruction) or instruction
+    if collective_kind(module, inner) is not None:
+        return False
+    return _on_host(inner.shape) or any(
+        _on_host(module.instructions[name].shape) for name in inner.operands if name in module.instructions
+    )
+
+
+def _on_host(shape: Shape) -> bool:
+    return shape.memory_space == HOST_MEMORY_SPACE or any(_on_host(element) for element in shape.elements)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective of a module.
+
+    Attributes:
+        name: of the start, or of the plain operation.
+        done: of the done; empty for a plain operation.
+        kind: one of `COLLECTIVES`.
+        computation: that holds it.
+        is_sync: it overlaps nothing: marked so by XLA, or rewritten to a plain operation.
+        is_plain: one instruction, not start and done.
+        operand_bytes: of all operands.
+        result_bytes: of the result.
+        group_size: devices that take part.
+        channel_id: None where absent.
+    """
+
+    name: str
+    done: str
+    kind: str
+    computation: str
+    is_sync: bool
+    is_plain: bool
+    operand_bytes: int
+    result_bytes: int
+    group_size: int
+    channel_id: int | None
+
+
+def find_collectives(module: Module) -> tuple[Collective, ...]:
+    """The collectives of a module, each once: starts and plain operations, not what an async-start wraps."""
+    dones = {pair.start: pair.done for pair in async_pairs(module)}
+    return tuple(
+        Collective(
+            name=item.name,
+            done=dones.get(item.name, ""),
+            kind=kind,
+            computation=item.computation,
+            is_sync=is_sync(module, item),
+            is_plain=not is_start(item),
+            operand_bytes=operand_bytes(module, item),
+            result_bytes=result_shape(module, item).size_bytes,
+            group_size=group_size(module, item),
+            channel_id=item.channel_id if item.channel_id is not None else _wrapped_channel(module, item),
+        )
+        for item, kind in walk_collectives(module)
+    )
+
+
+def _wrapped_channel(module: Module, instruction: Instruction) -> int | None:
+    wrapped = module.wrapped(instruction)
+    return None if wrapped is None else wrapped.channel_id
+
+
+def walk_collectives(module: Module) -> Iterator[tuple[Instruction, str]]:
+    """Every collective with its kind, each once: starts and plain operations, not what an async-start wraps."""
+    inside = wrapped_computations(module)
+    for computation in module.computations.values():
+        if computation.is_fusion or computation.name in inside:
+            continue
+        for item in computation.instructions:
+            if is_done(item) or item.opcode == "async-update":
+                continue
+            kind = collective_kind(module, item)
+            if kind is not None:
+                yield item, kind
+
+
+def wrapped_computations(module: Module) -> frozenset[str]:
+    """The computations that an ``async-start`` wraps."""
+    return frozenset(
+        name
+        for computation in module.computations.values()
+        for item in computation.instructions
+        if item.opcode in _GENERIC
+        for name in item.called
+    )

@@ -1,0 +1,193 @@
+"""Names: as they are at run time, as they were when LHS ran, and what belongs to what.
+
+XLA looks costs up by the name an instruction had when the latency-hiding scheduler (LHS) ran. Ordinary instructions
+keep it; collectives may not, and the one link back is ``metadata.scheduling_name``, which is there only if LHS ran in
+that compilation. It is used for collectives only: elsewhere simplifications after LHS can leave a neighbour's name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+
+from pgle.xla.collectives import collective_kind, is_start, result_shape, walk_collectives
+from pgle.xla.module import Instruction, Module, trip_count
+
+_CONTROL_FLOW = ("while", "conditional", "call")
+_MAX_DEPTH = 64
+"""Bound on nested callers; a damaged module may call in circles."""
+
+NO_OPS = frozenset(
+    ("get-tuple-element", "bitcast", "constant", "parameter", "tuple", "partition-id", "replica-id",
+     "optimization-barrier", "opt-barrier")
+)  # fmt: skip
+"""Opcodes that the PGLE accuracy checker never reports as missing (`gpu_latency_hiding_scheduler.cc`)."""
+
+
+def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str]:
+    """The name when LHS ran for every name under which a collective may run.
+
+    Args:
+        module: the final (after optimizations) module.
+        lhs_module: the module as LHS saw it, from a schedule dump of this or of another compilation of the program.
+
+    Returns:
+        Starts, plain collectives and wrapped operations → the start's name when LHS ran. A name that nothing is known
+        of maps to itself.
+    """
+    names: dict[str, str] = {}
+    unknown: list[Instruction] = []
+    known = None if lhs_module is None else _Starts(lhs_module)
+    for item, kind in walk_collectives(module):
+        wrapped = module.wrapped(item)
+        name = item.scheduling_name or item.name
+        if known is not None:
+            found = known.find([name, item.name, wrapped.name if wrapped else "", _unstart(item.name)], kind)
+            if found is None:
+                unknown.append(item)
+            name = found or name
+        names[item.name] = name
+        if wrapped is not None:
+            names[wrapped.name] = name
+    if lhs_module is not None and unknown:
+        names |= _match(module, unknown, lhs_module, set(names.values()))
+    return names
+
+
+def _unstart(name: str) -> str:
+    return name.replace("-start", "", 1)
+
+
+class _Starts:
+    """The collectives of a module by own and by wrapped name."""
+
+    def __init__(self, module: Module) -> None:
+        self.by_name: dict[str, tuple[str, str]] = {}
+        for item, kind in walk_collectives(module):
+            wrapped = module.wrapped(item)
+            if wrapped is not None:
+                self.by_name.setdefault(wrapped.name, (item.name, kind))
+            self.by_name[item.name] = (item.name, kind)
+
+    def find(self, names: Iterable[str], kind: str) -> str | None:
+        """The collective of that kind that goes by the first of these names, None if none does."""
+        for name in names:
+            found = self.by_name.get(name)
+            if found is not None and found[1] == kind:
+                return found[0]
+        return None
+
+
+def _match(module: Module, items: list[Instruction], lhs_module: Module, taken: set[str]) -> dict[str, str]:
+    """Pair collectives of two compilations by kind, channel and shape, in order; only where the counts agree.
+
+    Channel ids are unique in programs that jit partitioned; inside `shard_map` all are 1, so shape, framework name and
+    order decide too.
+    """
+    names: dict[str, str] = {}
+    free = [item for item, _ in walk_collectives(lhs_module) if item.name not in taken]
+    keys: tuple[Callable[[Module, Instruction], Hashable], ...] = (
+        lambda of, item: (*_key(of, item), _channel(of, item), item.op_name),
+        lambda of, item: (*_key(of, item), _channel(of, item)),
+        _key,
+    )
+    for key in keys:
+        ours, theirs = _grouped(module, items, key), _grouped(lhs_module, free, key)
+        for value, group in ours.items():
+            partners = theirs.get(value, [])
+            if len(partners) != len(group):
+                continue
+            for item, partner in zip(group, partners, strict=True):
+                names[item.name] = partner.name
+                wrapped = module.wrapped(item)
+                if wrapped is not None:
+                    names[wrapped.name] = partner.name
+        items = [item for item in items if item.name not in names]
+        free = [item for item in free if item.name not in names.values()]
+    return names
+
+
+def _key(module: Module, item: Instruction) -> tuple[str, str, tuple[tuple[int, ...], ...]]:
+    wrapped = module.wrapped(item) or item
+    return collective_kind(module, item) or "", str(result_shape(module, item)), wrapped.replica_groups
+
+
+def _channel(module: Module, item: Instruction) -> int | None:
+    wrapped = module.wrapped(item)
+    return item.channel_id if wrapped is None or item.channel_id is not None else wrapped.channel_id
+
+
+def _grouped(
+    module: Module, items: Iterable[Instruction], key: Callable[[Module, Instruction], Hashable]
+) -> dict[Hashable, list[Instruction]]:
+    groups: dict[Hashable, list[Instruction]] = defaultdict(list)
+    for item in items:
+        groups[key(module, item)].append(item)
+    return groups
+
+
+def owner(module: Module, name: str) -> str | None:
+    """The instruction whose time the time of `name` is.
+
+    Itself, if the entry computation, a loop, a branch or a call holds it; the fusion, for what is inside one (its
+    ``reduce.N`` can have a kernel of its own); the start, for what is inside an async computation. None where the
+    module has no such name.
+    """
+    instruction = module.instructions.get(name)
+    for _ in range(_MAX_DEPTH):
+        if instruction is None:
+            return None
+        callers = module.callers.get(instruction.computation, ())
+        if not callers or any(caller.opcode in _CONTROL_FLOW for caller in callers):
+            return instruction.name
+        instruction = next((caller for caller in callers if is_start(caller)), callers[0])
+    return None
+
+
+def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:
+    """The ``while`` instructions around an instruction, outermost first, each with its trip count (None: unknown)."""
+    found: list[tuple[str, int | None]] = []
+    instruction = module.instructions.get(name)
+    for _ in range(_MAX_DEPTH):
+        if instruction is None:
+            break
+        callers = module.callers.get(instruction.computation, ())
+        instruction = callers[0] if callers else None
+        if instruction is not None and instruction.opcode == "while":
+            found.append((instruction.name, trip_count(instruction)))
+    return tuple(reversed(found))
+
+
+def scheduled_computations(module: Module) -> tuple[str, ...]:
+    """The entry computation and every computation that only loops call, in module order."""
+    return tuple(
+        name
+        for name in module.computations
+        if name == module.entry
+        or ((callers := module.callers.get(name, ())) and all(caller.opcode == "while" for caller in callers))
+    )
+
+
+def schedulable(module: Module) -> tuple[Instruction, ...]:
+    """The instructions that need a cost, as XLA's PGLE accuracy checker counts them.
+
+    All of the entry computation and of loops, but no-ops (`NO_OPS`), loops themselves, and dones. Compared with the
+    checker's own "Found N" and "Missing M" lines in the tests.
+    """
+    return tuple(
+        item
+        for name in scheduled_computations(module)
+        for item in module.computations[name].instructions
+        if needs_cost(item)
+    )
+
+
+def needs_cost(instruction: Instruction) -> bool:
+    """Whether the checker would call an instruction of a scheduled computation missing."""
+    opcode = instruction.opcode
+    return opcode not in NO_OPS and opcode != "while" and not opcode.endswith(("-done", "-update"))
+
+
+def names_in(module: Module) -> Mapping[str, Instruction]:
+    """The schedulable instructions by name."""
+    return {item.name: item for item in schedulable(module)}
