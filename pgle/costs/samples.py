@@ -135,16 +135,16 @@ def _launches(trace: Trace, rows: npt.NDArray[np.int64], target: npt.NDArray[np.
     start = trace.start_ns[rows]
     end = start + trace.duration_ns[rows]
     order = np.lexsort((start, instance, execution, device))
-    first = _heads(device[order], execution[order], instance[order])
-    heads = order[first]
+    first = heads(device[order], execution[order], instance[order])
+    launch = order[first]
     busy = _union_ns(start[order], end[order], first)
-    by_start = np.lexsort((start[heads], execution[heads], device[heads]))
-    heads, busy = heads[by_start], busy[by_start]
-    position = np.arange(len(heads), dtype=np.int32)
-    return Samples(target[heads], device[heads], execution[heads], position, busy.astype(np.float64), ())
+    by_start = np.lexsort((start[launch], execution[launch], device[launch]))
+    launch, busy = launch[by_start], busy[by_start]
+    position = np.arange(len(launch), dtype=np.int32)
+    return Samples(target[launch], device[launch], execution[launch], position, busy.astype(np.float64), ())
 
 
-def _heads(*columns: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def heads(*columns: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Where a new combination of values begins in equally long columns."""
     new = np.ones(len(columns[0]), dtype=bool)
     new[1:] = np.logical_or.reduce([np.diff(column) != 0 for column in columns])
@@ -193,7 +193,7 @@ def _occurrences(launches: Samples, names: tuple[str, ...], iterations: npt.NDAr
         return replace(launches, names=names)
     order = np.lexsort((launches.occurrence, launches.name, launches.execution, launches.device))
     name, device, execution = launches.name[order], launches.device[order], launches.execution[order]
-    first = _heads(name, execution, device)
+    first = heads(name, execution, device)
     sizes = np.diff(np.append(first, len(order)))
     rank = np.arange(len(order)) - np.repeat(first, sizes)
     runs = iterations[name[first]].astype(np.int64)
@@ -206,7 +206,7 @@ def _occurrences(launches: Samples, names: tuple[str, ...], iterations: npt.NDAr
     groups = np.cumsum(broken)
     by_neighbour = groups - np.repeat(groups[first], sizes)
     occurrence = np.where(np.repeat(runs > 0, sizes), by_rank, by_neighbour)
-    head = _heads(name, execution, device, occurrence)
+    head = heads(name, execution, device, occurrence)
     return Samples(
         name=name[head],
         device=device[head],

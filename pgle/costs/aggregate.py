@@ -1,0 +1,272 @@
+"""A trace becomes a cost profile: per module, per instruction, robust to warm-up, stragglers and renames.
+
+- A compute instruction costs the statistic of its occurrences over steady executions, devices and loop iterations.
+- A collective's time on one device includes the wait for the last rank. Of each occurrence the minimum over the devices
+  of a replica group is taken (the last rank to arrive waits for nobody), then the statistic over executions, then the
+  largest over groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.naming import Filed, NamingPlan, plan_names
+from pgle.costs.options import AggregateOptions
+from pgle.costs.profile import Cost, CostKind
+from pgle.costs.programs import Program
+from pgle.costs.samples import Samples, collect_samples, heads
+from pgle.costs.statistic import percentile_of_sorted, sorted_groups
+from pgle.trace.table import Device, Trace
+from pgle.trace.windows import Executions, find_executions
+from pgle.xla.module import Module
+
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which executions of a module the costs stand on.
+
+    Attributes:
+        used: executions used, summed over devices.
+        seen: executions in the trace, summed over devices.
+        dropped: reason by execution number.
+        step_us: median span of a used execution, first start to last end, in microseconds; NaN where none.
+        devices: devices that ran it.
+    """
+
+    used: int
+    seen: int
+    dropped: Mapping[int, str]
+    step_us: float
+    devices: int
+
+
+@dataclass(frozen=True)
+class ProgramCosts:
+    """The costs of one program.
+
+    Attributes:
+        program: what they are of.
+        costs: one per name, ordered by name.
+        window: the executions they stand on.
+        left_out: traced names that are no cost, by reason.
+        occurrences: of each collective, what `Profile.occurrences` keeps.
+        warnings: one line each.
+    """
+
+    program: Program
+    costs: tuple[Cost, ...]
+    window: Window
+    left_out: Mapping[str, tuple[str, ...]]
+    occurrences: Mapping[str, Mapping[str, float]]
+    warnings: tuple[str, ...]
+
+
+def aggregate(
+    trace: Trace,
+    programs: Sequence[Program],
+    options: AggregateOptions | None = None,
+    lhs_modules: Mapping[str, Module] | None = None,
+) -> tuple[ProgramCosts, ...]:
+    """The costs of each program.
+
+    Args:
+        trace: all ranks in one table.
+        programs: from `pgle.costs.programs`.
+        options: statistics.
+        lhs_modules: modules as LHS saw them, by module name, from schedule dumps.
+    """
+    options = options or AggregateOptions()
+    plans = [plan_names(trace, program, (lhs_modules or {}).get(program.key.name)) for program in programs]
+    collective = np.zeros(len(trace.instructions), dtype=bool)
+    for plan in plans:
+        communicates = np.array([item.kind == CostKind.COLLECTIVE for item in plan.filed] or [False])
+        filed = plan.naming.target >= 0
+        collective[filed[: len(collective)]] |= communicates[plan.naming.target[filed]]
+    executions = find_executions(trace, collective)
+    return tuple(
+        _program_costs(trace, program, plan, executions, options) for program, plan in zip(programs, plans, strict=True)
+    )
+
+
+def _program_costs(
+    trace: Trace, program: Program, plan: NamingPlan, executions: Executions, options: AggregateOptions
+) -> ProgramCosts:
+    kept, window = _window(executions, program, options.keep_all)
+    samples = collect_samples(trace, program.indices, dict.fromkeys(program.indices, plan.naming), kept)
+    communicates = np.array([item.kind == CostKind.COLLECTIVE for item in plan.filed] or [False])
+    of_collective = communicates[samples.name] if len(samples) else np.empty(0, bool)
+    compute = _compute_costs(samples, ~of_collective, plan.filed, options)
+    reduced = _after_last_arrival(samples, of_collective, plan.filed, trace.devices)
+    collectives = _collective_costs(reduced, plan.filed, options)
+    costs = tuple(sorted([*compute, *collectives], key=lambda cost: cost.name))
+    return ProgramCosts(
+        program=program,
+        costs=costs,
+        window=window,
+        left_out=plan.left_out,
+        occurrences=_occurrence_table(reduced, plan.filed),
+        warnings=_warnings(program, window, costs, plan, trace.devices),
+    )
+
+
+def _window(
+    executions: Executions, program: Program, keep_all: bool
+) -> tuple[dict[int, npt.NDArray[np.bool_]], Window]:
+    """Kept executions by module index, and what was dropped."""
+    kept: dict[int, npt.NDArray[np.bool_]] = {}
+    dropped: dict[int, str] = {}
+    here = np.isin(executions.module, program.indices)
+    keep = here & (executions.keep | keep_all)
+    for index in program.indices:
+        mask = np.zeros(int(executions.execution.max(initial=0)) + 1, dtype=bool)
+        mask[executions.execution[keep & (executions.module == index)]] = True
+        kept[index] = mask
+        if not keep_all:
+            dropped |= {number: why for (module, number), why in executions.reasons.items() if module == index}
+    spans = executions.span_ns[keep]
+    return kept, Window(
+        used=int(keep.sum()),
+        seen=int(here.sum()),
+        dropped=dict(sorted(dropped.items())),
+        step_us=float(np.median(spans)) / 1e3 if len(spans) else float("nan"),
+        devices=len(np.unique(executions.device[here])),
+    )
+
+
+def _summaries(values: Floats, groups: Codes, count: int) -> tuple[Floats, Floats, Floats, Codes]:
+    """Minimum, maximum, (p90 - p10) / median and size of each group."""
+    sizes = np.bincount(groups, minlength=count).astype(np.int64)
+    ordered, first = sorted_groups(values, groups, sizes)
+    low, p10, middle, p90, high = (percentile_of_sorted(ordered, first, sizes, q) for q in (0, 10, 50, 90, 100))
+    spread = np.divide(p90 - p10, middle, out=np.zeros(count), where=middle > 0)
+    return low, high, spread, sizes
+
+
+def _compute_costs(
+    samples: Samples, use: npt.NDArray[np.bool_], filed: Sequence[Filed], options: AggregateOptions
+) -> list[Cost]:
+    values = samples.time_ns[use] / 1e3
+    groups = samples.name[use].astype(np.int64)
+    cost = options.stat.over_groups(values, groups, len(filed))
+    return _costs(cost, *_summaries(values, groups, len(filed)), filed)
+
+
+def _costs(cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Codes, filed: Sequence[Filed]) -> list[Cost]:
+    return [
+        Cost(
+            name=item.name,
+            cost_us=float(cost[i]),
+            kind=item.kind,
+            opcode=item.opcode,
+            shape=item.shape,
+            samples=int(sizes[i]),
+            min_us=float(low[i]),
+            max_us=float(high[i]),
+            spread=float(spread[i]),
+            trace_name=item.trace_name,
+        )
+        for i, item in enumerate(filed)
+        if sizes[i]
+    ]
+
+
+@dataclass(frozen=True)
+class _Reduced:
+    """Occurrences of collectives after the minimum over the devices of a group, n rows."""
+
+    name: Codes
+    group: Codes
+    execution: Codes
+    occurrence: Codes
+    time_us: Floats
+
+
+def _after_last_arrival(
+    samples: Samples, use: npt.NDArray[np.bool_], filed: Sequence[Filed], devices: Sequence[Device]
+) -> _Reduced:
+    """The minimum over the devices of each replica group, per (name, execution, occurrence)."""
+    name, device = samples.name[use].astype(np.int64), samples.device[use]
+    group = _group_of_device(filed, devices)[name, device] if len(name) else np.empty(0, np.int64)
+    execution, occurrence = samples.execution[use].astype(np.int64), samples.occurrence[use].astype(np.int64)
+    order = np.lexsort((occurrence, execution, group, name))
+    name, group, execution, occurrence = name[order], group[order], execution[order], occurrence[order]
+    first = heads(name, group, execution, occurrence)
+    time = samples.time_ns[use][order] / 1e3
+    shortest = np.minimum.reduceat(time, first) if len(first) else time
+    return _Reduced(name[first], group[first], execution[first], occurrence[first], shortest)
+
+
+def _group_of_device(filed: Sequence[Filed], devices: Sequence[Device]) -> Codes:
+    """int64[names, devices]: the replica group that a device is in, for each collective; 0 where unknown."""
+    table = np.zeros((max(len(filed), 1), max(len(devices), 1)), dtype=np.int64)
+    ids = [device.global_id for device in devices]
+    if any(number is None for number in ids):
+        return table
+    for row, item in enumerate(filed):
+        member = {number: index for index, group in enumerate(item.groups) for number in group}
+        table[row] = [member.get(number, 0) if number is not None else 0 for number in ids]
+    return table
+
+
+def _collective_costs(reduced: _Reduced, filed: Sequence[Filed], options: AggregateOptions) -> list[Cost]:
+    """The statistic over executions of each group, and of the groups the slowest."""
+    groups_per_name = int(reduced.group.max(initial=0)) + 1
+    key = reduced.name * groups_per_name + reduced.group
+    count = len(filed) * groups_per_name
+    cost = options.collective_stat.over_groups(reduced.time_us, key, count).reshape(len(filed), groups_per_name)
+    slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1) if len(filed) else np.empty(0, np.int64)
+    use = reduced.group == slowest[reduced.name] if len(reduced.name) else np.empty(0, bool)
+    summaries = _summaries(reduced.time_us[use], reduced.name[use], len(filed))
+    return _costs(cost[np.arange(len(filed)), slowest], *summaries, filed)
+
+
+def _occurrence_table(reduced: _Reduced, filed: Sequence[Filed]) -> dict[str, dict[str, float]]:
+    """What `Profile.occurrences` keeps: the minimum over the devices seen, by ``EXECUTION.OCCURRENCE[.GROUP]``."""
+    table: dict[str, dict[str, float]] = {}
+    columns = (reduced.name, reduced.group, reduced.execution, reduced.occurrence, reduced.time_us)
+    for name, group, execution, occurrence, time in zip(*(column.tolist() for column in columns), strict=True):
+        key = f"{execution}.{occurrence}" + (f".{group}" if group else "")
+        table.setdefault(filed[name].name, {})[key] = round(time, 3)
+    return table
+
+
+def _warnings(
+    program: Program, window: Window, costs: Sequence[Cost], plan: NamingPlan, devices: Sequence[Device]
+) -> tuple[str, ...]:
+    lines = []
+    label = program.key.name
+    collectives = [item for item in plan.filed if item.kind == CostKind.COLLECTIVE]
+    if window.seen and window.used == window.devices and not window.dropped:
+        lines.append(f"{label}: one execution per device in the window, warm-up cannot be told; trace 5 or more steps")
+    if collectives and window.devices == 1:
+        lines.append(
+            f"{label}: one rank only, so the time of {len(collectives)} collectives includes waiting for the others; "
+            "give the traces of all ranks"
+        )
+    if collectives and program.hlo is None:
+        lines.append(
+            f"{label}: no HLO, so names of collectives may not be those that LHS looks up; pass --hlo DUMP_DIR"
+        )
+    if len(program.fingerprints) > 1:
+        lines.append(
+            f"{label}: {len(program.fingerprints)} fingerprints over the processes (autotuning differs); "
+            "bare names serve all, fingerprint names would not"
+        )
+    noisy = [cost for cost in costs if cost.kind == CostKind.COLLECTIVE and cost.samples > 2 and cost.spread > 0.5]
+    if noisy:
+        worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
+        lines.append(
+            f"{label}: {len(noisy)} collectives vary by more than 50 % between executions, most {worst.name} "
+            f"({worst.min_us:.0f} to {worst.max_us:.0f} µs)"
+        )
+    missing = plan.left_out.get("not in the HLO module", ())
+    if missing:
+        lines.append(f"{label}: {len(missing)} traced names are not in its HLO module ({', '.join(missing[:3])})")
+    return tuple(lines)

@@ -1,0 +1,99 @@
+"""What a conversion found and wrote."""
+
+from __future__ import annotations
+
+import math
+
+from pgle.costs.aggregate import ProgramCosts
+from pgle.costs.profile import CostKind
+from pgle.report import json
+from pgle.report.text import console, duration, table, warn
+from pgle.run.convert import Conversion
+
+
+def show_text(result: Conversion) -> None:
+    """A table of the modules, what was left out, the files and the next command; warnings on stderr."""
+    out = console()
+    out.print(
+        table(
+            ("module", "executions", "devices", "step", "compute", "", "collectives", ""),
+            [_row(program) for program in result.programs],
+            right="executions|devices|step|compute||collectives",
+        )
+    )
+    out.print(f"{result.activities:,} GPU activities, {duration(result.gpu_time_us)} of GPU time", style="dim")
+    for line in _left_out(result):
+        out.print(f"left out: {line}", style="dim", highlight=False)
+    for written in result.written:
+        out.print(f"wrote {written.path}  {written.names} names, sha256 {written.sha256[:12]}")
+    warn(result.warnings)
+
+
+def _row(result: ProgramCosts) -> tuple[str, ...]:
+    window = result.window
+    collective = [cost for cost in result.costs if cost.kind == CostKind.COLLECTIVE]
+    rest = [cost for cost in result.costs if cost.kind != CostKind.COLLECTIVE]
+    return (
+        result.program.key.name,
+        f"{window.used} of {window.seen}",
+        str(window.devices),
+        "–" if math.isnan(window.step_us) else duration(window.step_us),
+        f"{len(rest)} names",
+        duration(sum(cost.cost_us for cost in rest)),
+        f"{len(collective)} names",
+        duration(sum(cost.cost_us for cost in collective)),
+    )
+
+
+def _left_out(result: Conversion) -> list[str]:
+    lines = [
+        f"execution {number} of {program.program.key.name}, {why}"
+        for program in result.programs
+        for number, why in program.window.dropped.items()
+    ]
+    lines += [
+        f"{item.count:,} activities, {item.reason} ({duration(item.duration_ns / 1e3)})" for item in result.unresolved
+    ]
+    lines += [
+        f"{len(names)} names, {reason} ({', '.join(names[:3])})"
+        for program in result.programs
+        for reason, names in program.left_out.items()
+    ]
+    if result.other_modules:
+        share = sum(result.other_modules.values())
+        lines.append(f"{len(result.other_modules)} other modules, {share:.1%} of GPU time (--module all to convert)")
+    return lines
+
+
+def show_json(result: Conversion) -> None:
+    """``pgle.convert/1``."""
+    json.show(
+        "pgle.convert/1",
+        {
+            "written": result.written,
+            "modules": [
+                {
+                    "name": program.program.key.name,
+                    "program_id": program.program.key.program_id,
+                    "fingerprints": program.program.fingerprints,
+                    "executions_used": program.window.used,
+                    "executions_seen": program.window.seen,
+                    "executions_dropped": program.window.dropped,
+                    "devices": program.window.devices,
+                    "step_us": program.window.step_us,
+                    "costs": len(program.costs),
+                    "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
+                    "compute_us": sum(c.cost_us for c in program.costs if c.kind != CostKind.COLLECTIVE),
+                    "collective_us": sum(c.cost_us for c in program.costs if c.kind == CostKind.COLLECTIVE),
+                    "left_out": program.left_out,
+                }
+                for program in result.programs
+            ],
+            "activities": result.activities,
+            "gpu_time_us": result.gpu_time_us,
+            "unresolved": result.unresolved,
+            "other_modules": result.other_modules,
+            "warnings": result.warnings,
+        },
+    )
+    warn(result.warnings)

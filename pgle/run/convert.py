@@ -1,0 +1,253 @@
+"""`pgle convert`: traces and HLO dumps in, profiles and their sidecars out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pgle import __version__
+from pgle.costs.aggregate import ProgramCosts, aggregate
+from pgle.costs.options import AggregateOptions
+from pgle.costs.profile import CostKind, Profile
+from pgle.costs.profile_io import SUFFIXES, check_suffix, profile_files, sidecar_path
+from pgle.costs.programs import Program, find_programs, select_programs
+from pgle.errors import UserError
+from pgle.files import AnyPath, check_absent, sha256, write_files
+from pgle.report.progress import Progress
+from pgle.run.inputs import read_traces
+from pgle.trace.table import Trace, Unresolved
+from pgle.xla.hlo_reader import module_from_bytes, read_modules
+from pgle.xla.module import Module
+from pgle.xla.schedule_dump import read_schedule_dump
+
+
+@dataclass(frozen=True)
+class ConvertRequest:
+    """What to convert.
+
+    Attributes:
+        inputs: traces; several are merged.
+        out: ``.pbtxt``, ``.pb``, or a directory for one file per module.
+        hlo: HLO dump files or directories; without, modules embedded in the trace are used.
+        module: ``auto``, ``all`` or a regular expression.
+        options: statistics.
+        fingerprint_names: write ``fingerprint::name`` even for one module.
+        target: GPU whose estimates fill the gaps; None leaves gaps.
+        force: overwrite.
+    """
+
+    inputs: tuple[AnyPath, ...]
+    out: AnyPath
+    hlo: tuple[AnyPath, ...] = ()
+    module: str = "auto"
+    options: AggregateOptions = field(default_factory=AggregateOptions)
+    fingerprint_names: bool = False
+    target: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Written:
+    """A profile that was written."""
+
+    path: str
+    sha256: str
+    names: int
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion found and wrote.
+
+    Attributes:
+        programs: costs by program, main module first.
+        written: the profiles.
+        activities: GPU activities in the traces.
+        gpu_time_us: their time on all devices.
+        unresolved: activities of no instruction, by reason.
+        other_modules: modules of the trace that were not converted, with their share of GPU time.
+        warnings: one line each.
+    """
+
+    programs: tuple[ProgramCosts, ...]
+    written: tuple[Written, ...]
+    activities: int
+    gpu_time_us: float
+    unresolved: tuple[Unresolved, ...]
+    other_modules: Mapping[str, float]
+    warnings: tuple[str, ...]
+
+
+def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Conversion:
+    """Read, aggregate and write.
+
+    Raises:
+        UserError: an input is bad, nothing matches, or the output exists; nothing is then written.
+    """
+    as_directory = _check_output(request)
+    trace = read_traces(request.inputs, progress=progress)
+    results = convert_trace(trace, request)
+    files, written = _encode(results, request, trace, as_directory)
+    write_files(files, force=request.force)
+    total = float(trace.duration_ns.sum()) / 1e3
+    chosen = {result.program.key for result in results}
+    others = {
+        _label(program): program.gpu_time_ns / 1e3 / total
+        for program in find_programs(trace, ())
+        if program.key not in chosen and total > 0
+    }
+    warnings = (*trace.warnings, *(line for result in results for line in result.warnings))
+    return Conversion(results, written, len(trace), total, trace.unresolved, others, tuple(dict.fromkeys(warnings)))
+
+
+def convert_trace(trace: Trace, request: ConvertRequest) -> tuple[ProgramCosts, ...]:
+    """The costs of the selected programs of a trace.
+
+    Raises:
+        UserError: the trace has no activity of an instruction, no module matches, or no cost is left.
+    """
+    if len(trace) == 0:
+        lost = ", ".join(f"{item.count} {item.reason}" for item in trace.unresolved)
+        raise UserError(
+            f"no GPU activity belongs to an HLO instruction ({lost or 'the trace is empty'})",
+            where=request.inputs[0],
+            remedy="trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('pgle profile' does)",
+        )
+    dumped = [module for path in request.hlo for module in read_modules(path)]
+    chosen = select_programs(find_programs(trace, dumped), request.module)
+    programs = tuple(_with_embedded_hlo(trace, program) for program in chosen)
+    _check_match(programs, dumped, request)
+    names = {program.key.name for program in programs}
+    results = aggregate(trace, programs, request.options, _lhs_modules(request.hlo, names))
+    results = tuple(result for result in results if result.costs)
+    if not results:
+        raise UserError("no cost could be taken from the trace", where=request.inputs[0], remedy="trace whole steps")
+    return results
+
+
+def _check_output(request: ConvertRequest) -> bool:
+    """True for a directory of fingerprint-named files; fails before any long work where nothing could be written."""
+    out = request.out
+    if out.suffix in SUFFIXES:
+        check_absent(out, force=request.force)
+        check_absent(sidecar_path(out), force=request.force)
+        return False
+    if out.suffix and not out.is_dir():
+        check_suffix(out)
+    return True
+
+
+def _with_embedded_hlo(trace: Trace, program: Program) -> Program:
+    if program.hlo is not None or program.key not in trace.hlo:
+        return program
+    module = module_from_bytes(trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace")
+    fingerprints = (module.fingerprint,) if module.fingerprint else ()
+    return replace(program, hlo=module, fingerprints=fingerprints)
+
+
+def _check_match(programs: Sequence[Program], dumped: Sequence[Module], request: ConvertRequest) -> None:
+    if dumped and all(program.hlo is None for program in programs):
+        names = ", ".join(dict.fromkeys(module.name for module in dumped[:5]))
+        raise UserError(
+            f"no module of the dump is {programs[0].key.name} (it has {names})",
+            where=request.hlo[0],
+            remedy="give the dump of the profiled run, or --module",
+        )
+
+
+def _lhs_modules(paths: Sequence[AnyPath], names: set[str]) -> dict[str, Module]:
+    """Modules as LHS saw them, from schedule dumps that lie beside the HLO."""
+    found: dict[str, Module] = {}
+    for path in paths:
+        for file in sorted(path.rglob("*.schedule.*")) if path.is_dir() else ():
+            if file.name.split(".schedule.")[0] in names:
+                module = read_schedule_dump(file).module
+                found.setdefault(module.name, module)
+    return found
+
+
+def _encode(
+    results: Sequence[ProgramCosts], request: ConvertRequest, trace: Trace, as_directory: bool
+) -> tuple[dict[AnyPath, bytes | str], tuple[Written, ...]]:
+    """Content by path: profiles and sidecars."""
+    files: dict[AnyPath, bytes | str] = {}
+    written = []
+    for path, profile in _profiles(results, request, trace, as_directory):
+        of_profile = profile_files(path, profile)
+        files |= of_profile
+        written.append(Written(str(path), sha256(of_profile[path]), len(profile)))
+    return files, tuple(written)
+
+
+def _profiles(
+    results: Sequence[ProgramCosts], request: ConvertRequest, trace: Trace, as_directory: bool
+) -> list[tuple[AnyPath, Profile]]:
+    if as_directory:
+        return [
+            (request.out / f"{fingerprint}.pbtxt", _profile([result], request, trace, prefix=False))
+            for result in results
+            for fingerprint in _fingerprints(result)
+        ]
+    prefix = request.fingerprint_names or len(results) > 1
+    return [(request.out, _profile(results, request, trace, prefix=prefix))]
+
+
+def _fingerprints(result: ProgramCosts) -> tuple[str, ...]:
+    if not result.program.fingerprints:
+        raise UserError(
+            f"the fingerprint of module {result.program.key.name} is not known",
+            remedy="pass --hlo DUMP_DIR of the run, or write one .pbtxt with --module",
+        )
+    return result.program.fingerprints
+
+
+def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Trace, *, prefix: bool) -> Profile:
+    costs = [
+        replace(cost, fingerprint=fingerprint)
+        for result in results
+        for fingerprint in (_fingerprints(result) if prefix else ("",))
+        for cost in result.costs
+    ]
+    warnings = tuple(line for result in results for line in result.warnings)
+    occurrences = {
+        f"{fingerprint}::{name}" if fingerprint else name: table
+        for result in results
+        for fingerprint in (_fingerprints(result) if prefix else ("",))
+        for name, table in result.occurrences.items()
+    }
+    return Profile(tuple(costs), _provenance(results, request, trace), warnings, occurrences)
+
+
+def _provenance(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Trace) -> dict[str, object]:
+    return {
+        "tool": f"pgle {__version__}",
+        "inputs": [
+            {"name": Path(source.path).name, "format": source.format, "version": source.version}
+            for source in trace.sources
+        ],
+        "stat": request.options.stat.name,
+        "collective_stat": request.options.collective_stat.name,
+        "xla_flags": trace.xla_flags,
+        "modules": [
+            {
+                "name": result.program.key.name,
+                "program_id": result.program.key.program_id,
+                "fingerprints": list(result.program.fingerprints),
+                "hlo": result.program.hlo is not None,
+                "executions_used": result.window.used,
+                "executions_seen": result.window.seen,
+                "executions_dropped": {str(number): why for number, why in result.window.dropped.items()},
+                "devices": result.window.devices,
+                "step_us": result.window.step_us,
+                "names": len(result.costs),
+                "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in result.costs),
+            }
+            for result in results
+        ],
+    }
+
+
+def _label(program: Program) -> str:
+    number = "" if program.key.program_id is None else f" ({program.key.program_id})"
+    return program.key.name + number

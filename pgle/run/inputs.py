@@ -1,0 +1,99 @@
+"""Traces on disk: what kind of thing a path is, and reading several of them as one Trace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.files import AnyPath
+from pgle.report.progress import Progress
+from pgle.trace.combine import combine
+from pgle.trace.table import Trace
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+NSYS_MAGIC = b"NVIDIA Tegra Profiler Report"
+
+
+def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -> Trace:
+    """The activities of all inputs as one table; inputs are read in parallel.
+
+    Args:
+        paths: nsys reports, exports or parquet directories, xplane files, profiler log directories, run directories.
+        progress: told (inputs read, inputs).
+
+    Raises:
+        UserError: an input is missing, of no known kind, or damaged.
+    """
+    tasks = [task for path in paths for task in _expand(path)]
+    done = 0
+
+    def read(task: AnyPath) -> Trace:
+        nonlocal done
+        trace = _read_one(task, progress if len(tasks) == 1 else None)
+        done += 1
+        if progress and len(tasks) > 1:
+            progress(done, len(tasks))
+        return trace
+
+    with ThreadPoolExecutor(max_workers=min(len(tasks), os.cpu_count() or 1)) as pool:
+        return combine(list(pool.map(read, tasks)))
+
+
+def _expand(path: AnyPath) -> list[AnyPath]:
+    """The trace files that a path stands for: itself, or those of a run directory."""
+    if isinstance(path, Path) and path.is_dir() and (path / "manifest.json").is_file():
+        from pgle.run.manifest import trace_files
+
+        found = trace_files(path)
+        if not found:
+            raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
+        return [item for file in found for item in _expand(file)]
+    return [path]
+
+
+def _read_one(path: AnyPath, progress: Progress | None) -> Trace:
+    if not path.exists():
+        raise UserError("no such file or directory", where=path, remedy="check the path")
+    if path.is_dir():
+        return _read_directory(path, progress)
+    if isinstance(path, Path):
+        head = _head(path)
+        if head.startswith(SQLITE_MAGIC):
+            from pgle.trace.nsys import read_nsys
+
+            return read_nsys(path, progress=progress)
+        if head.startswith(NSYS_MAGIC) or path.suffix in (".nsys-rep", ".qdrep", ".qdstrm"):
+            from pgle.run.nsys import read_report
+
+            return read_report(path, progress=progress)
+        if path.suffix in (".sqlite", ".db"):
+            remedy = "export it again: nsys export --type sqlite REPORT" if head else "it is empty; export it again"
+            raise UserError("not a SQLite database", where=path, remedy=remedy)
+    if ".xplane.pb" in path.name:
+        from pgle.trace.xplane import read_xplane
+
+        return read_xplane([path], progress=progress)
+    raise UserError(
+        "not a trace that pgle knows", where=path, remedy="give .nsys-rep, nsys .sqlite, .xplane.pb or a log directory"
+    )
+
+
+def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
+    if any(item.suffix in (".parquet", ".arrow") for item in path.iterdir()):
+        from pgle.trace.nsys import read_nsys
+
+        return read_nsys(Path(path), progress=progress)
+    from pgle.trace.xplane import find_xplanes, read_xplane
+
+    return read_xplane(find_xplanes(path), progress=progress)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror or error})", where=path) from None

@@ -1,0 +1,74 @@
+"""Several traces of one job as one table: ranks, hosts, report files."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.trace.table import Trace, Unresolved
+
+T = TypeVar("T", bound=Hashable)
+Column = npt.NDArray[np.int32]
+
+
+def combine(traces: Sequence[Trace]) -> Trace:
+    """One trace with the rows of all; equal executables and instruction names become one.
+
+    Args:
+        traces: at least one. Devices of different processes stay apart.
+
+    Returns:
+        A trace ordered by (device, start). Launch numbers stay distinct between inputs.
+    """
+    if len(traces) == 1:
+        return traces[0]
+    modules, module_maps = _unite([trace.modules for trace in traces])
+    instructions, instruction_maps = _unite([trace.instructions for trace in traces])
+    devices, device_maps = _unite([trace.devices for trace in traces])
+    launches = np.cumsum([0, *(int(trace.instance.max(initial=-1)) + 1 for trace in traces)])
+    device = np.concatenate([table[trace.device] for trace, table in zip(traces, device_maps, strict=True)])
+    start = np.concatenate([trace.start_ns for trace in traces])
+    order = np.lexsort((start, device))
+    return Trace(
+        start_ns=start[order],
+        duration_ns=np.concatenate([trace.duration_ns for trace in traces])[order],
+        kind=np.concatenate([trace.kind for trace in traces])[order],
+        device=device[order],
+        stream=np.concatenate([trace.stream for trace in traces])[order],
+        module=np.concatenate([table[t.module] for t, table in zip(traces, module_maps, strict=True)])[order],
+        instruction=np.concatenate([table[t.instruction] for t, table in zip(traces, instruction_maps, strict=True)])[
+            order
+        ],
+        execution=np.concatenate([trace.execution for trace in traces])[order],
+        instance=np.concatenate(
+            [np.where(t.instance < 0, -1, t.instance + base) for t, base in zip(traces, launches[:-1], strict=True)]
+        ).astype(np.int32)[order],
+        modules=modules,
+        instructions=instructions,
+        devices=devices,
+        unresolved=_sum_unresolved(traces),
+        hlo={key: data for trace in traces for key, data in trace.hlo.items()},
+        sources=tuple(source for trace in traces for source in trace.sources),
+        xla_flags=next((trace.xla_flags for trace in traces if trace.xla_flags), ""),
+        warnings=tuple(dict.fromkeys(line for trace in traces for line in trace.warnings)),
+    )
+
+
+def _unite(tables: Sequence[tuple[T, ...]]) -> tuple[tuple[T, ...], list[Column]]:
+    """The distinct values of all tables, and per table the new code of each old one."""
+    codes: dict[T, int] = {}
+    maps = [
+        np.array([codes.setdefault(value, len(codes)) for value in table] or [0], dtype=np.int32) for table in tables
+    ]
+    return tuple(codes), maps
+
+
+def _sum_unresolved(traces: Sequence[Trace]) -> tuple[Unresolved, ...]:
+    totals: dict[str, tuple[int, int]] = {}
+    for item in (item for trace in traces for item in trace.unresolved):
+        count, time = totals.get(item.reason, (0, 0))
+        totals[item.reason] = (count + item.count, time + item.duration_ns)
+    return tuple(Unresolved(reason, count, time) for reason, (count, time) in sorted(totals.items()))
