@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pgle.costs.profile import Cost, CostKind, Profile
-from pgle.xla.guess import guess_kind
 
 _REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
 _DONE = re.compile(r".+-done(\.\d+)*")
@@ -32,6 +31,18 @@ def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cos
     """
     averages, groups = _grouped(profile, fingerprint)
     return {name: _merged(name, costs, averages) for name, costs in groups.items()}
+
+
+def effective_entries(profile: Profile) -> tuple[Cost, ...]:
+    """Each cost that XLA can use, once: by fingerprint (bare names first), in file order; what it never uses is gone.
+
+    Entries of one fingerprint are merged among themselves; a module takes those of its own before bare ones.
+    """
+    entries: list[Cost] = []
+    for fingerprint in sorted({cost.fingerprint for cost in profile.costs}):
+        own = Profile(tuple(cost for cost in profile.costs if cost.fingerprint == fingerprint))
+        entries += effective_costs(own, fingerprint).values()
+    return tuple(entries)
 
 
 def _grouped(profile: Profile, fingerprint: str) -> tuple[bool, Mapping[str, Sequence[Cost]]]:
@@ -139,7 +150,6 @@ def _value(cost: Cost) -> Iterator[Finding]:
 
 
 def _name(cost: Cost) -> Iterator[Finding]:
-    loop = cost.kind == CostKind.LOOP or (cost.kind == CostKind.UNKNOWN and guess_kind(cost.name) == "loop")
     effective: float | None = None
     if "::" in cost.name:
         fault, what = Fault.NAME, "not FINGERPRINT::NAME; XLA drops it"
@@ -149,7 +159,7 @@ def _name(cost: Cost) -> Iterator[Finding]:
         fault, what = Fault.NAME, "has % or a blank, which instruction names never have; matches nothing"
     elif _DONE.fullmatch(cost.name):
         fault, what = Fault.DONE, "cost of a -done; XLA looks up only its start"
-    elif loop:
+    elif cost.likely_kind == CostKind.LOOP:
         fault, what, effective = (
             Fault.LOOP,
             "whole loop; its body's instructions have the same time again",

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pgle.xla.guess import guess_kind
+
 
 class Origin(StrEnum):
     """Where a cost comes from; anything but `MEASURED` is labelled in every output."""
@@ -65,6 +67,11 @@ class Cost:
     def full_name(self) -> str:
         """The name as a profile file spells it: ``fingerprint::name``, or the bare name."""
         return f"{self.fingerprint}::{self.name}" if self.fingerprint else self.name
+
+    @property
+    def likely_kind(self) -> CostKind:
+        """The kind; where it is unknown, a guess by name."""
+        return self.kind if self.kind else CostKind(guess_kind(self.name))
 
 
 @dataclass(frozen=True)
