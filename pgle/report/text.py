@@ -48,6 +48,11 @@ def bar(fraction: float, width: int = 20) -> str:
     return ("█" * full + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])).ljust(width)
 
 
+def printable(name: str) -> str:
+    """A name from a file, with what could move the cursor or break the line (control characters) escaped."""
+    return name if name.isprintable() else name.encode("unicode_escape").decode()
+
+
 def duration(microseconds: float) -> str:
     """A duration in µs, ms or s with four significant digits."""
     value = abs(microseconds)
