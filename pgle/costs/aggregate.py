@@ -4,6 +4,7 @@
 - A collective's time on one device includes the wait for the last rank. Of each occurrence the minimum over the devices
   of a replica group is taken (the last rank to arrive waits for nobody), then the statistic over executions, then the
   largest over groups.
+- A loop costs what `pgle.costs.loop_costs` says.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pgle.costs.loop_costs import loop_costs
 from pgle.costs.naming import Filed, NamingPlan, plan_names
 from pgle.costs.options import AggregateOptions
 from pgle.costs.profile import Cost, CostKind
@@ -105,7 +107,8 @@ def _program_costs(
     compute = _compute_costs(samples, ~of_collective, plan.filed, options)
     reduced = _after_last_arrival(samples, of_collective, plan.filed, trace.devices)
     collectives = _collective_costs(reduced, plan.filed, options)
-    costs = tuple(sorted([*compute, *collectives], key=lambda cost: cost.name))
+    whiles = loop_costs(trace, program, kept, options.stat)
+    costs = tuple(sorted([*compute, *collectives, *whiles], key=lambda cost: cost.name))
     return ProgramCosts(
         program=program,
         costs=costs,
@@ -245,10 +248,11 @@ def _warnings(
     collectives = [item for item in plan.filed if item.kind == CostKind.COLLECTIVE]
     if window.seen and window.used == window.devices and not window.dropped:
         lines.append(f"{label}: one execution per device in the window, warm-up cannot be told; trace 5 or more steps")
-    if collectives and window.devices == 1:
+    ranks = max((len(group) for item in collectives for group in item.groups), default=0)
+    if collectives and window.devices < max(ranks, 2):
         lines.append(
-            f"{label}: one rank only, so the time of {len(collectives)} collectives includes waiting for the others; "
-            "give the traces of all ranks"
+            f"{label}: {window.devices} of {ranks or 'several'} ranks given, so a collective includes the wait for "
+            "a rank that is not; give the traces of all ranks"
         )
     if collectives and program.hlo is None:
         lines.append(

@@ -82,7 +82,14 @@ def test_of_several_replica_groups_the_slowest_counts(make_trace):
 
 def test_one_rank_alone_is_warned_about(make_trace):
     _, result = costs_of(make_trace([row for n in range(3) for row in step(n, ("all-gather-start", 5))]))
-    assert any("one rank only" in line for line in result.warnings)
+    assert any("1 of several ranks given" in line for line in result.warnings)
+
+
+def test_missing_ranks_are_counted_against_the_replica_groups(make_trace):
+    hlo = module(instruction("all-gather", "all-gather", replica_groups=((0, 1, 2, 3),)))
+    rows = [row for d in range(2) for n in range(3) for row in step(n, ("all-gather", 5), device=d)]
+    _, result = costs_of(make_trace(rows), hlo)
+    assert any("2 of 4 ranks given" in line for line in result.warnings)
 
 
 def test_loop_bodies_cost_per_iteration(make_trace):
@@ -92,7 +99,20 @@ def test_loop_bodies_cost_per_iteration(make_trace):
     costs, _ = costs_of(make_trace(rows), module(loop, others=[body]))
     assert costs["body_fusion"].cost_us == 40
     assert costs["body_fusion"].samples == 9
-    assert "while.1" not in costs
+
+
+def test_a_loop_costs_its_span_on_the_device_that_waits_least(make_trace):
+    body = Computation("body", (instruction("body_fusion", computation="body"),), "body_fusion")
+    loop = instruction("while.1", "while", called=("body",), backend_config='{"known_trip_count":{"n":"3"}}')
+    times = {0: [40, 40, 40], 1: [40, 90, 40]}
+    rows = [
+        row
+        for device, spans in times.items()
+        for number in range(3)
+        for row in step(number, *[("body_fusion", time) for time in spans], device=device)
+    ]
+    costs, _ = costs_of(make_trace(rows), module(loop, others=[body]))
+    assert (costs["while.1"].cost_us, costs["while.1"].kind) == (120, "loop")
 
 
 def test_the_inner_kernel_of_a_fusion_is_the_fusions_time(make_trace):
