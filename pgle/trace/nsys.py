@@ -20,7 +20,8 @@ from pgle.trace.nsys_devices import devices
 from pgle.trace.nsys_graphs import RECORD_WITHOUT, Graphs
 from pgle.trace.nsys_match import ACTIVITIES, API, Activities, read_activities
 from pgle.trace.nsys_ranges import NO_API_ROW, REASONS, Codes, Ranges, joined, read_ranges
-from pgle.trace.nsys_tables import SqliteTables, Tables
+from pgle.trace.nsys_sqlite import SqliteTables
+from pgle.trace.nsys_tables import Tables
 from pgle.trace.table import Source, Trace, Unresolved
 
 NEEDED = {

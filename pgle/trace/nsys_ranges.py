@@ -219,14 +219,24 @@ def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> I
             numbers.append(labels.number(text))
     label_of = Lookup(np.array(ids, np.int64), np.array(numbers, np.int32), -1)
     wanted = ("start", "end", "globalTid", "textId")
+    unregistered = False
     for start, end, tid, text_id in tables.integers("NVTX_EVENTS", wanted, keep=("eventType", PUSH_POP)):
         step(len(start))
+        unregistered |= bool((text_id == NULL).any())
         yield start, end, tid, label_of(text_id)
-    # unregistered strings stand in the row itself
-    rows = tables.rows("NVTX_EVENTS", ("start", "end", "globalTid", "eventType", "text"), like=("text", PREFIXES))
+    columns = ("start", "end", "globalTid", "eventType", "textId", "text")
+    if not unregistered or not set(columns) <= tables.columns("NVTX_EVENTS"):
+        return
+    # the text of an unregistered string stands in the row itself
     batch: list[tuple[int, int, int, int]] = []
-    for begin, stop, thread, kind, text in rows:
-        if kind in PUSH_POP and isinstance(begin, int) and isinstance(thread, int) and isinstance(text, str):
+    for begin, stop, thread, kind, registered, text in tables.rows("NVTX_EVENTS", columns, like=("text", PREFIXES)):
+        if (
+            registered is None
+            and kind in PUSH_POP
+            and isinstance(begin, int)
+            and isinstance(thread, int)
+            and isinstance(text, str)
+        ):
             batch.append((begin, stop if isinstance(stop, int) else NULL, thread, labels.number(text)))
     if batch:
         start, end, tid, label = np.array(batch, np.int64).T
