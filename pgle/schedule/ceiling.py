@@ -1,0 +1,98 @@
+"""The ceiling: how short a step could be if every collective and copy were hidden as well as the data allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pgle.costs.estimate_launch import DEFAULT, Launch
+from pgle.schedule.program import Action, Op, Program
+from pgle.schedule.timeline import Stream
+from pgle.xla.collectives import start_of
+from pgle.xla.module import Module
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """A lower bound of the step time of any schedule of a module; XLA need not be able to reach it.
+
+    Attributes:
+        step_us: the bound: the largest of the following.
+        compute_us: all compute and its launch gaps, one after the other.
+        communication_us: the busiest communication queue.
+        copy_us: the copy queue.
+        dependencies_us: the longest chain of instructions that need each other's results.
+    """
+
+    step_us: float
+    compute_us: float
+    communication_us: float
+    copy_us: float
+    dependencies_us: float
+
+    @property
+    def bound(self) -> str:
+        """Which of the four it is."""
+        parts = {
+            "compute": self.compute_us,
+            "communication": self.communication_us,
+            "copy": self.copy_us,
+            "dependencies": self.dependencies_us,
+        }
+        return max(parts, key=lambda key: parts[key])
+
+
+def ceiling(module: Module, program: Program, launch: Launch = DEFAULT) -> Ceiling:
+    """The bound of one step; a loop's iterations follow each other, and the loop is compute to what is around it.
+
+    Args:
+        module: what `program` was read from.
+        program: its ops with their costs.
+        launch: gaps between kernels.
+    """
+    return _bound(module, program, program.entry, launch, {})
+
+
+def _bound(module: Module, program: Program, name: str, launch: Launch, known: dict[str, Ceiling]) -> Ceiling:
+    if name in known:
+        return known[name]
+    ops = {op.name: op for op in program.computations.get(name, ())}
+    inner = {op.name: _inner_us(module, program, op, launch, known) for op in ops.values() if op.bodies}
+    compute, copy = sum(inner.values()), 0.0
+    queues: dict[str, float] = {}
+    for op in ops.values():
+        if op.stream is Stream.COMMUNICATION:
+            lane = "collectives" if op.lane == "compute" else op.lane
+            queues[lane] = queues.get(lane, 0.0) + op.cost_us
+        elif op.stream is Stream.COPY:
+            copy += op.cost_us
+        elif op.action is Action.LAUNCH:
+            compute += op.cost_us + launch.gap_us * op.kernels
+    communication = max(queues.values(), default=0.0)
+    chain = _longest_chain(module, name, ops, inner)
+    compute = max(compute - launch.gap_us, 0.0)
+    known[name] = Ceiling(max(compute, communication, copy, chain), compute, communication, copy, chain)
+    return known[name]
+
+
+def _inner_us(module: Module, program: Program, op: Op, launch: Launch, known: dict[str, Ceiling]) -> float:
+    bodies = [_bound(module, program, body, launch, known).step_us for body in op.bodies]
+    if op.action is Action.BRANCH:
+        return max(bodies, default=0.0)
+    return sum(bodies) * (op.trips if op.action is Action.LOOP else 1)
+
+
+def _longest_chain(module: Module, name: str, ops: Mapping[str, Op], inner: Mapping[str, float]) -> float:
+    """Longest path through operands and control dependencies, without launch gaps."""
+    computation = module.computations.get(name)
+    finish: dict[str, float] = {}
+    for item in computation.instructions if computation is not None else ():
+        ready = max((finish.get(other, 0.0) for other in (*item.operands, *item.control_predecessors)), default=0.0)
+        op = ops.get(item.name)
+        cost = 0.0
+        if op is not None:
+            cost = inner.get(op.name, op.cost_us)
+        elif (start := start_of(module, item) if item.opcode.endswith("-done") else None) is not None:
+            ready = max(ready, finish.get(start.name, 0.0))
+        finish[item.name] = ready + cost
+    return max(finish.values(), default=0.0)

@@ -1,0 +1,98 @@
+"""Sets of time as arrays of intervals: union, measure, overlap.
+
+An interval set is a pair of float64 arrays (start, end), ordered and disjoint; `union` makes one from any intervals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """A set of time: ordered, disjoint, non-empty intervals.
+
+    Attributes:
+        start: float64[n], increasing.
+        end: float64[n], each after its start and not after the next start.
+    """
+
+    start: Floats
+    end: Floats
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def length(self) -> float:
+        """The measure of the set."""
+        return float(np.sum(self.end - self.start))
+
+
+EMPTY = Intervals(np.empty(0), np.empty(0))
+
+
+def union(start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
+    """The set covered by n intervals in any order; intervals of no length are left out.
+
+    Args:
+        start, end: float[n].
+    """
+    first, last = np.asarray(start, dtype=np.float64), np.asarray(end, dtype=np.float64)
+    some = last > first
+    first, last = first[some], last[some]
+    if len(first) == 0:
+        return EMPTY
+    order = np.argsort(first, kind="stable")
+    first, reach = first[order], np.maximum.accumulate(last[order])
+    new = np.ones(len(first), dtype=bool)
+    new[1:] = first[1:] > reach[:-1]
+    heads = np.flatnonzero(new)
+    return Intervals(first[heads], reach[np.append(heads[1:], len(first)) - 1])
+
+
+def join(a: Intervals, b: Intervals) -> Intervals:
+    """The set covered by either."""
+    return union(np.concatenate([a.start, b.start]), np.concatenate([a.end, b.end]))
+
+
+def covered(cover: Intervals, start: npt.ArrayLike, end: npt.ArrayLike) -> Floats:
+    """How much of each of n intervals the set `cover` contains.
+
+    Args:
+        cover: m intervals.
+        start, end: float[n]; they may overlap each other.
+
+    Returns:
+        float64[n]; O((n + m) log m).
+    """
+    first, last = np.asarray(start, dtype=np.float64), np.asarray(end, dtype=np.float64)
+    return np.asarray(np.maximum(_measure_before(cover, last) - _measure_before(cover, first), 0.0))
+
+
+def _measure_before(cover: Intervals, time: Floats) -> Floats:
+    """|cover ∩ (-∞, t)| for each t."""
+    if len(cover) == 0:
+        return np.zeros_like(time)
+    total = np.concatenate([[0.0], np.cumsum(cover.end - cover.start)])
+    index = np.searchsorted(cover.start, time, side="right")
+    inside = np.minimum(
+        time - cover.start[np.maximum(index - 1, 0)], (cover.end - cover.start)[np.maximum(index - 1, 0)]
+    )
+    return np.asarray(np.where(index > 0, total[np.maximum(index - 1, 0)] + inside, 0.0))
+
+
+def overlap(a: Intervals, b: Intervals) -> float:
+    """|a ∩ b|."""
+    return float(np.sum(covered(b, a.start, a.end)))
+
+
+def complement(a: Intervals, start: float, end: float) -> Intervals:
+    """The window [start, end) without `a`."""
+    inside = union(np.clip(a.start, start, end), np.clip(a.end, start, end))
+    return union(np.concatenate([[start], inside.end]), np.concatenate([inside.start, [end]]))

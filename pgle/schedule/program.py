@@ -1,0 +1,213 @@
+"""A scheduled module as what the runtime does with it: launches, async pairs, loops, each with its cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import isfinite
+
+from pgle.costs.profile import Cost, Origin
+from pgle.schedule.timeline import Stream
+from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, start_of
+from pgle.xla.module import Instruction, Module, trip_count
+from pgle.xla.names import lhs_names
+
+FREE = frozenset(
+    ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "opt-barrier",
+     "optimization-barrier", "domain", "get-dimension-size", "async-update")
+)  # fmt: skip
+"""Opcodes that launch nothing on XLA:GPU."""
+
+FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice"))
+"""Custom calls that launch nothing."""
+
+_REMAT = re.compile(r"\.remat\d*$")
+
+
+class Action(Enum):
+    """What the host does when it reaches an instruction."""
+
+    LAUNCH = "launch"
+    START = "start"
+    DONE = "done"
+    LOOP = "loop"
+    CALL = "call"
+    BRANCH = "branch"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One instruction that does something.
+
+    Attributes:
+        name: of the instruction.
+        action: what the host does.
+        stream: where its time is spent.
+        lane: queue of the stream; activities of one queue run in order.
+        cost_us: per execution.
+        origin: where the cost comes from.
+        priced: False where no cost was found.
+        kernels: launches.
+        start: of a done, the name of the op it waits for.
+        bodies: of loops, calls and branches, the computations.
+        trips: of a loop.
+    """
+
+    name: str
+    action: Action
+    stream: Stream = Stream.COMPUTE
+    lane: str = "compute"
+    cost_us: float = 0.0
+    origin: Origin = Origin.MEASURED
+    priced: bool = True
+    kernels: float = 1.0
+    start: str = ""
+    bodies: tuple[str, ...] = ()
+    trips: int = 1
+
+
+@dataclass(frozen=True)
+class Program:
+    """The ops of every computation that runs on its own, in schedule order.
+
+    Attributes:
+        entry: name of the entry computation.
+        computations: ops by computation name.
+        missing: instructions without a cost.
+        warnings: one line each.
+    """
+
+    entry: str
+    computations: Mapping[str, tuple[Op, ...]]
+    missing: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+Estimate = Callable[[Instruction], float | None]
+"""Microseconds of an instruction that has no measured cost; None where nothing can be said."""
+
+
+def read_program(
+    module: Module,
+    costs: Mapping[str, Cost],
+    estimate: Estimate | None = None,
+    kernels: Mapping[str, float] | None = None,
+) -> Program:
+    """What the runtime does with a scheduled module.
+
+    Args:
+        module: scheduled: final, or as LHS saw it.
+        costs: by the name that LHS looks up: a collective by its start.
+        estimate: for what has none; without, such instructions count as nothing and are listed.
+        kernels: launches per execution where that is not one, by instruction name.
+    """
+    reader = _Reader(module, costs, estimate, kernels or {})
+    reader.read(module.entry)
+    return Program(module.entry, reader.computations, tuple(reader.missing), tuple(reader.warnings))
+
+
+class _Reader:
+    """Walks from the entry into bodies, branches and calls."""
+
+    def __init__(
+        self, module: Module, costs: Mapping[str, Cost], estimate: Estimate | None, kernels: Mapping[str, float]
+    ) -> None:
+        self.module = module
+        self.costs = costs
+        self.estimate = estimate
+        self.kernels = kernels
+        self.renamed = lhs_names(module)
+        self.computations: dict[str, tuple[Op, ...]] = {}
+        self.missing: list[str] = []
+        self.warnings: list[str] = []
+
+    def read(self, name: str) -> None:
+        """Fill `computations` for one computation and all it calls."""
+        todo = [name]
+        while todo:
+            name = todo.pop()
+            if name in self.computations or name not in self.module.computations:
+                continue
+            ops = tuple(self._ops(name))
+            self.computations[name] = ops
+            todo.extend(body for op in ops for body in op.bodies)
+
+    def _ops(self, computation: str) -> list[Op]:
+        found = []
+        for instruction in self.module.computations[computation].instructions:
+            op = self._op(instruction)
+            if op is not None:
+                found.append(op)
+        return found
+
+    def _op(self, instruction: Instruction) -> Op | None:
+        opcode = instruction.opcode
+        if opcode in FREE or instruction.custom_call_target in FREE_TARGETS:
+            return None
+        if opcode == "while":
+            return self._loop(instruction)
+        if opcode in ("conditional", "call"):
+            return Op(
+                instruction.name, Action.BRANCH if opcode == "conditional" else Action.CALL, bodies=instruction.called
+            )
+        if is_done(instruction):
+            return self._done(instruction)
+        kind = collective_kind(self.module, instruction)
+        if kind and is_sync(self.module, instruction):
+            return self._priced(instruction, Action.LAUNCH, Stream.COMMUNICATION, "compute")
+        if kind:
+            lane = kind if kind in ("send", "recv") else "collectives"
+            return self._priced(instruction, Action.START, Stream.COMMUNICATION, lane)
+        if is_start(instruction):
+            copies = opcode == "copy-start" or instruction.is_host_transfer or is_host_copy(self.module, instruction)
+            stream = Stream.COPY if copies else Stream.COMPUTE
+            return self._priced(instruction, Action.START, stream, "copy" if copies else "async compute")
+        return self._priced(instruction, Action.LAUNCH, Stream.COMPUTE, "compute")
+
+    def _done(self, instruction: Instruction) -> Op | None:
+        """A wait, unless the start ran on the compute stream itself."""
+        start = start_of(self.module, instruction)
+        if start is None or (collective_kind(self.module, start) and is_sync(self.module, start)):
+            return None
+        return Op(instruction.name, Action.DONE, start=start.name)
+
+    def _loop(self, instruction: Instruction) -> Op:
+        trips = trip_count(instruction)
+        if trips is None:
+            self.warnings.append(f"{instruction.name}: trip count unknown, one iteration is assumed")
+        # `called` holds condition and body; the condition of a counted loop runs on the host.
+        bodies = tuple(name for name in instruction.called if not self._is_condition(name))
+        return Op(instruction.name, Action.LOOP, bodies=bodies[-1:], trips=1 if trips is None else trips)
+
+    def _is_condition(self, name: str) -> bool:
+        computation = self.module.computations.get(name)
+        if computation is None:
+            return True
+        root = next((item for item in computation.instructions if item.name == computation.root), None)
+        return root is not None and root.shape.dtype == "pred" and not root.shape.dimensions
+
+    def _priced(self, instruction: Instruction, action: Action, stream: Stream, lane: str) -> Op:
+        kernels = self.kernels.get(instruction.name, 1.0)
+        found = self._cost(instruction)
+        if found is not None:
+            return Op(instruction.name, action, stream, lane, found.cost_us, found.origin, True, kernels)
+        guess = self.estimate(instruction) if self.estimate is not None else None
+        if guess is None:
+            self.missing.append(instruction.name)
+            return Op(instruction.name, action, stream, lane, 0.0, Origin.ESTIMATED, False, kernels)
+        return Op(instruction.name, action, stream, lane, guess, Origin.ESTIMATED, True, kernels)
+
+    def _cost(self, instruction: Instruction) -> Cost | None:
+        """The cost that belongs to an instruction; of an async op the start's name wins, as in XLA."""
+        wrapped = self.module.wrapped(instruction)
+        names = [instruction.name, self.renamed.get(instruction.name)]
+        if wrapped is not None:
+            names += [wrapped.name, self.renamed.get(wrapped.name)]
+        names.append(_REMAT.sub("", instruction.name))
+        for name in names:
+            found = self.costs.get(name) if name else None
+            if found is not None and isfinite(found.cost_us) and found.cost_us >= 0:
+                return found
+        return None

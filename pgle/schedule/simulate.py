@@ -1,0 +1,280 @@
+"""Run a scheduled module on a model of the device: when does each instruction run?
+
+The host issues launches in schedule order, `Launch.host_us` apart. The compute stream runs them in order with a gap
+before each. An async start puts its work on another queue, where it begins when that queue is free and the compute
+stream has reached the start; its done holds the compute stream until it has ended. Collectives that XLA left
+synchronous run on the compute stream itself. A loop runs iteration by iteration until its state repeats; from then on
+one iteration stands for the rest, so time and memory are linear in the module, whatever the trip counts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pgle.costs.estimate import estimator
+from pgle.costs.estimate_launch import DEFAULT, Launch
+from pgle.costs.profile import Cost
+from pgle.schedule.program import Action, Op, Program, read_program
+from pgle.schedule.timeline import ORIGINS, Loop, Stream, Timeline
+from pgle.xla.hardware import Hardware
+from pgle.xla.module import Module
+
+MAX_ITERATIONS = 64
+"""Iterations simulated one by one at most, while a loop does not come to a steady state."""
+
+MAX_ROWS = 1_000_000
+"""Rows that unfolding loops may make; beyond it loops stay folded."""
+
+_STEADY_US = 1e-6
+
+
+def simulate(
+    module: Module,
+    costs: Mapping[str, Cost],
+    *,
+    hardware: Hardware | None = None,
+    launch: Launch = DEFAULT,
+    expand_loops: bool = False,
+) -> Timeline:
+    """One step of a scheduled module.
+
+    Args:
+        module: scheduled: the final one, or as LHS saw it.
+        costs: measured or other costs, microseconds per execution, by the name that LHS looks up.
+        hardware: estimates what `costs` lacks; without, that counts as nothing and is listed in `Timeline.missing`.
+        launch: gaps between kernels.
+        expand_loops: draw every iteration, as long as that makes no more than `MAX_ROWS` rows.
+    """
+    estimate = estimator(module, hardware) if hardware is not None else None
+    program = read_program(module, costs, estimate, launch.kernels)
+    return run_program(program, launch, name=module.name, expand_loops=expand_loops)
+
+
+def run_program(program: Program, launch: Launch = DEFAULT, *, name: str = "", expand_loops: bool = False) -> Timeline:
+    """One step of a program whose costs are known; see `simulate`."""
+    device = _Device(program, launch, expand_loops)
+    device.run(program.entry)
+    return device.timeline(name)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Columns in the making."""
+
+    code: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
+    sync: list[bool] = field(default_factory=list)
+    start: list[float] = field(default_factory=list)
+    duration: list[float] = field(default_factory=list)
+    count: list[int] = field(default_factory=list)
+    cause: list[int] = field(default_factory=list)
+    origin: list[int] = field(default_factory=list)
+
+
+class _Device:
+    """The state of host and streams. Times in microseconds from the start."""
+
+    def __init__(self, program: Program, launch: Launch, expand: bool) -> None:
+        self.program = program
+        self.launch = launch
+        self.expand = expand
+        self.rows = _Rows()
+        self.names: list[str] = []
+        self.codes: dict[str, int] = {}
+        self.loops: list[Loop] = []
+        self.depth = 0
+        self.host = 0.0
+        self.free = -launch.gap_us  # end of the last activity of the compute stream, or of what it waited for
+        self.last = -1  # its row
+        self.lanes: dict[str, tuple[float, int]] = {}  # end and row of the last activity of each other queue
+        self.lanes_of: dict[str, set[str]] = {}
+        self.ends: dict[str, tuple[float, int]] = {}  # end and row of each async op, by the name of its start
+
+    def run(self, computation: str) -> None:
+        for op in self.program.computations.get(computation, ()):
+            if op.action is Action.LAUNCH:
+                self._launch(op)
+            elif op.action is Action.START:
+                self._start(op)
+            elif op.action is Action.DONE:
+                self._done(op)
+            elif op.action is Action.LOOP:
+                self._loop(op)
+            elif op.action is Action.CALL:
+                for body in op.bodies:
+                    self.run(body)
+            else:
+                self._branch(op)
+
+    def _launch(self, op: Op) -> None:
+        self.host += self.launch.host_us * op.kernels
+        start = max(self.free + self.launch.gap_us * op.kernels, self.host - self.launch.host_us)
+        self.last = self._row(op, start, self.last, sync=op.stream is Stream.COMMUNICATION)
+        self.free = start + op.cost_us
+
+    def _start(self, op: Op) -> None:
+        self.host += self.launch.host_us
+        queue_free, queue_row = self.lanes.get(op.lane, (float("-inf"), -1))
+        reached, queued = max(self.free, 0.0) + self.launch.switch_us, queue_free + self.launch.gap_us
+        start = max(reached, queued, self.host - self.launch.host_us)
+        row = self._row(op, start, self.last if reached >= queued else queue_row)
+        self.lanes[op.lane] = self.ends[op.name] = (start + op.cost_us, row)
+
+    def _done(self, op: Op) -> None:
+        end, row = self.ends.get(op.start, (self.free, self.last))
+        if end > self.free:
+            self.free, self.last = end + self.launch.switch_us - self.launch.gap_us, row
+
+    def _branch(self, op: Op) -> None:
+        """The longest branch: which one is taken is not known before."""
+        best: tuple[float, str] | None = None
+        for body in op.bodies:
+            trial = _Device(self.program, self.launch, expand=False)
+            trial.run(body)
+            length = max([trial.free, *(end for end, _ in trial.lanes.values())])
+            if best is None or length > best[0]:
+                best = (length, body)
+        if best is not None:
+            self.run(best[1])
+
+    def _loop(self, op: Op) -> None:
+        if op.trips <= 0 or not op.bodies:
+            return
+        body, number = op.bodies[0], len(self.loops)
+        begin = max(self.free, 0.0)
+        self.loops.append(Loop(op.name, op.trips, begin, begin, self.depth))
+        self.depth += 1
+        done, before, folded_at, folded = 0, None, begin, 0
+        while done < op.trips:
+            clock, host, rows, loops = self.free, self.host, len(self.rows.start), len(self.loops)
+            self.run(body)
+            done += 1
+            state, period = self._state(body), self.free - clock
+            steady = before is not None and _close(state, before, period)
+            before = (*state, period)
+            if done < op.trips and (steady or done >= MAX_ITERATIONS):
+                times = min(op.trips - done, self._until_host_late(self.host - host, period)) + 1
+                if times > folded:
+                    folded_at, folded = max(clock, 0.0), times
+                self._repeat(rows, loops, clock, host, times)
+                done += times - 1
+        self.depth -= 1
+        self.loops[number] = replace(
+            self.loops[number], end_us=max(self.free, begin), folded_start_us=folded_at, folded=folded
+        )
+
+    def _until_host_late(self, host_us: float, period: float) -> int:
+        """Further iterations before a host that is slower than the device has lost its lead."""
+        if host_us <= period + _STEADY_US:
+            return sys.maxsize
+        return max(int((self.free - self.host) / (host_us - period)), 0)
+
+    def _state(self, body: str) -> tuple[float, ...]:
+        """How far the host and the queues that the body uses are ahead of the compute stream."""
+        lanes = self._lanes(body)
+        ahead = [max(self.lanes[lane][0] - self.free, 0.0) for lane in sorted(lanes & self.lanes.keys())]
+        return (max(self.host - self.free, 0.0), *ahead)
+
+    def _repeat(self, rows: int, loops: int, clock: float, host: float, times: int) -> None:
+        """Let the iteration that made all from row `rows` on stand for `times` of them."""
+        period = self.free - clock
+        columns, more = self.rows, len(self.rows.start) - rows
+        moved = 0
+        if self.expand and len(columns.start) + more * (times - 1) <= MAX_ROWS:
+            self._unfold(rows, more, period, times)
+            moved = more * (times - 1)
+        else:
+            for i in range(rows, len(columns.start)):
+                columns.start[i] = clock + (columns.start[i] - clock) * times
+                columns.duration[i] *= times
+                columns.count[i] *= times
+            self.loops[loops:] = [_stretch(loop, clock, times) for loop in self.loops[loops:]]
+        extra = period * (times - 1)
+        self.host += (self.host - host) * (times - 1)
+        self.free += extra
+        self.last += moved if self.last >= rows else 0
+        for table in (self.lanes, self.ends):
+            for key, (end, row) in table.items():
+                if row >= rows:
+                    table[key] = (end + extra, row + moved)
+
+    def _unfold(self, rows: int, more: int, period: float, times: int) -> None:
+        """Append `times` - 1 copies of the last `more` rows."""
+        columns = self.rows
+        columns.start += [
+            columns.start[i] + repeat * period for repeat in range(1, times) for i in range(rows, rows + more)
+        ]
+        # What released a row is in the same iteration or in the one before; anything older stays what it is.
+        causes = columns.cause[rows : rows + more]
+        columns.cause += [
+            cause + repeat * more if cause >= rows - more else cause for repeat in range(1, times) for cause in causes
+        ]
+        for column in (columns.code, columns.stream, columns.sync, columns.duration, columns.count, columns.origin):
+            column += column[rows : rows + more] * (times - 1)
+
+    def _lanes(self, body: str) -> set[str]:
+        """Queues beside the compute stream that a computation and what it calls put work on."""
+        if body not in self.lanes_of:
+            ops = self.program.computations.get(body, ())
+            own = {op.lane for op in ops if op.action is Action.START}
+            self.lanes_of[body] = own.union(*(self._lanes(called) for op in ops for called in op.bodies))
+        return self.lanes_of[body]
+
+    def _row(self, op: Op, start: float, cause: int, *, sync: bool = False) -> int:
+        rows = self.rows
+        code = self.codes.get(op.name)
+        if code is None:
+            code = self.codes[op.name] = len(self.names)
+            self.names.append(op.name)
+        rows.code.append(code)
+        rows.stream.append(op.stream)
+        rows.sync.append(sync)
+        rows.start.append(start)
+        rows.duration.append(op.cost_us)
+        rows.count.append(1)
+        rows.cause.append(cause)
+        rows.origin.append(ORIGINS.index(op.origin))
+        return len(rows.start) - 1
+
+    def timeline(self, module: str) -> Timeline:
+        """What has run, with the first activity at time 0."""
+        rows = self.rows
+        start = np.array(rows.start, dtype=np.float64)
+        duration = np.array(rows.duration, dtype=np.float64)
+        first = float(start.min()) if len(start) else 0.0
+        return Timeline(
+            names=tuple(self.names),
+            instruction=np.array(rows.code, dtype=np.int32),
+            stream=np.array(rows.stream, dtype=np.uint8),
+            sync=np.array(rows.sync, dtype=bool),
+            start_us=start - first,
+            duration_us=duration,
+            count=np.array(rows.count, dtype=np.int64),
+            cause=np.array(rows.cause, dtype=np.int32),
+            origin=np.array(rows.origin, dtype=np.uint8),
+            step_us=float((start + duration).max()) - first if len(start) else 0.0,
+            module=module,
+            loops=tuple(_stretch(loop, 0.0, 1, -first) for loop in self.loops),
+            missing=self.program.missing,
+            warnings=self.program.warnings,
+        )
+
+
+def _stretch(loop: Loop, clock: float, times: int, shift: float = 0.0) -> Loop:
+    def move(time: float) -> float:
+        return clock + (time - clock) * times + shift
+
+    return replace(
+        loop, start_us=move(loop.start_us), end_us=move(loop.end_us), folded_start_us=move(loop.folded_start_us)
+    )
+
+
+def _close(state: tuple[float, ...], before: tuple[float, ...], period: float) -> bool:
+    """Has the iteration ended as the one before did, in the same time?"""
+    if len(state) + 1 != len(before):
+        return False
+    return all(abs(a - b) <= _STEADY_US for a, b in zip((*state, period), before, strict=True))

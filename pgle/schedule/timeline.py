@@ -1,0 +1,245 @@
+"""Timeline: when each instruction of a module runs, as columns, and what can be read off it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.profile import Origin
+from pgle.schedule.intervals import Intervals, complement, covered, join, overlap, union
+
+ORIGINS: tuple[Origin, ...] = tuple(Origin)
+"""`Timeline.origin` indexes this."""
+
+
+class Stream(IntEnum):
+    """Where an activity runs."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    COPY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop of a timeline.
+
+    Attributes:
+        name: of the ``while``.
+        trips: how often the body runs.
+        start_us, end_us: of all its iterations.
+        depth: 0 for the outermost.
+        folded_start_us: where the part begins that is drawn once for many iterations.
+        folded: how many iterations it stands for; 0 where every one is drawn.
+    """
+
+    name: str
+    trips: int
+    start_us: float
+    end_us: float
+    depth: int = 0
+    folded_start_us: float = 0.0
+    folded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where the time of one step goes; the first four add up to `step_us`.
+
+    Attributes:
+        compute_us: something computes.
+        exposed_communication_us: collectives run and nothing computes.
+        exposed_copy_us: only copies run.
+        idle_us: nothing runs: launch gaps and waits.
+        step_us: all of it.
+        communication_us: collectives run, hidden or not.
+        copy_us: copies run, hidden or not.
+    """
+
+    compute_us: float
+    exposed_communication_us: float
+    exposed_copy_us: float
+    idle_us: float
+    step_us: float
+    communication_us: float
+    copy_us: float
+
+    @property
+    def overlap(self) -> float:
+        """Share of the communication time during which something computes; 1 where there is none."""
+        if self.communication_us <= 0:
+            return 1.0
+        return 1.0 - self.exposed_communication_us / self.communication_us
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """One collective or copy over the step.
+
+    Attributes:
+        name: the instruction.
+        duration_us: all its executions together.
+        exposed_us: the part of it during which nothing computes.
+        count: executions.
+        sync: it runs on the compute stream, nothing can hide it.
+        origin: where its cost comes from.
+    """
+
+    name: str
+    duration_us: float
+    exposed_us: float
+    count: int
+    sync: bool
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class PathStep:
+    """One activity of the critical path, in time order.
+
+    Attributes:
+        row: of the timeline.
+        gap_us: between the end of what it waited for and its start.
+        on_path_us: how long the step waited for it: its end minus that of what came before on the path.
+    """
+
+    row: int
+    gap_us: float
+    on_path_us: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step of one module, n activities in the order in which they were issued.
+
+    A loop in its steady state is *folded*: one iteration stands for many, its activities stretched over the time that
+    all of them take, so that `start_us` and `duration_us` are true on the clock of the step and every sum is exact.
+
+    Attributes:
+        names: instruction names.
+        instruction: int32[n], index into `names`.
+        stream: uint8[n], values of `Stream`.
+        sync: bool[n], a collective on the compute stream.
+        start_us: float64[n], from the start of the step.
+        duration_us: float64[n], of all `count` executions.
+        count: int64[n], executions that the row stands for.
+        cause: int32[n], the row whose end released this one; -1: none.
+        origin: uint8[n], index into `ORIGINS`.
+        loops: the loops, in order of their start.
+        step_us: length of the step, from the start of the first activity to the end of the last.
+        module: name of the module.
+        missing: instructions that had no cost from anywhere and count as nothing.
+        warnings: what the user should know, one line each.
+    """
+
+    names: tuple[str, ...]
+    instruction: npt.NDArray[np.int32]
+    stream: npt.NDArray[np.uint8]
+    sync: npt.NDArray[np.bool_]
+    start_us: npt.NDArray[np.float64]
+    duration_us: npt.NDArray[np.float64]
+    count: npt.NDArray[np.int64]
+    cause: npt.NDArray[np.int32]
+    origin: npt.NDArray[np.uint8]
+    step_us: float
+    module: str = ""
+    loops: tuple[Loop, ...] = ()
+    missing: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.instruction)
+
+    @property
+    def end_us(self) -> npt.NDArray[np.float64]:
+        """float64[n], start + duration."""
+        return self.start_us + self.duration_us
+
+    def busy(self, stream: Stream) -> Intervals:
+        """When anything of one kind runs."""
+        rows = self.stream == stream
+        return union(self.start_us[rows], self.end_us[rows])
+
+    @cached_property
+    def breakdown(self) -> Breakdown:
+        """Where the time of the step goes."""
+        compute, communication, copy = (self.busy(stream) for stream in Stream)
+        return breakdown(compute, communication, copy, self.step_us)
+
+    @cached_property
+    def exposures(self) -> tuple[Exposure, ...]:
+        """Collectives and copies, the most exposed first."""
+        rows = np.flatnonzero(self.stream != Stream.COMPUTE)
+        start, duration = self.start_us[rows], self.duration_us[rows]
+        hidden = covered(self.busy(Stream.COMPUTE), start, start + duration)
+        found = []
+        for code in np.unique(self.instruction[rows]).tolist():
+            of_name = np.flatnonzero(self.instruction[rows] == code)
+            total, first = float(duration[of_name].sum()), int(rows[of_name[0]])
+            exposed = max(total - float(hidden[of_name].sum()), 0.0)
+            count = int(self.count[rows[of_name]].sum())
+            origin = ORIGINS[int(self.origin[first])]
+            found.append(Exposure(self.names[code], total, exposed, count, bool(self.sync[first]), origin))
+        return tuple(sorted(found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name)))
+
+    @cached_property
+    def critical_path(self) -> tuple[PathStep, ...]:
+        """The chain of activities, each released by the end of the one before, that ends with the step."""
+        if len(self) == 0:
+            return ()
+        ends, cause = self.end_us.tolist(), self.cause.tolist()
+        starts = self.start_us.tolist()
+        path: list[PathStep] = []
+        row = int(np.argmax(self.end_us))
+        while row >= 0:
+            before = cause[row]
+            reached = ends[before] if before >= 0 else 0.0
+            path.append(PathStep(row, max(starts[row] - reached, 0.0), max(ends[row] - reached, 0.0)))
+            row = before
+        return tuple(reversed(path))
+
+    @cached_property
+    def path_us(self) -> dict[str, float]:
+        """Time on the critical path: ``compute``, ``communication``, ``copy``, ``launch gaps``."""
+        totals = {stream.name.lower(): 0.0 for stream in Stream}
+        gaps = 0.0
+        for step in self.critical_path:
+            totals[Stream(int(self.stream[step.row])).name.lower()] += step.on_path_us - step.gap_us
+            gaps += step.gap_us
+        return {**totals, "launch gaps": gaps}
+
+    @property
+    def bound(self) -> str:
+        """What bounds the step: the largest share of the critical path."""
+        return max(self.path_us, key=lambda key: self.path_us[key]) if len(self) else "nothing"
+
+    @property
+    def estimated_share(self) -> float:
+        """Share of the activity time whose cost was not measured."""
+        total = float(self.duration_us.sum())
+        if total <= 0:
+            return 0.0
+        measured = ORIGINS.index(Origin.MEASURED)
+        return float(self.duration_us[self.origin != measured].sum()) / total
+
+
+def breakdown(compute: Intervals, communication: Intervals, copy: Intervals, step_us: float) -> Breakdown:
+    """Where the time of the window [0, step) goes.
+
+    |compute| + exposed communication + exposed copy + idle = step, as in TraceLens (`gpu_event_analyser.py`).
+    """
+    busy = join(compute, communication)
+    everything = join(busy, copy)
+    return Breakdown(
+        compute_us=compute.length,
+        exposed_communication_us=communication.length - overlap(communication, compute),
+        exposed_copy_us=copy.length - overlap(copy, busy),
+        idle_us=complement(everything, 0.0, step_us).length,
+        step_us=step_us,
+        communication_us=communication.length,
+        copy_us=copy.length,
+    )

@@ -1,0 +1,112 @@
+"""What the GPUs can do at best, for estimates: one table, each figure with its public source.
+
+Peaks are dense tensor-core figures of NVIDIA's data sheets (A100: nvidia-a100-datasheet; H100: h100-datasheet; H200:
+h200-datasheet; B200: HGX B200, an eighth of the board's). FP32 without tensor cores stands under ``f32``; XLA uses TF32
+tensor cores for f32 dots only where the precision allows it, so dots of f32 take ``tf32``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pgle.errors import UserError
+from pgle.xla.targets import ALIASES, Target
+
+MATMUL_EFFICIENCY = 0.8
+"""Large bf16 matmuls reach 78 to 87 % of the data-sheet peak on A100, H100, H200 and B200 (stas00/ml-engineering,
+"Maximum Achievable Matmul FLOPS" comparison)."""
+
+MEMORY_EFFICIENCY = 0.9
+"""BabelStream's triad reaches about 0.9 of the data-sheet bandwidth on A100 and H100 (UoB-HPC/BabelStream results)."""
+
+KERNEL_US = 1.8
+"""Fixed part of each kernel: XLA's `kKernelLaunchOverhead` of 1 µs (openxla/xla `gpu_performance_model_base.h`) and two
+trips to device memory, one to read and one to write, of about 0.4 µs each (466 and 479 cycles on A100 and H100: Luo et
+al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""
+
+PCIE_EFFICIENCY = 0.8
+"""Pinned copies reach about 0.8 of the line rate: 25 GB/s of 32 on PCIe 4, 50 of 64 on PCIe 5 (`bandwidthTest` of
+NVIDIA/cuda-samples)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One GPU and its links.
+
+    Attributes:
+        name: of the target.
+        tflops: peak by dtype, 10^12 operations per second.
+        memory_gb_s: device memory bandwidth, 10^9 bytes per second.
+        cores: streaming multiprocessors.
+        nvlink_gb_s: bus bandwidth of NCCL's rings inside a host: links times the bandwidth per link that NCCL assumes
+            (`SM80_NVLINK_BW` 20, capped at 235 for all; `SM90_NVLINK_BW` 20.6; `SM100_NVLINK_BW` 40.1; NVIDIA/nccl
+            `src/graph/topo.h` and `tuning.cc`).
+        nic_gb_s: network bandwidth per GPU and direction: DGX A100 200 Gbit/s, DGX H100, H200 and B200 400 Gbit/s.
+        pcie_gb_s: line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64.
+        devices_per_host: GPUs that share NVLink.
+    """
+
+    name: str
+    tflops: Mapping[str, float]
+    memory_gb_s: float
+    cores: int
+    nvlink_gb_s: float
+    nic_gb_s: float
+    pcie_gb_s: float
+    devices_per_host: int = 8
+
+    def peak_tflops(self, dtype: str) -> float:
+        """Peak of dots of that type; unknown types count as f32."""
+        return self.tflops.get(_FAMILY.get(dtype[:2], "f32")) or self.tflops["f32"]
+
+    def host(self, device: int) -> int:
+        """The host of a device id; ids are numbered host by host."""
+        return device // self.devices_per_host
+
+
+_FAMILY = {"bf": "f16", "f1": "f16", "f8": "f8", "f4": "f4", "s8": "s8", "u8": "s8", "f6": "f64", "f3": "tf32"}
+
+_A100_TFLOPS = {"f16": 312.0, "tf32": 156.0, "f32": 19.5, "f64": 19.5, "s8": 624.0}
+_H100_TFLOPS = {"f16": 989.0, "tf32": 494.0, "f32": 67.0, "f64": 67.0, "s8": 1979.0, "f8": 1979.0}
+_B200_TFLOPS = {"f16": 2250.0, "tf32": 1125.0, "f32": 75.0, "f64": 37.0, "s8": 4500.0, "f8": 4500.0, "f4": 9000.0}
+
+TABLE: Mapping[str, Hardware] = {
+    "a100-40gb": Hardware("a100-40gb", _A100_TFLOPS, 1555, 108, 235.0, 25, 32),
+    "a100-80gb": Hardware("a100-80gb", _A100_TFLOPS, 2039, 108, 235.0, 25, 32),
+    "h100-sxm": Hardware("h100-sxm", _H100_TFLOPS, 3350, 132, 18 * 20.6, 50, 64),
+    "h200-sxm": Hardware("h200-sxm", _H100_TFLOPS, 4800, 132, 18 * 20.6, 50, 64),
+    "b200": Hardware("b200", _B200_TFLOPS, 8000, 148, 18 * 40.1, 50, 64),
+}
+"""By the names of `pgle.xla.targets`."""
+
+_BY_CAPABILITY: Mapping[tuple[int, int], str] = {(8, 0): "a100-40gb", (9, 0): "h100-sxm", (10, 0): "b200"}
+
+
+def find_hardware(target: str | Target, *, devices_per_host: int | None = None) -> Hardware:
+    """The hardware of a target.
+
+    Args:
+        target: a name of `TABLE` or an alias of it, or a described GPU: its memory bandwidth and cores are its own, the
+            rest is that of the table's GPU of the same compute capability.
+        devices_per_host: where it is not 8.
+
+    Raises:
+        UserError: nothing is known of it.
+    """
+    if isinstance(target, Target):
+        found = TABLE.get(target.name) or TABLE.get(_BY_CAPABILITY.get(target.compute_capability, ""))
+        if found is None:
+            major, minor = target.compute_capability
+            raise UserError(f"no figures for compute capability {major}.{minor}", where=target.name, remedy=_KNOWN)
+        found = replace(found, name=target.name, memory_gb_s=target.memory_bandwidth / 1e9, cores=target.core_count)
+    else:
+        name = target.lower()
+        named = TABLE.get(ALIASES.get(name, name))
+        if named is None:
+            raise UserError(f"no target called {target!r}", remedy=_KNOWN)
+        found = named
+    return found if devices_per_host is None else replace(found, devices_per_host=devices_per_host)
+
+
+_KNOWN = f"choose {', '.join(TABLE)}"
