@@ -162,7 +162,7 @@ def _name(cost: Cost) -> Iterator[Finding]:
     elif cost.likely_kind == CostKind.LOOP:
         fault, what, effective = (
             Fault.LOOP,
-            "whole loop; its body's instructions have the same time again",
+            "whole loop; XLA takes it where the loop stands, and the costs in its body beside it",
             cost.cost_us,
         )
     else:

@@ -21,6 +21,15 @@ from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 
 
+_TRUST = (
+    (Origin.MEASURED, Origin.UNKNOWN),
+    (Origin.SIMULATED,),
+    (Origin.SAME_SHAPE,),
+    (Origin.ESTIMATED,),
+)
+"""Where inputs have a cost from different origins, the first of these counts alone."""
+
+
 class Of(StrEnum):
     """What the inputs are profiles of."""
 
@@ -139,9 +148,11 @@ def _usable(profile: Profile) -> tuple[list[Cost], list[str]]:
     lines = []
     if bad:
         lines.append(f"{len(bad)} costs left out, negative or not finite ({bad[0].full_name}: {bad[0].cost_us})")
-    twice = len(profile.costs) - len(entries)
-    if twice:
-        lines.append(f"{twice} costs of repeated or malformed names are not what XLA takes; see `pgle show`")
+    unused = len(profile.costs) - len(entries)
+    if unused:
+        lines.append(
+            f"{unused} of {len(profile.costs)} costs do not count, as in XLA (repeated or odd names); see `pgle show`"
+        )
     return usable, lines
 
 
@@ -182,14 +193,14 @@ def _is_collective(seen: Sequence[_Seen]) -> bool:
 
 def _merge(seen: Sequence[_Seen], options: MergeOptions) -> tuple[Cost, Mapping[str, float] | None]:
     """One cost of several, and its occurrences where it stands on them."""
-    measured = [item for item in seen if item.cost.origin == Origin.MEASURED]
-    chosen = measured or list(seen)
+    chosen = next(found for trusted in _TRUST if (found := [item for item in seen if item.cost.origin in trusted]))
     costs = [item.cost for item in chosen]
     base = replace(
         costs[0],
         kind=next((cost.kind for cost in costs if cost.kind), CostKind.UNKNOWN),
         opcode=next((cost.opcode for cost in costs if cost.opcode), ""),
         shape=next((cost.shape for cost in costs if cost.shape), ""),
+        origin=Origin.UNKNOWN if any(cost.origin == Origin.UNKNOWN for cost in costs) else costs[0].origin,
         trace_name=costs[0].trace_name if len({cost.trace_name for cost in costs}) == 1 else "",
     )
     collective = _is_collective(seen)

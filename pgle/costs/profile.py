@@ -13,6 +13,8 @@ class Origin(StrEnum):
     """Where a cost comes from; anything but `MEASURED` is labelled in every output."""
 
     MEASURED = "measured"
+    UNKNOWN = "unknown"
+    """Read from a profile without sidecar."""
     SAME_SHAPE = "same-shape"
     """Taken from measured instructions of the same opcode and shapes."""
     ESTIMATED = "estimated"

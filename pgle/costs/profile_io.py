@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from google.protobuf.message import DecodeError
 
-from pgle.costs.profile import Cost, Profile
+from pgle.costs.profile import Cost, Origin, Profile
 from pgle.costs.profile_text import Entry, TextSyntaxError, decode_entries, encode_entries
 from pgle.costs.sidecar import SidecarError, apply_sidecar, sidecar
 from pgle.errors import UserError
@@ -121,8 +121,8 @@ def _cost(written: str, cost_us: float) -> Cost:
     """Only ``fingerprint::name``, exactly two parts, is a prefix; any other ``::`` stays in the name."""
     parts = written.split("::")
     if len(parts) == 2 and parts[0]:
-        return Cost(name=parts[1], cost_us=cost_us, fingerprint=parts[0])
-    return Cost(name=written, cost_us=cost_us)
+        return Cost(name=parts[1], cost_us=cost_us, fingerprint=parts[0], origin=Origin.UNKNOWN)
+    return Cost(name=written, cost_us=cost_us, origin=Origin.UNKNOWN)
 
 
 def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:

@@ -92,7 +92,7 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
         provenance=profile.provenance,
         findings=profile_findings(profile),
         warnings=profile.warnings,
-        described=bool(profile.provenance) or any(cost.kind or cost.samples for cost in usable),
+        described=any(cost.kind or cost.origin != Origin.UNKNOWN for cost in usable),
     )
 
 

@@ -1,0 +1,60 @@
+"""What merging profiles gave, as text and JSON."""
+
+from __future__ import annotations
+
+from pgle.costs.profile import CostKind
+from pgle.report import json
+from pgle.report.text import console, duration, printable, table, warn
+from pgle.run.merge import MergeResult
+
+CONFLICTS_SHOWN = 5
+"""Of the names that are another instruction in each input; ``--json`` has all."""
+
+
+def show_text(result: MergeResult) -> None:
+    """How much was merged and how, what was left out, the file; warnings on stderr."""
+    merged = result.merged
+    costs = merged.profile.costs
+    out = console()
+    rows = []
+    for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
+        of_kind = [cost for cost in costs if cost.likely_kind == kind]
+        if of_kind:
+            guess = "" if all(cost.kind for cost in of_kind) else "?"
+            rows.append((kind.value + guess, f"{len(of_kind):,}", duration(sum(cost.cost_us for cost in of_kind))))
+    out.print(table((f"{len(merged.inputs)} profiles", "names", "total"), rows, right="names|total"))
+    if merged.exact:
+        out.print(f"{merged.exact} collectives merged occurrence by occurrence: the least time over the ranks")
+    if merged.partial:
+        out.print(f"{len(merged.partial)} names are not in all inputs ({_some(merged.partial)})", style="dim")
+    for conflict in merged.conflicts[:CONFLICTS_SHOWN]:
+        seen = "; ".join(f"{what} in {label}" for label, what in list(conflict.seen.items())[:4])
+        fate = "kept per module" if conflict.kept else "left out"
+        out.print(f"{fate}: {printable(conflict.name)} is {printable(seen)}", style="dim")
+    if len(merged.conflicts) > CONFLICTS_SHOWN:
+        out.print(f"… and {len(merged.conflicts) - CONFLICTS_SHOWN} more such names (--json lists all)", style="dim")
+    out.print(f"wrote {result.path}  {len(costs)} names, sha256 {result.sha256[:12]}", soft_wrap=True)
+    warn(merged.warnings)
+
+
+def _some(names: tuple[str, ...], limit: int = 3) -> str:
+    more = ", …" if len(names) > limit else ""
+    return ", ".join(map(printable, names[:limit])) + more
+
+
+def show_json(result: MergeResult) -> None:
+    """``pgle.merge/1``."""
+    merged = result.merged
+    json.show(
+        "pgle.merge/1",
+        {
+            "written": {"path": result.path, "sha256": result.sha256, "names": len(merged.profile)},
+            "inputs": merged.inputs,
+            "collectives_by_occurrence": merged.exact,
+            "collectives_by_statistic": merged.inexact,
+            "not_in_all_inputs": merged.partial,
+            "conflicts": merged.conflicts,
+            "warnings": merged.warnings,
+        },
+    )
+    warn(merged.warnings)

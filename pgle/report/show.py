@@ -1,0 +1,220 @@
+"""A profile's summary as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from pgle.costs.effective import Fault, Finding
+from pgle.costs.profile import Cost, CostKind, Origin
+from pgle.costs.summary import Summary
+from pgle.report import json
+from pgle.report.text import bar, console, duration, printable, table, warn
+
+FINDINGS_SHOWN = 6
+"""Of each kind of finding; ``--json`` has all."""
+
+_TITLES = {
+    Fault.DUPLICATE: "names with several costs",
+    Fault.REMAT: "effects of .remat in names",
+    Fault.NOT_FINITE: "costs that are not finite",
+    Fault.NEGATIVE: "negative costs",
+    Fault.ZERO: "costs of 0",
+    Fault.NAME: "names that match nothing",
+    Fault.DONE: "costs of a -done",
+    Fault.LOOP: "costs of whole loops",
+    Fault.MASKED: "costs behind that of a start",
+}
+
+
+def show_text(name: str, summary: Summary, top: int) -> None:
+    """Totals by kind, the first `top` instructions (0: all), findings; warnings on stderr."""
+    out = console()
+    _head(out, name, summary)
+    shown = summary.costs[: top or None]
+    out.print()
+    if shown:
+        out.print(_instructions(summary, shown, out.width))
+    else:
+        out.print("no instruction of that kind")
+    if len(shown) < len(summary.costs):
+        out.print(f"… and {len(summary.costs) - len(shown)} more (--top 0 lists all)", style="dim")
+    _findings(out, summary.findings)
+    warn(summary.warnings)
+
+
+def _head(out: Console, name: str, summary: Summary) -> None:
+    unused = summary.entries - summary.names
+    entries = f"{summary.entries:,} entries, {summary.names:,} of them count" if unused else f"{summary.names:,} costs"
+    out.print(
+        f"{printable(name)}: {entries}, {duration(summary.total_us)} with each executed once",
+        style="bold",
+        soft_wrap=True,
+    )
+    for line in (*_origin_lines(summary), *provenance_lines(summary.provenance)):
+        out.print(line, style="dim")
+    rows = [
+        (
+            total.kind.value + ("?" if total.guessed else ""),
+            f"{total.count:,}",
+            duration(total.total_us),
+            f"{total.share:.1%}" if total.kind != CostKind.LOOP else "–",
+            bar(total.share, 20) if total.kind != CostKind.LOOP else "in the bodies' costs already",
+        )
+        for total in summary.kinds
+    ]
+    out.print()
+    out.print(table(("kind", "names", "total", "share", ""), rows, right="names|total|share"))
+
+
+def _origin_lines(summary: Summary) -> Iterator[str]:
+    if not summary.described:
+        yield "no sidecar: kinds are guessed from names (marked ?); samples, shapes and origins are unknown"
+        return
+    counts = ", ".join(f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin))
+    yield f"origin: {counts}"
+    if summary.modules:
+        yield f"for modules {', '.join(module[:12] for module in summary.modules[:6])}"
+
+
+def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
+    """A profile's provenance in a few lines, as far as it has what `pgle` writes."""
+    inputs = [str(item.get("name")) for item in _records(provenance.get("inputs"))]
+    if inputs:
+        more = f" and {len(inputs) - 4} more" if len(inputs) > 4 else ""
+        stats = [f"{key} {provenance[key]}" for key in ("stat", "collective_stat") if provenance.get(key)]
+        how = f" ({', '.join(stats)})".replace("_", " ") if stats else ""
+        yield printable(f"from {', '.join(inputs[:4])}{more}{how}, by {provenance.get('tool', 'unknown')}")
+    for module in _records(provenance.get("modules"))[:4]:
+        found = module.get("fingerprints")
+        prints = [str(item)[:12] for item in found] if isinstance(found, Sequence) else []
+        used = module.get("executions_used")
+        steps = f", {used} of {module.get('executions_seen')} executions" if used is not None else ""
+        devices = f" on {module.get('devices')} devices" if module.get("devices") else ""
+        known = f", fingerprint {' '.join(prints)}" if prints else ""
+        yield printable(f"module {module.get('name')}{steps}{devices}{known}")
+
+
+def _records(value: object) -> list[Mapping[str, object]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, Sequence) else []
+
+
+def _instructions(summary: Summary, shown: Sequence[Cost], width: int) -> Table:
+    """The table; columns that no row fills are left out."""
+    largest = max((cost.cost_us for cost in shown if cost.cost_us < float("inf")), default=0.0) or 1.0
+    filled_in = summary.described and any(cost.origin != Origin.MEASURED for cost in shown)
+    columns = ["instruction", "cost", "share", "", "kind"]
+    if any(cost.samples for cost in shown):
+        columns += ["samples", "spread"]
+    if filled_in:
+        columns += ["origin"]
+    if any(cost.shape for cost in shown):
+        columns += ["shape"]
+    longest = max(len(printable(cost.full_name)) for cost in shown)
+    room = max(width - 66 - 11 * filled_in - min(longest, 40), 8)
+
+    def row(cost: Cost) -> list[str]:
+        loop = cost.likely_kind == CostKind.LOOP
+        share = "–" if loop or not summary.total_us else f"{cost.cost_us / summary.total_us:.1%}"
+        cells = {
+            "instruction": printable(cost.full_name),
+            "cost": duration(cost.cost_us),
+            "share": share,
+            "": bar(cost.cost_us / largest, 10),
+            "kind": cost.likely_kind.value + ("" if cost.kind else "?"),
+            "samples": f"{cost.samples:,}" if cost.samples else "–",
+            "spread": f"{cost.spread:.0%}" if cost.samples > 1 else "–",
+            "origin": cost.origin.value,
+            "shape": _cut(printable(cost.shape), room),
+        }
+        return [cells[column] for column in columns]
+
+    return table(columns, map(row, shown), right="cost|share|samples|spread")
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
+def _findings(out: Console, findings: Sequence[Finding]) -> None:
+    by_fault: dict[Fault, list[Finding]] = {}
+    for finding in findings:
+        by_fault.setdefault(finding.fault, []).append(finding)
+    for fault in Fault:
+        of_fault = by_fault.get(fault, [])
+        if not of_fault:
+            continue
+        named = sorted((item for item in of_fault if item.name), key=_importance, reverse=True)
+        out.print()
+        about = next((item.message for item in of_fault if not item.name), "")
+        shared = {item.message.split("; ", 1)[-1] for item in named}
+        about = about or (shared.pop() if len(shared) == 1 else "")
+        title = f"{len(named)} {_TITLES[fault]}" if named else _TITLES[fault]
+        out.print(f"{title}: {about}" if about else title, style="yellow")
+        out.print(_rows([_finding_row(item, about) for item in named[:FINDINGS_SHOWN]]))
+        if len(named) > FINDINGS_SHOWN:
+            out.print(f"  … and {len(named) - FINDINGS_SHOWN} more (--json lists all)", style="dim")
+
+
+def _rows(rows: Iterable[Sequence[str]]) -> Table:
+    """A table without head."""
+    result = table(("name", "costs", "what"), rows)
+    result.show_header = False
+    return result
+
+
+def _finding_row(finding: Finding, about: str) -> tuple[str, str, str]:
+    values = [duration(value) for value in finding.values_us]
+    listed = values if len(values) <= 4 else [*values[:2], f"… {len(values) - 3} more …", values[-1]]
+    took = "" if finding.effective_us is None or len(values) == 1 else f" → {duration(finding.effective_us)}"
+    message = "" if about and finding.message.endswith(about) else finding.message
+    return f"  {printable(finding.name)}", ", ".join(listed) + took, printable(message)
+
+
+def _importance(finding: Finding) -> float:
+    """How far the costs of a name are apart, or the cost itself."""
+    finite = [value for value in finding.values_us if abs(value) < float("inf")] or [0.0]
+    return max(finite) - min(finite) if len(finite) > 1 else abs(finite[0])
+
+
+def show_json(name: str, summary: Summary, top: int | None) -> None:
+    """``pgle.show/1``; all instructions unless `top` says otherwise."""
+    json.show(
+        "pgle.show/1",
+        {
+            "profile": name,
+            "entries": summary.entries,
+            "names": summary.names,
+            "total_us": summary.total_us,
+            "kinds": summary.kinds,
+            "origins": summary.origins,
+            "modules": summary.modules,
+            "provenance": summary.provenance,
+            "instructions": list(_records_of(summary, summary.costs[: top or None])),
+            "findings": summary.findings,
+            "warnings": summary.warnings,
+        },
+    )
+    warn(summary.warnings)
+
+
+def _records_of(summary: Summary, costs: Iterable[Cost]) -> Iterator[dict[str, object]]:
+    for cost in costs:
+        loop = cost.likely_kind == CostKind.LOOP
+        yield {
+            "name": cost.full_name,
+            "cost_us": cost.cost_us,
+            "share": None if loop or not summary.total_us else cost.cost_us / summary.total_us,
+            "kind": cost.likely_kind,
+            "kind_is_guess": not cost.kind,
+            "opcode": cost.opcode,
+            "shape": cost.shape,
+            "samples": cost.samples,
+            "min_us": cost.min_us,
+            "max_us": cost.max_us,
+            "spread": cost.spread,
+            "trace_name": cost.trace_name,
+            "origin": cost.origin,
+        }
