@@ -18,8 +18,6 @@ COLLECTIVES = (
 
 _KINDS = {opcode: kind for kind in COLLECTIVES for opcode in (kind, f"{kind}-start", f"{kind}-done", f"{kind}-update")}
 _GENERIC = ("async-start", "async-update", "async-done")
-_RESULT_IS_SECOND = ("all-gather-start", "collective-permute-start")
-"""Starts whose shape is (operands, results, …)."""
 
 
 def collective_kind(module: Module, instruction: Instruction) -> str | None:
@@ -133,15 +131,21 @@ def start_of(module: Module, done: Instruction) -> Instruction | None:
 
 
 def result_shape(module: Module, instruction: Instruction) -> Shape:
-    """The shape of what an operation computes: of an asynchronous one the done's, whatever form the start has."""
+    """The shape of what an operation computes: of an asynchronous one the done's, whatever form the start has.
+
+    A start's own shape is (operands, results, …), but that of an ``all-reduce-start`` is the results only.
+    """
     wrapped = module.wrapped(instruction)
     if wrapped is not None:
         return wrapped.shape
-    if instruction.opcode in _RESULT_IS_SECOND and len(instruction.shape.elements) > 1:
-        return instruction.shape.elements[1]
-    if instruction.opcode == "copy-start" and instruction.shape.elements:
-        return instruction.shape.elements[0]
-    return instruction.shape
+    elements = instruction.shape.elements
+    if len(elements) < 2 or not is_start(instruction):
+        return instruction.shape
+    if instruction.opcode in ("copy-start", "send", "recv"):
+        return elements[0]
+    if instruction.opcode == "all-reduce-start" and elements[0].dtype != "tuple":
+        return instruction.shape
+    return elements[1]
 
 
 def operand_bytes(module: Module, instruction: Instruction) -> int:
