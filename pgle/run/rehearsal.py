@@ -295,12 +295,11 @@ def _dump(folder: Path, name: str, ending: str) -> Path | None:
 
 
 def _schedule(folder: Path, name: str) -> Path | None:
-    wanted = {name, name.rstrip("_")}
-    return _newest(
-        path
-        for path in folder.glob("*.schedule.*")
-        if path.name.removesuffix(".pb").removesuffix(".txt").removesuffix(".schedule") in wanted
-    )
+    """The schedule dump of module `name`; releases through 0.5.0 name it after the entry computation, ``main.N``."""
+    dumps = list(folder.glob("*.schedule.*"))
+    stems = {path: path.name.rpartition(".schedule.")[0] for path in dumps}
+    exact = [path for path in dumps if stems[path] in (name, name.rstrip("_"))]
+    return _newest(exact or [path for path in dumps if re.match(r"main\.\d+", stems[path])])
 
 
 def _newest(paths: Iterable[Path]) -> Path | None:
