@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -27,17 +27,29 @@ TIMEOUT_S = 120
 Status: TypeAlias = Literal["known", "unknown", "bad-value", "failed"]
 
 VERSION_CHILD = """
-import json, os
-import importlib.metadata as metadata
-found = {}
-for name in ("jax", "jaxlib"):
+import importlib.metadata as metadata, json, platform, sys
+found = {"python": platform.python_version()}
+for name in sys.argv[1:]:
     try:
         found[name] = metadata.version(name)
-        found[name + "_at"] = str(metadata.distribution(name).locate_file(""))
     except metadata.PackageNotFoundError:
         pass
-print(json.dumps(found))
+at = str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
+print(json.dumps([found, at]))
 """
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda12-pjrt",
+    "jax-cuda13-plugin",
+    "jax-cuda13-pjrt",
+    "numpy",
+    "protobuf",
+    "flax",
+)
+"""Those whose versions decide how a program compiles and runs."""
 
 PROBE_CHILD = """
 import json, os, resource, sys
@@ -106,27 +118,35 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The jax of an interpreter; empty strings where it has none.
+    """What an interpreter would import.
 
     Attributes:
-        jax: version.
-        jaxlib: version.
-        jaxlib_at: the folder it is installed in.
+        versions: by package (``python`` too); what is not installed is absent.
+        jaxlib_at: the folder jaxlib is installed in; empty where it is not.
     """
 
-    jax: str = ""
-    jaxlib: str = ""
+    versions: Mapping[str, str]
     jaxlib_at: str = ""
+
+    @property
+    def jaxlib(self) -> str:
+        """The version of jaxlib; empty where there is none."""
+        return self.versions.get("jaxlib", "")
+
+    @property
+    def plugins(self) -> Mapping[str, str]:
+        """The CUDA plugin packages and their versions."""
+        return {name: version for name, version in self.versions.items() if name.startswith("jax-cuda")}
 
 
 def installed(python: str | None = None) -> Installed:
-    """The versions of jax that `python` (default: ours) would import, without importing them.
+    """The versions that `python` (default: ours) would import, without importing them.
 
     Raises:
         UserError: there is no such interpreter, or it does not run.
     """
-    answer = json.loads(_child(python or sys.executable, VERSION_CHILD, ""))
-    return Installed(answer.get("jax", ""), answer.get("jaxlib", ""), answer.get("jaxlib_at", ""))
+    versions, jaxlib_at = json.loads(_child(python or sys.executable, VERSION_CHILD, "", PACKAGES))
+    return Installed(versions, jaxlib_at)
 
 
 def probe(flags: Iterable[Flag], python: str | None = None, *, cache: bool = True) -> Probe:
@@ -214,12 +234,12 @@ def _write(store: Path, kept: Mapping[str, Verdict]) -> None:
         return  # a home that cannot be written costs a second next time, nothing else
 
 
-def _child(python: str, code: str, stdin: str) -> str:
+def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
     try:
         done = subprocess.run(
-            [python, "-c", code],
+            [python, "-c", code, *arguments],
             input=stdin,
             env=environment,
             capture_output=True,

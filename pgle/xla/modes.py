@@ -36,8 +36,8 @@ EXPLANATIONS: Mapping[Mode, str] = MappingProxyType(
         "async": "Profile run with LHS and asynchronous collectives on, as the JAX guide has it: the program runs "
         "as it will, so collectives are measured while compute shares the GPU and the links with them.",
         "sync": "Profile run with asynchronous collectives off: every collective is measured alone. LHS stays "
-        "on, since only then XLA (0.11.1 and newer) records the name each collective had when it was scheduled. Changes the "
-        "module's fingerprint.",
+        "on, since only then XLA (0.11.1 and newer) records the name each collective had when it was "
+        "scheduled. Changes the module's fingerprint.",
         "sync-legacy": "Profile run with LHS and asynchronous collectives off, as in the JAX-Toolbox guide. From "
         "0.11.1 on the costs of collectives are lost, since their names match nothing: prefer sync.",
         "baseline": "LHS on, no profile: what PGLE has to beat.",

@@ -77,7 +77,7 @@ def test_a_python_that_is_not_there_is_one_line():
 
 def test_a_python_without_jaxlib_is_one_line(tmp_path):
     with pytest.raises(UserError, match="has no jaxlib; name the Python of your program"):
-        probe([Flag(LHS)], fake_python(tmp_path, "echo '{}'"))
+        probe([Flag(LHS)], fake_python(tmp_path, "echo '[{}, \"\"]'"))
 
 
 def test_a_python_that_fails_is_quoted(tmp_path):
