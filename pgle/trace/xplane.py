@@ -1,0 +1,265 @@
+"""JAX profiler traces (``*.xplane.pb``) as a Trace.
+
+What is read: the GPU planes ``/device:GPU:N`` that XLA's CUDA and ROCm profilers write, a line per stream, a stat
+``hlo_op`` per kernel; where a trace has no GPU activity, the events of the CPU backend on ``/host:CPU``. Of nested
+annotations the innermost is what the profiler stored. How executions and launches are told: `xplane_executions`.
+
+Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other means from the same file, and why:
+
+- It averages *kernels*, not launches: an instruction of two kernels of 10 and 20 µs costs 15 there (jaxlib < 0.12.0).
+- Since 0.12.0 it takes first start … last end of the kernels of one ``scope_range_id``, idle gaps included, and merges
+  equal ids, or equal starts, of different devices into one span.
+- It files costs under the bare instruction name: equally named instructions of several modules become one mean.
+- Lines such as ``XLA Modules`` or ``XLA Ops`` that repeat the streams' events count double there.
+- Times are rounded to nanoseconds here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.errors import UserError
+from pgle.files import AnyPath, read_bytes
+from pgle.trace.table import Device, ModuleKey, Source, Trace, Unresolved
+from pgle.trace.xplane_columns import WANTED, Gathered, Place, Strings, metadata_defaults
+from pgle.trace.xplane_events import read_events, read_pairs
+from pgle.trace.xplane_executions import Launches, Scopes, number_launches
+from pgle.trace.xplane_host import add_host_plane
+from pgle.trace.xplane_planes import (
+    GPU_PREFIX,
+    HOST_PLANE,
+    METADATA_PLANE,
+    SCOPE_PLANE,
+    NotXplaneError,
+    Plane,
+    Space,
+    embedded_hlo,
+    read_space,
+)
+from pgle.trace.xplane_wire import DamagedError, repeated, signed
+
+_EVENTS, _PLANE_STATS = 4, 6  # fields of XLine and XPlane
+_DERIVED_LINES = frozenset(
+    ["Async XLA Ops", "XLA Modules", "XLA Ops", "XLA TraceMe", "Steps", "Source code", "Source", "Kernel Launch"]
+    + ["Framework Ops", "Framework Name Scope", "TensorFlow Ops", "TensorFlow Name Scope", "CUPTI overhead"]  # noqa: RUF005
+)
+"""Lines that repeat or summarise what the stream lines hold (`xla/tsl/profiler/utils/xplane_schema.cc`)."""
+
+_MAX_MESSAGES = 20
+_RECORD_AGAIN = "record it again, or name another file"
+
+
+def find_xplanes(logdir: AnyPath, *, run: str | None = None) -> list[AnyPath]:
+    """The xplane files of one run of the JAX profiler, one per host, ordered by name.
+
+    Args:
+        logdir: the directory given to `jax.profiler.start_trace`, a directory of runs, one run, or a file.
+        run: name of the run; the newest where None. Runs are named by date, so the last name is the newest.
+
+    Raises:
+        UserError: there is no such file, directory or run, or it holds no trace.
+    """
+    if not logdir.exists():
+        raise UserError("no such file or directory", where=logdir, remedy="check the path")
+    if not logdir.is_dir():
+        return [logdir]
+    here = _xplanes_in(logdir)
+    if here and run is None:
+        return here
+    for parent in (logdir / "plugins" / "profile", logdir / "profile", logdir):
+        if not parent.is_dir():
+            continue
+        runs = {path.name: path for path in parent.iterdir() if path.is_dir()}
+        if run is not None and run in runs:
+            found = _xplanes_in(runs[run])
+            if found:
+                return found
+        if run is None:
+            for name in sorted(runs, reverse=True):
+                found = _xplanes_in(runs[name])
+                if found:
+                    return found
+    if run is not None:
+        raise UserError(f"holds no profiler run {run!r}", where=logdir, remedy="leave the run out to take the newest")
+    remedy = "give the directory that jax.profiler.start_trace wrote to, or record one with `pgle profile`"
+    raise UserError("holds no .xplane.pb file", where=logdir, remedy=remedy)
+
+
+def _xplanes_in(directory: AnyPath) -> list[AnyPath]:
+    return sorted((path for path in directory.iterdir() if ".xplane.pb" in path.name), key=lambda path: path.name)
+
+
+def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None] | None = None) -> Trace:
+    """Read the xplane files of one run: one per host.
+
+    Args:
+        paths: the files; ``.gz`` and ``.xz`` are decompressed.
+        progress: called with (bytes done, bytes in all).
+
+    Raises:
+        UserError: a file is missing, damaged or no xplane, or no file holds work that is tied to HLO instructions.
+    """
+    gathered = Gathered()
+    hlo: dict[ModuleKey, bytes] = {}
+    messages: list[str] = []
+    seen_planes: list[str] = []
+    labels: set[str] = set()
+    for path in paths:
+        data = read_bytes(path)
+        if not data:
+            raise UserError("is empty", where=path, remedy=_RECORD_AGAIN)
+        try:
+            space = read_space(data)
+            for plane in space.planes:
+                if plane.name == METADATA_PLANE:
+                    hlo |= embedded_hlo(plane)
+            process = _process(space, path, labels)
+            _add_space(space, data, process, gathered, progress)
+        except NotXplaneError:
+            remedy = "name an .xplane.pb file that the JAX profiler wrote, or its log directory"
+            raise UserError("is not an xplane", where=path, remedy=remedy) from None
+        except DamagedError as error:
+            raise UserError(f"is cut short or damaged: {error}", where=path, remedy="copy it again") from None
+        messages.extend(f"{path.name}: {message}" for message in space.messages)
+        seen_planes.extend(plane.name for plane in space.planes if plane.name not in seen_planes)
+    if not any(len(part) for part in gathered.parts["start_ns"]):
+        raise _nothing_found(paths, gathered, seen_planes)
+    return _table(gathered, hlo, paths, _shorten(messages))
+
+
+def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
+    """``HOST:PID``, or what is known of it, different for each file."""
+    pids = (plane.stat_value("process_id") for plane in space.planes if plane.name in (METADATA_PLANE, HOST_PLANE))
+    pid = next((pid for pid in pids if pid is not None), None)
+    host = space.hostname or path.name.split(".xplane.pb")[0]
+    label = host if pid is None else f"{host}:{pid}"
+    if label in labels:
+        label = f"{label} ({path.name})"
+    labels.add(label)
+    return label
+
+
+def _add_space(
+    space: Space, data: bytes, process: str, gathered: Gathered, progress: Callable[[int, int], None] | None
+) -> None:
+    """The GPU planes of one file, or its host plane where no stream has an event."""
+    before = len(gathered.parts["start_ns"])
+    scopes = _scopes(space, data)
+    for plane in space.planes:
+        if plane.name.startswith(GPU_PREFIX):
+            _add_gpu_plane(plane, data, process, scopes, gathered)
+            if progress is not None:
+                progress(plane.span[1], len(data))
+    if len(gathered.parts["start_ns"]) == before:
+        for plane in space.planes:
+            if plane.name == HOST_PLANE:
+                add_host_plane(plane, data, process, gathered)
+
+
+def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gathered: Gathered) -> None:
+    ordinal = plane.name.removeprefix(GPU_PREFIX)
+    strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
+    ids = plane.stat_ids
+    lines = [_Line(data, *span) for span in plane.lines]
+    streams = [line for line in lines if line.name.startswith("Stream #")]
+    for line in streams or [line for line in lines if line.name not in _DERIVED_LINES]:
+        if len(line.starts) == 0:
+            continue
+        device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)
+        defaults = metadata_defaults(plane, gathered.instructions, gathered.names)
+        place = Place(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, defaults, scopes)
+        for events in read_events(data, line.starts, line.ends, WANTED, ids):
+            gathered.add_gpu(events, data, strings, place)
+
+
+class _Line:
+    """An XLine: its few fields and where its events lie."""
+
+    def __init__(self, data: bytes, start: int, end: int) -> None:
+        self.identity = self.timestamp_ns = 0
+        self.name = ""
+        self.starts, self.ends, others = repeated(data, start, end, _EVENTS)
+        for number, _, value, after, _ in others:
+            if number == 1:
+                self.identity = value
+            elif number == 2:
+                self.name = data[value:after].decode(errors="replace")
+            elif number == 3:
+                self.timestamp_ns = signed(value)
+
+
+def _scopes(space: Space, data: bytes) -> Scopes:
+    """The tree of scope ranges of one file."""
+    child = parent = np.empty(0, np.int64)
+    for plane in space.planes:
+        if plane.name == SCOPE_PLANE:
+            child, parent = read_pairs(data, *plane.span, _PLANE_STATS)
+    return Scopes(child, parent)
+
+
+def _nothing_found(paths: Sequence[AnyPath], gathered: Gathered, planes: Sequence[str]) -> UserError:
+    where = ", ".join(str(path) for path in paths[:3])
+    remedy = "record the steps while the JAX profiler runs on a GPU, with --xla_gpu_enable_command_buffer= in XLA_FLAGS"
+    if gathered.left_out:
+        count = sum(count for count, _ in gathered.left_out.values())
+        reasons = ", ".join(f"{reason} {count:,}" for reason, (count, _) in sorted(gathered.left_out.items()))
+        what = f"none of its {count:,} GPU activities is tied to an HLO instruction ({reasons})"
+        return UserError(what, where=where, remedy=remedy)
+    if any(name.startswith(GPU_PREFIX) for name in planes):
+        return UserError("its GPU planes hold no events", where=where, remedy=remedy)
+    listed = ", ".join(name for name in planes if name) or "none"
+    return UserError(f"holds no GPU activity (planes: {listed})", where=where, remedy=remedy)
+
+
+def _shorten(messages: Sequence[str]) -> tuple[str, ...]:
+    """What the profiler complained of (dropped events, mostly): one bounded line each."""
+    lines = [" ".join(message.split())[:300] for message in messages[:_MAX_MESSAGES]]
+    if len(messages) > _MAX_MESSAGES:
+        lines.append(f"… and {len(messages) - _MAX_MESSAGES} more messages of the profiler")
+    return tuple(lines)
+
+
+def _table(
+    gathered: Gathered, hlo: dict[ModuleKey, bytes], paths: Sequence[AnyPath], warnings: tuple[str, ...]
+) -> Trace:
+    """Columns → Trace, ordered by (device, start)."""
+    modules = gathered.module_keys()
+    instructions = tuple(str(name) for name in gathered.instructions.of)
+    found = gathered.device_values()
+    devices = tuple(sorted(found))
+    device = np.array([devices.index(item) for item in found], np.int32)[gathered.column("device")]
+    start = gathered.column("start_ns")
+    order = np.argsort(start, kind="stable")
+    order = order[np.argsort(device[order], kind="stable")]
+
+    def column(name: str) -> npt.NDArray[Any]:
+        return gathered.column(name)[order]
+
+    module, instruction, start, device = column("module"), column("instruction"), start[order], device[order]
+    rows = Launches(
+        device, module, instruction, start, column("kernel"), column("correlation"), column("scope"), column("top")
+    )
+    by_code = {code: hlo[key] for code, key in enumerate(modules) if key in hlo}
+    execution, instance = number_launches(rows, instructions, by_code)
+    return Trace(
+        start_ns=start,
+        duration_ns=column("duration_ns"),
+        kind=column("kind"),
+        device=device,
+        stream=column("stream"),
+        module=module,
+        instruction=instruction,
+        execution=execution,
+        instance=instance,
+        modules=modules,
+        instructions=instructions,
+        devices=devices,
+        unresolved=tuple(Unresolved(reason, *sums) for reason, sums in sorted(gathered.left_out.items())),
+        hlo=hlo,
+        sources=tuple(Source(str(path), "xplane") for path in paths),
+        warnings=warnings,
+    )
