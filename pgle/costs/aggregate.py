@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pgle.costs.estimate_launch import Launch, measure_launch
+from pgle.costs.estimate_launch import Launch, measure_launch
 from pgle.costs.loop_costs import loop_costs
 from pgle.costs.naming import Filed, NamingPlan, plan_names
 from pgle.costs.options import AggregateOptions
@@ -25,6 +27,9 @@ from pgle.costs.statistic import percentile_of_sorted, sorted_groups
 from pgle.trace.table import Device, Trace
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.module import Module
+
+LAUNCH_EXECUTIONS = 8
+"""Executions per device that launch gaps are measured on."""
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -59,7 +64,9 @@ class ProgramCosts:
         window: the executions they stand on.
         left_out: traced names that are no cost, by reason.
         occurrences: of each collective, what `Profile.occurrences` keeps.
+        launch: gaps between kernels; None where the trace has too few.
         warnings: one line each.
+        launch: gaps between kernels; None where too few were seen.
     """
 
     program: Program
@@ -67,7 +74,9 @@ class ProgramCosts:
     window: Window
     left_out: Mapping[str, tuple[str, ...]]
     occurrences: Mapping[str, Mapping[str, float]]
+    launch: Launch | None
     warnings: tuple[str, ...]
+    launch: Launch | None = None
 
 
 def aggregate(
@@ -93,12 +102,18 @@ def aggregate(
         collective[filed[: len(collective)]] |= communicates[plan.naming.target[filed]]
     executions = find_executions(trace, collective)
     return tuple(
-        _program_costs(trace, program, plan, executions, options) for program, plan in zip(programs, plans, strict=True)
+        _program_costs(trace, program, plan, executions, collective, options)
+        for program, plan in zip(programs, plans, strict=True)
     )
 
 
 def _program_costs(
-    trace: Trace, program: Program, plan: NamingPlan, executions: Executions, options: AggregateOptions
+    trace: Trace,
+    program: Program,
+    plan: NamingPlan,
+    executions: Executions,
+    collective: npt.NDArray[np.bool_],
+    options: AggregateOptions,
 ) -> ProgramCosts:
     kept, window = _window(executions, program, options.keep_all)
     samples = collect_samples(trace, program.indices, dict.fromkeys(program.indices, plan.naming), kept)
@@ -115,7 +130,9 @@ def _program_costs(
         window=window,
         left_out=plan.left_out,
         occurrences=_occurrence_table(reduced, plan.filed),
+        launch=measure_launch(trace, program.indices, collective, _some_executions(kept)),
         warnings=_warnings(program, window, costs, plan, trace.devices),
+        launch=measure_launch(trace, collective, kept),
     )
 
 
@@ -141,6 +158,12 @@ def _window(
         step_us=float(np.median(spans)) / 1e3 if len(spans) else float("nan"),
         devices=len(np.unique(executions.device[here])),
     )
+
+
+def _some_executions(kept: Mapping[int, npt.NDArray[np.bool_]]) -> list[int]:
+    """The last few kept executions: enough for launch gaps, however long the trace."""
+    numbers = sorted({int(number) for mask in kept.values() for number in np.flatnonzero(mask)})
+    return numbers[-LAUNCH_EXECUTIONS:]
 
 
 def _summaries(values: Floats, groups: Codes, count: int) -> tuple[Floats, Floats, Floats, Codes]:

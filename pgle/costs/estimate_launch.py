@@ -7,7 +7,7 @@ thousand kernels spends some per cent of its time in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,9 @@ INTERRUPTION = 10.0
 
 MIN_GAPS = 20
 """Fewer gaps than this say nothing."""
+
+MAX_EXECUTIONS = 8
+"""More executions than this are not looked at: gaps do not change from step to step."""
 
 
 @dataclass(frozen=True)
@@ -50,59 +53,59 @@ openxla/xla `xla/service/gpu/model/gpu_performance_model_base.h`). Host: 3.8 µs
 other without waiting ("Getting Started with CUDA Graphs", NVIDIA technical blog, 2019)."""
 
 
-def launch_of(profile: Profile) -> Launch | None:
-    """The launch gaps that a profile's provenance records under ``launch``; None where it has none."""
-    found = profile.provenance.get("launch")
-    if not isinstance(found, Mapping):
-        return None
-    try:
-        return Launch(
-            gap_us=float(found["gap_us"]),
-            switch_us=float(found["switch_us"]),
-            kernels={str(name): float(count) for name, count in dict(found.get("kernels", {})).items()},
-            origin=Origin(found.get("origin", Origin.MEASURED)),
-            gaps=int(found.get("gaps", 0)),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+def launch_of(profile: Profile, module: str = "") -> Launch | None:
+    """The launch gaps that the provenance of a profile records for a module (by default its first); None without."""
+    modules = profile.provenance.get("modules")
+    for item in modules if isinstance(modules, Sequence) else ():
+        if isinstance(item, Mapping) and isinstance(item.get("launch"), Mapping) and module in ("", item.get("name")):
+            try:
+                return Launch(**{**item["launch"], "origin": Origin(item["launch"]["origin"])})
+            except (KeyError, TypeError, ValueError):
+                return None
+    return None
 
 
 def measure_launch(
-    trace: Trace, modules: npt.ArrayLike, collective: npt.NDArray[np.bool_], executions: npt.ArrayLike | None = None
+    trace: Trace, collective: npt.NDArray[np.bool_], kept: Mapping[int, npt.NDArray[np.bool_]]
 ) -> Launch | None:
-    """Launch gaps of one program on its compute stream.
+    """Launch gaps of one program on its compute stream, from its first `MAX_EXECUTIONS` kept executions.
 
     Args:
         trace: n activities ordered by (device, start).
-        modules: indices into `trace.modules` that are the program.
         collective: bool[len(trace.instructions)], True for instructions that communicate.
-        executions: execution numbers to use; all where None.
+        kept: bool[executions] by module index, True for the executions to use.
 
     Returns:
-        None where the trace has fewer than `MIN_GAPS` of them.
+        None where they have fewer than `MIN_GAPS` gaps.
     """
-    use = np.isin(trace.module, np.asarray(modules)) & (trace.execution >= 0)
-    if executions is not None:
-        use &= np.isin(trace.execution, np.asarray(executions))
-    plain: list[npt.NDArray[np.float64]] = []
-    switches: list[npt.NDArray[np.float64]] = []
-    rows = np.flatnonzero(use)
-    key = trace.device[rows].astype(np.int64) << 32 | trace.execution[rows]
-    for part in np.split(rows, np.flatnonzero(np.diff(key)) + 1) if len(rows) else []:
-        same, other = _gaps(trace, part, collective)
-        plain.append(same)
-        switches.append(other)
-    gaps = np.concatenate([*plain, np.empty(0)])
+    parts = _executions(trace, kept)
+    found = [_gaps(trace, part, collective) for part in parts]
+    gaps = np.concatenate([*(same for same, _ in found), np.empty(0)])
     if len(gaps) < MIN_GAPS:
         return None
-    waits = np.concatenate([*switches, np.empty(0)])
+    waits = np.concatenate([*(other for _, other in found), np.empty(0)])
     return Launch(
         gap_us=_typical(gaps) / 1e3,
         switch_us=float(np.median(waits)) / 1e3 if len(waits) else DEFAULT.switch_us,
-        kernels=_kernels(trace, rows),
+        kernels=_kernels(trace, np.concatenate(parts)),
         origin=Origin.MEASURED,
         gaps=len(gaps),
     )
+
+
+def _executions(trace: Trace, kept: Mapping[int, npt.NDArray[np.bool_]]) -> list[npt.NDArray[np.int64]]:
+    """Row numbers of each of the first kept executions on each device."""
+    rows = np.flatnonzero(np.isin(trace.module, list(kept)) & (trace.execution >= 0))
+    known = np.zeros(len(rows), dtype=bool)
+    for index, mask in kept.items():
+        of_module = trace.module[rows] == index
+        execution = trace.execution[rows[of_module]]
+        known[of_module] = mask[np.minimum(execution, len(mask) - 1)] & (execution < len(mask))
+    rows = rows[known]
+    if len(rows) == 0:
+        return []
+    edges = np.flatnonzero((np.diff(trace.device[rows]) != 0) | (np.diff(trace.execution[rows]) != 0)) + 1
+    return np.split(rows, edges)[:MAX_EXECUTIONS]
 
 
 def _typical(gaps: npt.NDArray[np.float64]) -> float:

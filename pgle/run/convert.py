@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from pgle import __version__
@@ -229,6 +229,7 @@ def _provenance(results: Sequence[ProgramCosts], request: ConvertRequest, trace:
         "stat": request.options.stat.name,
         "collective_stat": request.options.collective_stat.name,
         "xla_flags": trace.xla_flags,
+        **_launch(results[0]),
         "modules": [
             {
                 "name": result.program.key.name,
@@ -242,9 +243,26 @@ def _provenance(results: Sequence[ProgramCosts], request: ConvertRequest, trace:
                 "step_us": result.window.step_us,
                 "names": len(result.costs),
                 "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in result.costs),
+                "launch": None if result.launch is None else asdict(result.launch),
             }
             for result in results
         ],
+    }
+
+
+def _launch(main: ProgramCosts) -> dict[str, object]:
+    """Launch gaps of the main module, which `pgle.costs.estimate_launch.launch_of` reads back."""
+    if main.launch is None:
+        return {}
+    several = {name: count for name, count in sorted(main.launch.kernels.items()) if count != 1}
+    return {
+        "launch": {
+            "gap_us": main.launch.gap_us,
+            "switch_us": main.launch.switch_us,
+            "gaps": main.launch.gaps,
+            "origin": main.launch.origin.value,
+            "kernels": several,
+        }
     }
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pgle.costs.effective import effective_costs
 from pgle.costs.estimate import estimator
 from pgle.costs.estimate_launch import DEFAULT, Launch, launch_of
-from pgle.costs.profile import Cost, Profile
+from pgle.costs.profile import Profile
 from pgle.schedule.ceiling import Ceiling, ceiling
 from pgle.schedule.program import read_program
 from pgle.schedule.simulate import run_program
@@ -67,15 +67,10 @@ def predict(
         UserError: the target is unknown.
     """
     hardware = target if isinstance(target, Hardware) else find_hardware(target)
-    launch = launch or (launch_of(profile) if profile is not None else None) or DEFAULT
-    costs = costs_of(profile, module) if profile is not None else {}
+    launch = launch or (launch_of(profile, module.name) if profile is not None else None) or DEFAULT
+    costs = effective_costs(profile, module.fingerprint) if profile is not None else {}
     program = read_program(module, costs, estimator(module, hardware), launch.kernels)
     timeline = run_program(program, launch, name=module.name, expand_loops=expand_loops)
     share = timeline.estimated_share
     kind = "measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed"
     return Prediction(timeline, ceiling(module, program, launch), kind, share, launch)
-
-
-def costs_of(profile: Profile, module: Module) -> Mapping[str, Cost]:
-    """The costs of a profile that are meant for a module, by name; of equal names the last, as XLA reads them."""
-    return {cost.name: cost for cost in profile.costs if not cost.fingerprint or cost.fingerprint == module.fingerprint}
