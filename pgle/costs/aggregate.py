@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.estimate_launch import Launch, measure_launch
-from pgle.costs.estimate_launch import Launch, measure_launch
 from pgle.costs.loop_costs import loop_costs
 from pgle.costs.naming import Filed, NamingPlan, plan_names
 from pgle.costs.options import AggregateOptions
@@ -27,9 +26,6 @@ from pgle.costs.statistic import percentile_of_sorted, sorted_groups
 from pgle.trace.table import Device, Trace
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.module import Module
-
-LAUNCH_EXECUTIONS = 8
-"""Executions per device that launch gaps are measured on."""
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -64,7 +60,6 @@ class ProgramCosts:
         window: the executions they stand on.
         left_out: traced names that are no cost, by reason.
         occurrences: of each collective, what `Profile.occurrences` keeps.
-        launch: gaps between kernels; None where the trace has too few.
         warnings: one line each.
         launch: gaps between kernels; None where too few were seen.
     """
@@ -74,7 +69,6 @@ class ProgramCosts:
     window: Window
     left_out: Mapping[str, tuple[str, ...]]
     occurrences: Mapping[str, Mapping[str, float]]
-    launch: Launch | None
     warnings: tuple[str, ...]
     launch: Launch | None = None
 
@@ -130,7 +124,6 @@ def _program_costs(
         window=window,
         left_out=plan.left_out,
         occurrences=_occurrence_table(reduced, plan.filed),
-        launch=measure_launch(trace, program.indices, collective, _some_executions(kept)),
         warnings=_warnings(program, window, costs, plan, trace.devices),
         launch=measure_launch(trace, collective, kept),
     )
@@ -158,12 +151,6 @@ def _window(
         step_us=float(np.median(spans)) / 1e3 if len(spans) else float("nan"),
         devices=len(np.unique(executions.device[here])),
     )
-
-
-def _some_executions(kept: Mapping[int, npt.NDArray[np.bool_]]) -> list[int]:
-    """The last few kept executions: enough for launch gaps, however long the trace."""
-    numbers = sorted({int(number) for mask in kept.values() for number in np.flatnonzero(mask)})
-    return numbers[-LAUNCH_EXECUTIONS:]
 
 
 def _summaries(values: Floats, groups: Codes, count: int) -> tuple[Floats, Floats, Floats, Codes]:

@@ -175,7 +175,7 @@ def _encode(
     written = []
     for path, profile in _profiles(results, request, trace, as_directory):
         of_profile = profile_files(path, profile)
-        files |= of_profile
+        files.update(of_profile)
         written.append(Written(str(path), sha256(of_profile[path]), len(profile)))
     return files, tuple(written)
 
@@ -229,7 +229,6 @@ def _provenance(results: Sequence[ProgramCosts], request: ConvertRequest, trace:
         "stat": request.options.stat.name,
         "collective_stat": request.options.collective_stat.name,
         "xla_flags": trace.xla_flags,
-        **_launch(results[0]),
         "modules": [
             {
                 "name": result.program.key.name,
@@ -247,22 +246,6 @@ def _provenance(results: Sequence[ProgramCosts], request: ConvertRequest, trace:
             }
             for result in results
         ],
-    }
-
-
-def _launch(main: ProgramCosts) -> dict[str, object]:
-    """Launch gaps of the main module, which `pgle.costs.estimate_launch.launch_of` reads back."""
-    if main.launch is None:
-        return {}
-    several = {name: count for name, count in sorted(main.launch.kernels.items()) if count != 1}
-    return {
-        "launch": {
-            "gap_us": main.launch.gap_us,
-            "switch_us": main.launch.switch_us,
-            "gaps": main.launch.gaps,
-            "origin": main.launch.origin.value,
-            "kernels": several,
-        }
     }
 
 
