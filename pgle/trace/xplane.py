@@ -44,8 +44,21 @@ from pgle.trace.xplane_wire import DamagedError, repeated, signed
 
 _EVENTS, _PLANE_STATS = 4, 6  # fields of XLine and XPlane
 _DERIVED_LINES = frozenset(
-    ["Async XLA Ops", "XLA Modules", "XLA Ops", "XLA TraceMe", "Steps", "Source code", "Source", "Kernel Launch"]
-    + ["Framework Ops", "Framework Name Scope", "TensorFlow Ops", "TensorFlow Name Scope", "CUPTI overhead"]  # noqa: RUF005
+    (
+        "Async XLA Ops",
+        "XLA Modules",
+        "XLA Ops",
+        "XLA TraceMe",
+        "Steps",
+        "Source code",
+        "Source",
+        "Kernel Launch",
+        "Framework Ops",
+        "Framework Name Scope",
+        "TensorFlow Ops",
+        "TensorFlow Name Scope",
+        "CUPTI overhead",
+    )
 )
 """Lines that repeat or summarise what the stream lines hold (`xla/tsl/profiler/utils/xplane_schema.cc`)."""
 
@@ -126,6 +139,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
             raise UserError(f"is cut short or damaged: {error}", where=path, remedy="copy it again") from None
         messages.extend(f"{path.name}: {message}" for message in space.messages)
         seen_planes.extend(plane.name for plane in space.planes if plane.name not in seen_planes)
+        del data, space  # before the columns are put together: the file is the larger part
     if not any(len(part) for part in gathered.parts["start_ns"]):
         raise _nothing_found(paths, gathered, seen_planes)
     return _table(gathered, hlo, paths, _shorten(messages))
@@ -164,13 +178,13 @@ def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gath
     ordinal = plane.name.removeprefix(GPU_PREFIX)
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
     ids = plane.stat_ids
+    defaults = metadata_defaults(plane, gathered.instructions, gathered.names)
     lines = [_Line(data, *span) for span in plane.lines]
     streams = [line for line in lines if line.name.startswith("Stream #")]
     for line in streams or [line for line in lines if line.name not in _DERIVED_LINES]:
         if len(line.starts) == 0:
             continue
         device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)
-        defaults = metadata_defaults(plane, gathered.instructions, gathered.names)
         place = Place(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, defaults, scopes)
         for events in read_events(data, line.starts, line.ends, WANTED, ids):
             gathered.add_gpu(events, data, strings, place)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from google.protobuf.message import DecodeError
 
@@ -48,7 +49,7 @@ class Plane:
     lines: tuple[tuple[int, int], ...]
     rest: xplane_pb2.XPlane
 
-    @property
+    @cached_property
     def stat_ids(self) -> Mapping[str, int]:
         """Stat metadata ids by name."""
         return {item.name: identity for identity, item in self.rest.stat_metadata.items()}
