@@ -27,7 +27,7 @@ def devices(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device, ..
         used: pairs of globalPid and device ordinal, as activities name them. With one GPU per process all are 0.
     """
     used = list(used)
-    host = _host(tables) or tables.path.name.partition(".")[0]
+    host = _host(tables) or tables.path.stem
     launchers = _launchers(tables)
     named = _named(tables)
     pids = {pid for pid, _ in used}

@@ -67,9 +67,9 @@ class Graphs:
                 maker[rows] = self._makers[process](node[rows])
         self._shown[launch[launch >= 0]] = True
         shared = owner.copy()
-        instruction = np.where(owner >= 0, self.ranges.instruction[owner], np.int32(-1)).astype(np.int32)
+        instruction = np.where(owner >= 0, self.ranges.instruction[np.maximum(owner, 0)], np.int32(-1)).astype(np.int32)
         in_graph = (owner >= 0) & ((launch >= 0) | ((node != NULL) & (node != 0)))
-        made = np.where(maker >= 0, self.ranges.instruction[maker], np.int32(-1))
+        made = np.where(maker >= 0, self.ranges.instruction[np.maximum(maker, 0)], np.int32(-1))
         # a node made while only the launching thunk was open tells nothing new
         known = in_graph & (made >= 0) & (made != instruction)
         by_kernel = np.full(len(owner), -1, np.int32) if self._kernels is None else self._kernels(kernel)

@@ -114,7 +114,7 @@ def _add(
         if process in calls:
             owner[rows] = calls[process](correlation[rows])
     duration = end - start
-    bad = (duration < 0) | (duration > MAX_DURATION_NS) | (np.abs(start) > MAX_TIME_NS)
+    bad = (duration < 0) | (duration > MAX_DURATION_NS) | (start > MAX_TIME_NS) | (start < -MAX_TIME_NS)
     owner[bad] = BAD_TIME
     node = instruction = None
     if graphs.present:

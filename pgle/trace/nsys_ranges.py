@@ -193,7 +193,7 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
         ends.append(end[chosen])
         codes.append(code[chosen])
         texts.append(label[chosen])
-    if RangeKind.THUNK not in labels.kind:
+    if not any(map(len, starts)) or RangeKind.THUNK not in labels.kind:
         raise UserError(
             "no `Thunk:` ranges of XLA",
             where=tables.path,
@@ -264,7 +264,8 @@ def _forest(tables: Tables, tids: Ints, start: Ints, end: Ints, code: Codes, lab
     thunk = np.where(kind == RangeKind.THUNK, np.arange(size, dtype=np.int32), np.int32(-1))
     is_module = kind == RangeKind.MODULE
     module = np.where(is_module, np.cumsum(is_module, dtype=np.int32) - 1, -1).astype(np.int32)
-    compiling = kind == RangeKind.COMPILE
+    # a module without program id is one that the autotuner runs
+    compiling = (kind == RangeKind.COMPILE) | (is_module & (value < 0))
     for first, last in zip(offset[:-1].tolist(), offset[1:].tolist(), strict=True):
         for inner, outer in _levels(tables, start[first:last], end[first:last]):
             inner, outer = inner + first, outer + first
@@ -274,10 +275,8 @@ def _forest(tables: Tables, tids: Ints, start: Ints, end: Ints, code: Codes, lab
                 column[inner] = np.where(own < 0, column[outer], own)
             compiling[inner] |= compiling[outer]
     module_of = value[is_module]
-    # a module without program id is one that the autotuner runs
-    compiling |= (module >= 0) & (module_of[module] < 0) if len(module_of) else False
     owner = np.where(thunk < 0, np.int32(NO_THUNK), thunk)
-    owner[(module < 0) & (thunk >= 0)] = NO_MODULE
+    owner[(thunk >= 0) & (module[np.maximum(thunk, 0)] < 0)] = NO_MODULE
     owner[compiling] = AUTOTUNER
     named = np.where(kind == RangeKind.THUNK, value, np.int32(-1))
     owner[(owner >= 0) & (named[np.maximum(owner, 0)] < 0)] = NO_THUNK
