@@ -145,10 +145,8 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
     message = _parse_binary(data)
     if message is None:
         refused = "XLA would not parse it and would go on without a profile"
-        try:
-            decode_entries(data.decode())
-        except (UnicodeDecodeError, TextSyntaxError):
-            raise UserError(f"damaged or truncated profile: {refused}", where=where, remedy=_AGAIN) from None
+        if not _is_text(data):
+            raise UserError(f"damaged or truncated profile: {refused}", where=where, remedy=_AGAIN)
         remedy = f"rename it to {where.stem}.pbtxt"
         raise UserError(f"text profile in a .pb file: {refused}", where=where, remedy=remedy)
     known, entries = _binary(data), [(cost.name, cost.cost_us) for cost in message.costs]
@@ -159,6 +157,14 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
     if message.latencies:
         notes.append(f"{where}: {len(message.latencies)} latencies, which XLA drops")
     return entries, notes
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether `data` is a profile in text form."""
+    try:
+        return bool(decode_entries(data.decode())[0])
+    except (UnicodeDecodeError, TextSyntaxError):
+        return False
 
 
 def _parse_binary(data: bytes) -> ProfiledInstructionsProto | None:
