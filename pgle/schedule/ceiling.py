@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pgle.costs.estimate_launch import DEFAULT, Launch
 from pgle.schedule.program import Action, Op, Program
 from pgle.schedule.timeline import Stream
-from pgle.xla.collectives import start_of
 from pgle.xla.module import Module
 
 
@@ -86,13 +85,16 @@ def _longest_chain(module: Module, name: str, ops: Mapping[str, Op], inner: Mapp
     """Longest path through operands and control dependencies, without launch gaps."""
     computation = module.computations.get(name)
     finish: dict[str, float] = {}
+    arrival: dict[str, float] = {}  # of what an async start began
     for item in computation.instructions if computation is not None else ():
         ready = max((finish.get(other, 0.0) for other in (*item.operands, *item.control_predecessors)), default=0.0)
         op = ops.get(item.name)
-        cost = 0.0
-        if op is not None:
-            cost = inner.get(op.name, op.cost_us)
-        elif (start := start_of(module, item) if item.opcode.endswith("-done") else None) is not None:
-            ready = max(ready, finish.get(start.name, 0.0))
-        finish[item.name] = ready + cost
-    return max(finish.values(), default=0.0)
+        if op is None:
+            finish[item.name] = ready
+        elif op.action is Action.START:
+            finish[item.name], arrival[item.name] = ready, ready + op.cost_us
+        elif op.action is Action.DONE:
+            finish[item.name] = max(ready, arrival.get(op.start, 0.0))
+        else:
+            finish[item.name] = ready + inner.get(op.name, op.cost_us)
+    return max([*finish.values(), *arrival.values()], default=0.0)

@@ -88,7 +88,8 @@ class _Device:
         self.loops: list[Loop] = []
         self.depth = 0
         self.host = 0.0
-        self.free = -launch.gap_us  # end of the last activity of the compute stream, or of what it waited for
+        self.free = 0.0  # end of the last activity of the compute stream, or of what it waited for
+        self.ready = 0.0  # when the next kernel can start there
         self.last = -1  # its row
         self.lanes: dict[str, tuple[float, int]] = {}  # end and row of the last activity of each other queue
         self.lanes_of: dict[str, set[str]] = {}
@@ -112,14 +113,15 @@ class _Device:
 
     def _launch(self, op: Op) -> None:
         self.host += self.launch.host_us * op.kernels
-        start = max(self.free + self.launch.gap_us * op.kernels, self.host - self.launch.host_us)
+        start = max(self.ready + self.launch.gap_us * (op.kernels - 1), self.host - self.launch.host_us)
         self.last = self._row(op, start, self.last, sync=op.stream is Stream.COMMUNICATION)
         self.free = start + op.cost_us
+        self.ready = self.free + self.launch.gap_us
 
     def _start(self, op: Op) -> None:
         self.host += self.launch.host_us
         queue_free, queue_row = self.lanes.get(op.lane, (float("-inf"), -1))
-        reached, queued = max(self.free, 0.0) + self.launch.switch_us, queue_free + self.launch.gap_us
+        reached, queued = self.free + self.launch.switch_us, queue_free + self.launch.gap_us
         start = max(reached, queued, self.host - self.launch.host_us)
         row = self._row(op, start, self.last if reached >= queued else queue_row)
         self.lanes[op.lane] = self.ends[op.name] = (start + op.cost_us, row)
@@ -127,7 +129,7 @@ class _Device:
     def _done(self, op: Op) -> None:
         end, row = self.ends.get(op.start, (self.free, self.last))
         if end > self.free:
-            self.free, self.last = end + self.launch.switch_us - self.launch.gap_us, row
+            self.free, self.ready, self.last = end, end + self.launch.switch_us, row
 
     def _branch(self, op: Op) -> None:
         """The longest branch: which one is taken is not known before."""
@@ -145,7 +147,7 @@ class _Device:
         if op.trips <= 0 or not op.bodies:
             return
         body, number = op.bodies[0], len(self.loops)
-        begin = max(self.free, 0.0)
+        begin = self.free
         self.loops.append(Loop(op.name, op.trips, begin, begin, self.depth))
         self.depth += 1
         done, before, folded_at, folded = 0, None, begin, 0
@@ -159,13 +161,11 @@ class _Device:
             if done < op.trips and (steady or done >= MAX_ITERATIONS):
                 times = min(op.trips - done, self._until_host_late(self.host - host, period)) + 1
                 if times > folded:
-                    folded_at, folded = max(clock, 0.0), times
+                    folded_at, folded = clock, times
                 self._repeat(rows, loops, clock, host, times)
                 done += times - 1
         self.depth -= 1
-        self.loops[number] = replace(
-            self.loops[number], end_us=max(self.free, begin), folded_start_us=folded_at, folded=folded
-        )
+        self.loops[number] = replace(self.loops[number], end_us=self.free, folded_start_us=folded_at, folded=folded)
 
     def _until_host_late(self, host_us: float, period: float) -> int:
         """Further iterations before a host that is slower than the device has lost its lead."""
@@ -177,7 +177,7 @@ class _Device:
         """How far the host and the queues that the body uses are ahead of the compute stream."""
         lanes = self._lanes(body)
         ahead = [max(self.lanes[lane][0] - self.free, 0.0) for lane in sorted(lanes & self.lanes.keys())]
-        return (max(self.host - self.free, 0.0), *ahead)
+        return (max(self.host - self.free, 0.0), self.ready - self.free, *ahead)
 
     def _repeat(self, rows: int, loops: int, clock: float, host: float, times: int) -> None:
         """Let the iteration that made all from row `rows` on stand for `times` of them."""
@@ -196,6 +196,7 @@ class _Device:
         extra = period * (times - 1)
         self.host += (self.host - host) * (times - 1)
         self.free += extra
+        self.ready += extra
         self.last += moved if self.last >= rows else 0
         for table in (self.lanes, self.ends):
             for key, (end, row) in table.items():

@@ -1,0 +1,121 @@
+"""What is read off a timeline: the identity of its parts, the ceiling, the critical path."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgle.costs.estimate_launch import Launch
+from pgle.costs.profile import Cost
+from pgle.schedule.ceiling import ceiling
+from pgle.schedule.intervals import union
+from pgle.schedule.program import read_program
+from pgle.schedule.simulate import run_program
+from pgle.schedule.timeline import Timeline, breakdown
+from pgle.xla.module import Computation, Instruction, Module, Shape
+
+ARRAY = Shape("f32", (8,))
+SPANS = st.lists(st.tuples(st.floats(0, 90), st.floats(0.1, 10)), max_size=15)
+
+
+@given(SPANS, SPANS, SPANS)
+def test_the_parts_of_a_step_add_up(
+    compute: list[tuple[float, float]], communication: list[tuple[float, float]], copy: list[tuple[float, float]]
+) -> None:
+    sets = [union([s for s, _ in spans], [s + d for s, d in spans]) for spans in (compute, communication, copy)]
+    found = breakdown(*sets, step_us=100.0)
+    parts = (found.compute_us, found.exposed_communication_us, found.exposed_copy_us, found.idle_us)
+    assert sum(parts) == pytest.approx(100.0)
+    assert min(parts) >= -1e-9
+    assert 0 <= found.overlap <= 1 + 1e-9
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[Module, dict[str, Cost], Launch]:
+    """Modules of kernels, async pairs whose dones come later, and loops over such bodies."""
+    costs: dict[str, Cost] = {}
+
+    def instructions(prefix: str) -> tuple[Instruction, ...]:
+        found, pending = [Instruction(f"{prefix}p", "parameter", ARRAY, prefix)], []
+        for i in range(draw(st.integers(1, 8))):
+            kind = draw(st.sampled_from(("fusion", "all-gather-start", "copy-start", "all-reduce", "done")))
+            if kind == "done":
+                if not pending:
+                    continue
+                start = pending.pop(draw(st.integers(0, len(pending) - 1)))
+                opcode = start.opcode.replace("start", "done")
+                found.append(Instruction(f"{prefix}{i}", opcode, ARRAY, prefix, (start.name,)))
+                continue
+            before = (found[-1].name,) if draw(st.booleans()) else ()
+            found.append(Instruction(f"{prefix}{i}", kind, ARRAY, prefix, before))
+            costs[f"{prefix}{i}"] = Cost(f"{prefix}{i}", float(draw(st.integers(0, 20))))
+            pending += [found[-1]] if kind.endswith("start") else []
+        for start in pending:
+            opcode = start.opcode.replace("start", "done")
+            found.append(Instruction(f"{start.name}d", opcode, ARRAY, prefix, (start.name,)))
+        return tuple(found)
+
+    entry, body = instructions("e"), instructions("b")
+    trips = draw(st.integers(0, 30))
+    config = f'{{"known_trip_count":{{"n":"{trips}"}}}}'
+    loop = Instruction("w", "while", ARRAY, "e", called=("b",), backend_config=config)
+    at = draw(st.integers(0, len(entry)))
+    computations = {
+        "e": Computation("e", (*entry[:at], loop, *entry[at:]), entry[-1].name),
+        "b": Computation("b", body, body[-1].name),
+    }
+    gaps = [draw(st.sampled_from((0.0, 0.5, 3.0))) for _ in range(3)]
+    return Module("m", 1, "", "e", computations, True, num_partitions=2), costs, Launch(*gaps)
+
+
+def run(case: tuple[Module, dict[str, Cost], Launch], *, expand: bool = False) -> Timeline:
+    module, costs, launch = case
+    return run_program(read_program(module, costs), launch, expand_loops=expand)
+
+
+@given(schedules())
+def test_every_step_is_the_sum_of_its_parts(case: tuple[Module, dict[str, Cost], Launch]) -> None:
+    found = run(case).breakdown
+    parts = (found.compute_us, found.exposed_communication_us, found.exposed_copy_us, found.idle_us)
+    assert sum(parts) == pytest.approx(found.step_us, abs=1e-6)
+
+
+@given(schedules())
+def test_folding_loops_changes_no_sum(case: tuple[Module, dict[str, Cost], Launch]) -> None:
+    folded, expanded = run(case), run(case, expand=True)
+    assert folded.step_us == pytest.approx(expanded.step_us, abs=1e-6)
+    assert folded.count.sum() == expanded.count.sum()
+    assert folded.duration_us.sum() == pytest.approx(expanded.duration_us.sum(), abs=1e-6)
+    assert folded.breakdown.compute_us == pytest.approx(expanded.breakdown.compute_us, abs=1e-6)
+
+
+@given(schedules())
+def test_no_activity_starts_before_what_released_it_has_ended(case: tuple[Module, dict[str, Cost], Launch]) -> None:
+    found = run(case, expand=True)
+    released = found.cause >= 0
+    assert (found.start_us[released] >= found.end_us[found.cause[released]] - 1e-6).all()
+    assert (found.cause < np.arange(len(found))).all()
+
+
+@given(schedules())
+def test_no_schedule_beats_the_ceiling(case: tuple[Module, dict[str, Cost], Launch]) -> None:
+    module, costs, launch = case
+    bound = ceiling(module, read_program(module, costs), launch)
+    assert bound.step_us <= run(case).step_us + 1e-6
+
+
+def test_the_ceiling_of_independent_work_is_the_busier_stream() -> None:
+    names = (("s", "all-gather-start", ()), ("d", "all-gather-done", ("s",)), ("a", "fusion", ()), ("b", "fusion", ()))
+    entry = tuple(Instruction(name, opcode, ARRAY, "e", operands) for name, opcode, operands in names)
+    module = Module("m", 1, "", "e", {"e": Computation("e", entry, "b")}, True, num_partitions=2)
+    costs = {name: Cost(name, cost) for name, cost in (("s", 9.0), ("a", 4.0), ("b", 3.0))}
+    bound = ceiling(module, read_program(module, costs), Launch(0.0, 0.0, 0.0))
+    assert (bound.step_us, bound.bound) == (9.0, "communication")
+
+
+def test_the_ceiling_knows_that_a_gather_comes_before_its_use() -> None:
+    names = (("s", "all-gather-start", ()), ("d", "all-gather-done", ("s",)), ("a", "fusion", ("d",)))
+    entry = tuple(Instruction(name, opcode, ARRAY, "e", operands) for name, opcode, operands in names)
+    module = Module("m", 1, "", "e", {"e": Computation("e", entry, "a")}, True, num_partitions=2)
+    bound = ceiling(module, read_program(module, {"s": Cost("s", 9.0), "a": Cost("a", 4.0)}), Launch(0.0, 0.0, 0.0))
+    assert (bound.step_us, bound.bound) == (13.0, "dependencies")
