@@ -77,6 +77,7 @@ class Blocks:
     Attributes:
         last: the last block per (rank, module); of unnamed ones the weightiest.
         times: how many blocks there were per (rank, module).
+        reads: for how many modules each profile was parsed.
         info: first INFO line of XLA, None where there is none.
         compiled: first line that says a module is compiled.
         cache_hits: modules that JAX loaded from its cache, with the line.
@@ -87,6 +88,7 @@ class Blocks:
 
     last: dict[tuple[str, str], Block] = field(default_factory=dict)
     times: dict[tuple[str, str], int] = field(default_factory=dict)
+    reads: dict[str, int] = field(default_factory=dict)
     info: Event | None = None
     compiled: Event | None = None
     cache_hits: dict[str, Event] = field(default_factory=dict)
@@ -157,6 +159,8 @@ class _Gatherer:
     def _store(self, block: Block) -> None:
         key = (block.rank, block.module)
         known = self.result.last.get(key)
+        if block.read is not None:
+            self.result.reads[block.read.subject] = self.result.reads.get(block.read.subject, 0) + 1
         self.result.times[key] = self.result.times.get(key, 0) + 1
         if known is None or (block.module and block.order > known.order) or block.weight > known.weight:
             self.result.last[key] = block

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pgle.xla.log import Event, is_clone, is_sub_module
@@ -76,17 +76,19 @@ class LogVerdict:
         main: on the main module: the one asked for, else the one that weighs most.
         modules: on all modules of the program, the main one first.
         sub_modules: how many modules of kernel autotuner and fusions were left out.
+        reads: for how many modules each profile was parsed, sub-modules included.
         warnings: what else the log gives away.
     """
 
     main: ModuleVerdict
     modules: tuple[ModuleVerdict, ...]
     sub_modules: int = 0
+    reads: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
 def judge(
-    events: Iterable[Event],
+    log: Iterable[Event] | Blocks,
     *,
     module: str | None = None,
     schedule: ScheduleEvidence | None = None,
@@ -95,13 +97,13 @@ def judge(
     """Judge a log.
 
     Args:
-        events: of `pgle.xla.log.read_events`.
+        log: the events of `pgle.xla.log.read_events`, or what `collect` made of them.
         module: regular expression for the main module; None: the module of `schedule`, else the one with the most
             scheduler memory, instructions or compile time.
         schedule: what a schedule dump says of the same compilation; it beats the log.
         names: names in the profile, in file order; they tell how far a 2024 XLA got before its first miss.
     """
-    blocks = collect(events)
+    blocks = log if isinstance(log, Blocks) else collect(log)
     context = _Context(blocks, tuple(names), _common_miss(blocks))
     wanted = module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
     rows: list[tuple[tuple[int, int, float], ModuleVerdict]] = []
@@ -118,7 +120,7 @@ def judge(
     if schedule is not None:
         main, verdicts = _with_schedule(main, verdicts, schedule)
     others = [item for item in verdicts if item is not main]
-    return LogVerdict(main, (main, *others), sub_modules, tuple(_warnings(blocks)))
+    return LogVerdict(main, (main, *others), sub_modules, dict(blocks.reads), tuple(_warnings(blocks)))
 
 
 @dataclass(frozen=True)

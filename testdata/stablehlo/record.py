@@ -17,6 +17,8 @@ DTYPE = jnp.bfloat16
 
 
 def train_step(params, x):
+    """One step of plain gradient descent; returns new parameters and the loss."""
+
     def loss(params):
         h = x
         for up, down in params:
@@ -28,6 +30,7 @@ def train_step(params, x):
 
 
 def main(out: str) -> None:
+    """Lower the step for four devices and write it."""
     mesh = Mesh(np.array(jax.devices()), ("fsdp",))
     sharded = NamedSharding(mesh, PartitionSpec("fsdp", None))
     array = jax.ShapeDtypeStruct

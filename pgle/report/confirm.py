@@ -1,0 +1,101 @@
+"""The verdict on a log, as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from pgle.report import json
+from pgle.report.text import MAX_WIDTH, console, printable, table, warn
+from pgle.xla.verdict import LogVerdict, ModuleVerdict, Verdict
+
+SCHEMA = "pgle.confirm/1"
+MAX_ROWS = 20
+MAX_NAMES = 8
+MAX_MODULE = 40
+
+_STYLES = {
+    Verdict.USED: "green",
+    Verdict.USED_WITHOUT_MATCHES: "yellow",
+    Verdict.CANNOT_TELL: "yellow",
+    Verdict.NOT_USED: "red",
+    Verdict.WRONG_FORMAT: "red",
+}
+
+
+def show(verdict: LogVerdict) -> None:
+    """Print a table of modules, then the verdict on the main one with its proof and remedy."""
+    out = console()
+    shown = verdict.modules[:MAX_ROWS]
+    out.print(
+        table(("module", "verdict", "found", "missing", "line", "proof"), _rows(shown), right="found|missing|line")
+    )
+    if len(verdict.modules) > MAX_ROWS:
+        out.print(f"… and {len(verdict.modules) - MAX_ROWS} more modules (--json lists all)", style="dim")
+    if verdict.sub_modules:
+        out.print(f"left out: {verdict.sub_modules} modules of the kernel autotuner and of fusions", style="dim")
+    for path, times in sorted(verdict.reads.items(), key=lambda item: -item[1])[:3]:
+        out.print(
+            Text(f"{printable(path)} was read for {times} module{'s' * (times > 1)}"), style="dim", soft_wrap=True
+        )
+    out.print()
+    for line in main_lines(verdict.main):
+        out.print(Text(printable(line)), soft_wrap=True)
+    warn(verdict.warnings)
+
+
+def main_lines(main: ModuleVerdict) -> list[str]:
+    """The verdict on one module in a few lines: what and why, the proof, what is missing, what to do."""
+    lines = [f"{name_of(main)}: {main.verdict}: {main.why}"]
+    if main.line is not None:
+        lines.append(f"  line {main.line}: {main.proof}")
+    if main.missing_names:
+        names = ", ".join(main.missing_names[:MAX_NAMES])
+        more = (main.missing or len(main.missing_names)) - MAX_NAMES
+        lines.append(f"  without a cost: {names}{f' and {more} more' if more > 0 else ''}")
+    if main.remedy:
+        lines.append(f"  to do: {main.remedy}")
+    return lines
+
+
+def name_of(item: ModuleVerdict) -> str:
+    """The module's name, or what to call one that the log never names."""
+    return item.module or "(module not named)"
+
+
+def show_json(verdict: LogVerdict) -> None:
+    """Print the object `pgle.confirm/1`; `used` is whether the main module used the profile."""
+    json.show(
+        SCHEMA,
+        {
+            "used": verdict.main.verdict is Verdict.USED,
+            "main": verdict.main,
+            "modules": verdict.modules,
+            "sub_modules": verdict.sub_modules,
+            "reads": verdict.reads,
+            "warnings": verdict.warnings,
+        },
+    )
+
+
+def _rows(items: Sequence[ModuleVerdict]) -> list[tuple[object, ...]]:
+    names = [_cut(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}", MAX_MODULE) for item in items]
+    verdicts = max((len(item.verdict) for item in items), default=0)
+    # "found", "missing" and "line" take some 20 columns with their gaps
+    width = MAX_WIDTH - max(map(len, names), default=0) - verdicts - 34
+    return [
+        (
+            name,
+            Text(str(item.verdict), style=_STYLES[item.verdict]),
+            "–" if item.found is None else item.found,
+            "–" if item.missing is None else item.missing,
+            "–" if item.line is None else item.line,
+            _cut(item.proof, width),
+        )
+        for name, item in zip(names, items, strict=True)
+    ]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

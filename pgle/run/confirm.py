@@ -1,0 +1,112 @@
+"""`pgle confirm` as a function: a log, and perhaps a schedule dump, to a verdict."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import sys
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+from pgle.costs.effective import effective_costs
+from pgle.costs.profile import Profile
+from pgle.costs.profile_io import read_profile
+from pgle.errors import UserError
+from pgle.files import AnyPath, as_path
+from pgle.report.progress import Progress
+from pgle.xla.log import read_events
+from pgle.xla.log_blocks import Blocks, collect
+from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.schedule_evidence import ScheduleEvidence, schedule_evidence
+from pgle.xla.verdict import LogVerdict, judge
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class ConfirmRequest:
+    """What to confirm.
+
+    Attributes:
+        log: path of the log (``.gz`` and ``.xz`` are read), or ``-`` for stdin.
+        module: regular expression for the main module; None: the weightiest.
+        schedule: schedule dump, or a directory that holds some; None: the log alone.
+        profile: the profile of the run; None: the one that the log names, where it is still there.
+    """
+
+    log: str
+    module: str | None = None
+    schedule: AnyPath | None = None
+    profile: AnyPath | None = None
+
+
+def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> LogVerdict:
+    """The verdict on a log.
+
+    Raises:
+        UserError: something cannot be read, or --module is not a regular expression.
+    """
+    if request.module is not None:
+        try:
+            re.compile(request.module)
+        except re.error as error:
+            raise UserError(f"--module {request.module!r} is not a regular expression ({error})") from None
+    profile = None if request.profile is None else read_profile(request.profile)
+    with _open(request.log) as stream:
+        try:
+            blocks = collect(read_events(stream, progress=progress))
+        except (OSError, EOFError, lzma.LZMAError) as error:
+            raise UserError(f"cannot be read to its end ({error})", where=request.log) from None
+    names = () if profile is None else tuple(cost.name for cost in profile.costs)
+    verdict = judge(blocks, module=request.module, names=names)
+    if request.schedule is None:
+        return verdict
+    evidence = _evidence(request, request.schedule, profile or _profile_of(verdict, blocks), verdict)
+    return judge(blocks, module=request.module, names=names, schedule=evidence)
+
+
+def _open(log: str) -> BinaryIO:
+    if log == STDIN:
+        return sys.stdin.buffer
+    path = as_path(log)
+    try:
+        if path.suffix == ".gz":
+            return cast(BinaryIO, gzip.open(path, "rb"))
+        if path.suffix == ".xz":
+            return cast(BinaryIO, lzma.open(path, "rb"))
+        return cast(BinaryIO, path.open("rb"))
+    except FileNotFoundError:
+        raise UserError(
+            "no such file", where=log, remedy="give the log of the run, stdout and stderr together"
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror or error})", where=log) from None
+
+
+def _profile_of(verdict: LogVerdict, blocks: Blocks) -> Profile:
+    """The profile that the log says was read."""
+    named = verdict.main.profile or next((block.read.subject for block in blocks.last.values() if block.read), "")
+    if not named or not as_path(named).exists():
+        raise UserError("a schedule dump proves nothing without the profile", remedy="pass --profile PROFILE")
+    return read_profile(as_path(named))
+
+
+def _evidence(request: ConfirmRequest, schedule: AnyPath, profile: Profile, verdict: LogVerdict) -> ScheduleEvidence:
+    if not schedule.exists():
+        raise UserError("no such file or directory", where=schedule, remedy="check the path")
+    dumps = find_schedule_dumps(schedule)
+    wanted = request.module or (f"^{re.escape(verdict.main.module)}$" if verdict.main.module else "")
+    found = [path for name, path in dumps.items() if re.search(wanted, name)]
+    if not found:
+        having = ", ".join(sorted(dumps)[:5]) or "no schedule dump"
+        raise UserError(
+            f"no schedule dump of {request.module or verdict.main.module or 'a module'} (it has {having})",
+            where=schedule,
+            remedy="dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true', LHS on",
+        )
+    if len(found) > 1 and not wanted:
+        raise UserError(f"holds dumps of {len(found)} modules", where=schedule, remedy="choose one with --module")
+    dump = read_schedule_dump(found[0])
+    costs = effective_costs(profile, dump.module.fingerprint)
+    return schedule_evidence(dump, {name: cost.cost_us for name, cost in costs.items()})
