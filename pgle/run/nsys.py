@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -31,6 +32,10 @@ PLACES = (
     "/usr/lib/nsight-systems/bin/nsys",
 )
 """Where NVIDIA's and Debian's packages put it, besides the PATH."""
+
+IMPORTER = "host-*/QdstrmImporter"
+IMPORTERS = (f"/usr/lib/nsight-systems/{IMPORTER}",)
+"""Where Debian puts the importer; NVIDIA's packages have it beside ``bin``."""
 
 TABLES_SINCE: Version = (2023, 4)
 """First version of `nsys export` known to have ``--tables``."""
@@ -206,11 +211,9 @@ def _importer() -> Path | None:
     on_path = shutil.which("QdstrmImporter")
     if on_path:
         return Path(on_path)
-    for nsys in installed():
-        for base in (nsys.path.resolve().parent.parent, Path("/usr/lib/nsight-systems")):
-            for importer in sorted(base.glob("host-*/QdstrmImporter")):
-                return importer
-    return None
+    beside = (place for nsys in installed() for place in nsys.path.resolve().parent.parent.glob(IMPORTER))
+    known = (place for pattern in IMPORTERS for place in sorted(Path("/").glob(pattern.lstrip("/"))))
+    return next(chain(beside, known), None)
 
 
 def _run(command: list[str], path: Path) -> subprocess.CompletedProcess[str]:

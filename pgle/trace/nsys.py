@@ -223,9 +223,11 @@ def _source(tables: Tables) -> Source:
 
 def _xla_flags(tables: Tables) -> str:
     """XLA_FLAGS of the recorded process. Nothing else of the environment leaves this function."""
-    rows = tables.rows("META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",)))
-    blobs = tables.rows("TARGET_INFO_SYSTEM_ENV", ("value", "name"), like=("name", ("DeviceEnvironment",)))
-    for row in (*rows, *blobs):
-        if isinstance(row[0], str) and (match := _XLA_FLAGS.search(row[0])):
+    for (value,) in tables.rows("META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",))):
+        if isinstance(value, str):  # NAME="value"
+            return value.removeprefix("XLA_FLAGS=").removeprefix('"').removesuffix('"').strip()
+    blobs = tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", ("DeviceEnvironment",)))
+    for _, value in blobs:
+        if isinstance(value, str) and (match := _XLA_FLAGS.search(value)):
             return next(group for group in match.groups() if group is not None).strip()
     return ""
