@@ -1,0 +1,239 @@
+"""What `pgle verify` found, as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Console
+
+from pgle.costs.coverage import Coverage, ModuleCoverage, Share
+from pgle.costs.effective import Fault
+from pgle.costs.gap_weights import Basis
+from pgle.costs.gaps import Gap
+from pgle.costs.profile import CostKind
+from pgle.report import json
+from pgle.report.text import console, duration, printable, table, warn
+
+GAPS_SHOWN = 12
+UNUSED_SHOWN = 8
+MISMATCHES_SHOWN = 6
+
+
+def show_text(profile: str, coverage: Coverage, bound: float) -> None:
+    """The main module in full, the others in a line each; warnings on stderr."""
+    out = console()
+    main = [module for module in coverage.modules if module.is_main]
+    for index, module in enumerate(main):
+        if index and replace(module, fingerprint="", source="") == replace(main[0], fingerprint="", source=""):
+            known = module.fingerprint[:12] or module.source
+            out.print(printable(f"the same for the compilation of another process ({known}…)"), style="dim")
+        else:
+            _module(out, profile, module)
+    _others(out, [module for module in coverage.modules if not module.is_main])
+    _unused(out, coverage)
+    out.print()
+    ok = coverage.is_ok(bound)
+    worst = min((module.time.value or 0.0 for module in main), default=0.0)
+    sign = "≥" if ok else "<"
+    out.print(
+        f"{'ok' if ok else 'FAILED'}: time coverage of {printable(main[0].module)} is {worst:.1%} {sign} {bound:.1%}",
+        style="bold green" if ok else "bold red",
+        soft_wrap=True,
+    )
+    for hint in dict.fromkeys(hint for module in main for hint in module.hints):
+        out.print(f"- {printable(hint)}", soft_wrap=True)
+    warn(_warnings(coverage))
+
+
+def _module(out: Console, profile: str, module: ModuleCoverage) -> None:
+    known = f" ({module.fingerprint[:12]}…)" if module.fingerprint else ""
+    out.print(printable(f"{profile} against {module.module}{known}"), style="bold", soft_wrap=True)
+    out.print(f"names when LHS ran: from {_AGAINST[module.against]}", style="dim", soft_wrap=True)
+    rows = [
+        ("instructions", f"{module.count.covered:,.0f}", f"{module.count.total:,.0f}", _percent(module.count), ""),
+        (
+            "time per execution",
+            duration(module.time.covered),
+            duration(module.time.total),
+            _percent(module.time),
+            _basis(module),
+        ),
+        (
+            "collectives",
+            f"{module.collectives.covered:,.0f}",
+            f"{module.collectives.total:,.0f}",
+            _percent(module.collectives),
+            "",
+        ),
+    ]
+    out.print(table(("", "covered", "of", "share", ""), rows, right="covered|of|share"))
+    if module.filled_in:
+        out.print(f"{module.filled_in:,} of the covered costs were filled in, not measured", style="yellow")
+    if module.log is not None:
+        out.print(
+            f"XLA will log: Found {module.log.found} / Missing {len(module.log.missing)}"
+            + (" (that is, no line at all)" if not module.log.missing else ""),
+            style="dim",
+        )
+    _gaps(out, module)
+    _mismatches(out, module)
+
+
+_AGAINST = {
+    "schedule dump": "the schedule dump",
+    "scheduling names": "the HLO's scheduling names",
+    "final names": "the final HLO (it has no scheduling names)",
+}
+
+
+def _percent(share: Share) -> str:
+    return "–" if share.value is None else f"{share.value:.1%}"
+
+
+def _basis(module: ModuleCoverage) -> str:
+    parts = []
+    if module.time_basis.get(Basis.SAME_SHAPE):
+        parts.append(f"{module.time_basis[Basis.SAME_SHAPE]:,} gaps by same-shape neighbours")
+    if module.time_basis.get(Basis.ESTIMATED):
+        parts.append(f"{module.time_basis[Basis.ESTIMATED]:,} estimated ({module.estimated_for})")
+    return ", ".join(parts)
+
+
+def _gaps(out: Console, module: ModuleCoverage) -> None:
+    if not module.gaps:
+        return
+    is_model = module.fallback == "speed-of-light model"
+    what = "XLA (jaxlib ≥ 0.10.2) models them" if is_model else "with what XLA takes them for"
+    out.print()
+    out.print(f"{len(module.gaps):,} without a cost, collectives and then the heaviest first; {what}", style="yellow")
+    rows = [
+        (
+            _cut(printable(gap.name), 34),
+            _marked(gap),
+            f"{gap.weight_us / module.time.total:.1%}" if module.time.total else "–",
+            "model" if is_model else duration(gap.assumed_us),
+            _cut(printable(_hint(gap)), 32),
+        )
+        for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)[:GAPS_SHOWN]
+    ]
+    out.print(table(("instruction", "time", "share", "XLA takes", "hint"), rows, right="time|share|XLA takes"))
+    if len(module.gaps) > GAPS_SHOWN:
+        out.print(f"… and {len(module.gaps) - GAPS_SHOWN:,} more (--json lists all)", style="dim")
+
+
+def _marked(gap: Gap) -> str:
+    return f"~{duration(gap.weight_us)}" + (" est." if gap.basis == Basis.ESTIMATED else "")
+
+
+def _hint(gap: Gap) -> str:
+    return "name is of another instruction" if gap.is_mismatch and not gap.hint else gap.hint
+
+
+def _mismatches(out: Console, module: ModuleCoverage) -> None:
+    if not module.mismatches:
+        return
+    out.print()
+    out.print(
+        f"{len(module.mismatches):,} names match an instruction of another opcode or shape (XLA would take them)",
+        style="yellow",
+    )
+    rows = [
+        (
+            _cut(printable(item.name), 30),
+            duration(item.cost_us),
+            _cut(printable(item.profile_op), 28),
+            _cut(printable(item.module_op), 28),
+        )
+        for item in module.mismatches[:MISMATCHES_SHOWN]
+    ]
+    out.print(table(("name", "cost", "in the profile", "in the module"), rows, right="cost"))
+    if len(module.mismatches) > MISMATCHES_SHOWN:
+        out.print(f"… and {len(module.mismatches) - MISMATCHES_SHOWN:,} more (--json lists all)", style="dim")
+
+
+def _others(out: Console, others: Sequence[ModuleCoverage]) -> None:
+    if not others:
+        return
+    shared = [module for module in others if module.count.covered or module.mismatches]
+    out.print()
+    out.print(f"{len(others)} other modules, {len(shared)} of them have names of this profile too", style="dim")
+
+
+def _unused(out: Console, coverage: Coverage) -> None:
+    if not coverage.unused:
+        return
+    total = sum(item.cost.cost_us for item in coverage.unused if 0 < item.cost.cost_us < float("inf"))
+    out.print()
+    count = f"{len(coverage.unused):,} cost{'s' * (len(coverage.unused) > 1)}"
+    out.print(f"{count} that no module takes, {duration(total)}", style="yellow")
+    heaviest = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
+    rows = [
+        (_cut(printable(item.name), 44), duration(item.cost.cost_us), _cut(printable(item.reason), 40))
+        for item in heaviest[:UNUSED_SHOWN]
+    ]
+    out.print(table(("name", "cost", "why"), rows, right="cost"))
+    if len(heaviest) > UNUSED_SHOWN:
+        out.print(f"… and {len(heaviest) - UNUSED_SHOWN:,} more (--json lists all)", style="dim")
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
+def _warnings(coverage: Coverage) -> list[str]:
+    counts = {fault: sum(item.fault == fault for item in coverage.findings) for fault in Fault}
+    odd = ", ".join(f"{count} {fault.value}" for fault, count in counts.items() if count)
+    return [*coverage.warnings, *([f"the profile has oddities ({odd}): see 'pgle show'"] if odd else [])]
+
+
+def show_json(profile: str, coverage: Coverage, bound: float) -> None:
+    """``pgle.verify/1``."""
+    json.show(
+        "pgle.verify/1",
+        {
+            "ok": coverage.is_ok(bound),
+            "profile": profile,
+            "min_time_coverage": bound,
+            "modules": [_record(module) for module in coverage.modules],
+            "unused": [item.name for item in coverage.unused],
+            "unused_details": [
+                {"name": item.name, "cost_us": item.cost.cost_us, "reason": item.reason} for item in coverage.unused
+            ],
+            "findings": coverage.findings,
+            "warnings": coverage.warnings,
+        },
+    )
+    warn(_warnings(coverage))
+
+
+def _record(module: ModuleCoverage) -> dict[str, object]:
+    return {
+        "name": module.module,
+        "fingerprint": module.fingerprint,
+        "program_id": module.program_id,
+        "source": module.source,
+        "main": module.is_main,
+        "names_from": module.against,
+        "coverage": {
+            "count": module.count.value,
+            "time": module.time.value,
+            "collectives": module.collectives.value,
+        },
+        "totals": {
+            "instructions": {"covered": module.count.covered, "total": module.count.total},
+            "time_us": {"covered": module.time.covered, "total": module.time.total},
+            "collectives": {"covered": module.collectives.covered, "total": module.collectives.total},
+            "weights_from": {basis.value: count for basis, count in module.time_basis.items()},
+            "estimated_for": module.estimated_for,
+        },
+        "names": {"own": module.own_names, "bare": module.bare_names, "other_fingerprint": module.other_names},
+        "unchecked": module.unchecked,
+        "filled_in": module.filled_in,
+        "missing": [gap.name for gap in module.gaps],
+        "gaps": module.gaps,
+        "mismatched": module.mismatches,
+        "xla_takes_gaps_for": module.fallback,
+        "xla_log": None if module.log is None else {"found": module.log.found, "missing": len(module.log.missing)},
+        "hints": module.hints,
+    }
