@@ -118,7 +118,7 @@ def test_a_directory_is_read_as_xla_reads_it(tmp_path):
 
 
 def test_a_directory_without_profiles_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no FINGERPRINT.pbtxt"):
+    with pytest.raises(UserError, match="no FINGERPRINT"):
         read_profile(tmp_path)
 
 
