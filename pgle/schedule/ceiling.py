@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pgle.costs.estimate_launch import DEFAULT, Launch
-from pgle.schedule.program import Action, Op, Program
+from pgle.schedule.program import COLLECTIVES, Action, Op, Program
 from pgle.schedule.timeline import Stream
 from pgle.xla.module import Module
 
@@ -61,7 +61,7 @@ def _bound(module: Module, program: Program, name: str, launch: Launch, known: d
     queues: dict[str, float] = {}
     for op in ops.values():
         if op.stream is Stream.COMMUNICATION:
-            lane = "collectives" if op.lane == "compute" else op.lane
+            lane = COLLECTIVES if op.lane == "compute" else op.lane
             queues[lane] = queues.get(lane, 0.0) + op.cost_us
         elif op.stream is Stream.COPY:
             copy += op.cost_us

@@ -20,6 +20,9 @@ FREE = frozenset(
 )  # fmt: skip
 """Opcodes that launch nothing on XLA:GPU."""
 
+COLLECTIVES = "collectives"
+"""The queue of asynchronous collectives."""
+
 FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice"))
 """Custom calls that launch nothing."""
 
@@ -158,7 +161,7 @@ class _Reader:
         if kind and is_sync(self.module, instruction):
             return self._priced(instruction, Action.LAUNCH, Stream.COMMUNICATION, "compute")
         if kind:
-            lane = kind if kind in ("send", "recv") else "collectives"
+            lane = kind if kind in ("send", "recv") else COLLECTIVES
             return self._priced(instruction, Action.START, Stream.COMMUNICATION, lane)
         if is_start(instruction):
             copies = opcode == "copy-start" or instruction.is_host_transfer or is_host_copy(self.module, instruction)
