@@ -10,8 +10,9 @@ from pgle import __version__
 from pgle.costs.aggregate import ProgramCosts, aggregate
 from pgle.costs.options import AggregateOptions
 from pgle.costs.profile import CostKind, Profile
-from pgle.costs.profile_io import SUFFIXES, check_suffix, profile_files, sidecar_path
+from pgle.costs.profile_io import SUFFIXES, check_suffix, encode_profile, sidecar_path
 from pgle.costs.programs import Program, find_programs, select_programs
+from pgle.costs.sidecar import sidecar
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress
@@ -19,7 +20,7 @@ from pgle.run.inputs import read_traces
 from pgle.trace.table import Trace, Unresolved
 from pgle.xla.hlo_reader import module_from_bytes, read_modules
 from pgle.xla.module import Module
-from pgle.xla.schedule_dump import read_schedule_dump
+from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,9 @@ def _lhs_modules(paths: Sequence[AnyPath], names: set[str]) -> dict[str, Module]
     """Modules as LHS saw them, from schedule dumps that lie beside the HLO."""
     found: dict[str, Module] = {}
     for path in paths:
-        for file in sorted(path.rglob("*.schedule.*")) if path.is_dir() else ():
-            if file.name.split(".schedule.")[0] in names:
-                module = read_schedule_dump(file).module
-                found.setdefault(module.name, module)
+        for name, file in find_schedule_dumps(path).items() if path.is_dir() else ():
+            if name in names:
+                found.setdefault(name, read_schedule_dump(file).module)
     return found
 
 
@@ -174,9 +174,9 @@ def _encode(
     files: dict[AnyPath, bytes | str] = {}
     written = []
     for path, profile in _profiles(results, request, trace, as_directory):
-        of_profile = profile_files(path, profile)
-        files.update(of_profile)
-        written.append(Written(str(path), sha256(of_profile[path]), len(profile)))
+        data = encode_profile(profile, path.suffix)
+        files |= {path: data, sidecar_path(path): sidecar(profile, data)}
+        written.append(Written(str(path), sha256(data), len(profile)))
     return files, tuple(written)
 
 

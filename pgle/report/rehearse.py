@@ -1,0 +1,158 @@
+"""What a rehearsal found: two schedules, what moved, whether XLA used the profile, and whether it is worth a job."""
+
+from __future__ import annotations
+
+from pgle.report import json
+from pgle.report.text import console, duration, table, warn
+from pgle.run.rehearse import Rehearsal, Side
+from pgle.schedule.moves import Move, Placement
+
+SHOWN = 12
+"""Collectives in the text table; `--json` has all."""
+
+
+def show_text(result: Rehearsal, out: str) -> None:
+    """Tables on stdout, warnings on stderr."""
+    screen = console()
+    label = "" if result.costs_are == "measured" else f" ({result.costs_are} costs)"
+    screen.print(f"{result.baseline.module.name} on {out}", style="bold")
+    screen.print(
+        table(
+            ("", f"step{label}", "exposed", "overlap", "XLA believes", "temp memory", "compile"),
+            [_side("baseline", result.baseline), _side("profiled", result.profiled), _ceiling(result)],
+            right=f"step{label}|exposed|overlap|XLA believes|temp memory|compile",
+        )
+    )
+    moves = [move for move in result.moves if move.before or move.after]
+    if moves:
+        screen.print()
+        screen.print(
+            table(
+                ("collective", "cost", "beside it, baseline", "profiled", "exposed", "why it stays exposed"),
+                [_move(move) for move in moves[:SHOWN]],
+                right="cost|exposed",
+            )
+        )
+        if len(moves) > SHOWN:
+            screen.print(f"… and {len(moves) - SHOWN} more (--json has all)", style="dim")
+    screen.print()
+    screen.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
+    if result.verdict.proof:
+        screen.print(f"  {result.verdict.proof}", style="dim")
+    if result.matches_job is not None:
+        same = "the same fingerprint as" if result.matches_job else "ANOTHER fingerprint than"
+        screen.print(f"the module recompiles to {same} the job")
+    screen.print(result.worth, style="bold")
+    warn(result.warnings)
+
+
+def _side(name: str, side: Side) -> tuple[str, ...]:
+    breakdown = side.prediction.timeline.breakdown
+    memory = side.compiled.memory.get("temp")
+    return (
+        name,
+        duration(breakdown.step_us),
+        duration(breakdown.exposed_communication_us),
+        f"{breakdown.overlap:.0%}",
+        "–" if side.believed_exposed_us is None else f"{duration(side.believed_exposed_us)} exposed",
+        "–" if memory is None else f"{memory / 2**30:.2f} GiB",
+        f"{side.compiled.compile_s:.1f} s",
+    )
+
+
+def _ceiling(result: Rehearsal) -> tuple[str, ...]:
+    return ("perfect overlap", duration(result.baseline.prediction.ceiling.step_us), "", "", "", "", "")
+
+
+def _move(move: Move) -> tuple[str, ...]:
+    known = move.after or move.before
+    assert known is not None
+    before, after = _exposed(move.before), _exposed(move.after)
+    return (
+        move.name,
+        duration(known.cost_us),
+        _beside(move.before),
+        _beside(move.after),
+        before if before == after else f"{before} → {after}",
+        "" if move.after is None else move.after.reason,
+    )
+
+
+def _beside(placement: Placement | None) -> str:
+    if placement is None:
+        return "no such name"
+    if placement.sync:
+        return "nothing (sync)"
+    return f"{placement.between} ops, {duration(placement.cover_us)}"
+
+
+def _exposed(placement: Placement | None) -> str:
+    return "–" if placement is None else f"{placement.exposed_us:.1f} µs"
+
+
+def show_json(result: Rehearsal) -> None:
+    """``pgle.rehearse/1``."""
+    json.show("pgle.rehearse/1", as_dict(result))
+    warn(result.warnings)
+
+
+def as_dict(result: Rehearsal) -> dict[str, object]:
+    """The result as the JSON contract has it."""
+    return {
+        "used": result.used,
+        "modules": [
+            {
+                "name": result.baseline.module.name,
+                "verdict": result.verdict.verdict,
+                "why": result.verdict.why,
+                "proof": result.verdict.proof,
+                "remedy": result.verdict.remedy,
+                "matches_job": result.matches_job,
+            }
+        ],
+        "baseline": _side_dict(result.baseline),
+        "profiled": _side_dict(result.profiled),
+        "ceiling_us": result.baseline.prediction.ceiling.step_us,
+        "moved": [_move_dict(move) for move in result.moves if move.moved],
+        "stayed": [_move_dict(move) for move in result.moves if not move.moved],
+        "costs_are": result.costs_are,
+        "profile": str(result.profile),
+        "worth": result.worth,
+        "warnings": result.warnings,
+    }
+
+
+def _side_dict(side: Side) -> dict[str, object]:
+    timeline = side.prediction.timeline
+    return {
+        "step_us": timeline.step_us,
+        "exposed_us": timeline.breakdown.exposed_communication_us,
+        "overlap": timeline.breakdown.overlap,
+        "bound": timeline.bound,
+        "believed": side.believed,
+        "fingerprint": side.compiled.fingerprint,
+        "memory_bytes": side.compiled.memory,
+        "compile_s": side.compiled.compile_s,
+        "hlo": side.compiled.after_optimizations,
+        "schedule": side.compiled.schedule,
+        "log": side.compiled.log,
+    }
+
+
+def _move_dict(move: Move) -> dict[str, object]:
+    return {"name": move.name, "before": _placement(move.before), "after": _placement(move.after)}
+
+
+def _placement(placement: Placement | None) -> dict[str, object] | None:
+    if placement is None:
+        return None
+    return {
+        "kind": placement.kind,
+        "sync": placement.sync,
+        "between": placement.between,
+        "cover_us": placement.cover_us,
+        "cost_us": placement.cost_us,
+        "exposed_us": placement.exposed_us,
+        "independent_us": placement.independent_us,
+        "reason": placement.reason,
+    }

@@ -1,0 +1,81 @@
+"""From the words of `pgle rehearse` to a rehearsal: a module file as it is, or a program whose modules are captured."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.run.capture_modules import capture_modules, choose_module
+from pgle.run.rehearse import Rehearsal, RehearseRequest, rehearse
+from pgle.xla.targets import load_target
+
+DEFAULT_DEVICES = 4
+"""Virtual CPU devices for a captured program whose user names no topology."""
+
+
+@dataclass(frozen=True)
+class RehearseCommand:
+    """The command line.
+
+    Attributes:
+        words: one module file, or the words of a command.
+        profile, target, topology, flags, job: as in `RehearseRequest`.
+        devices: virtual devices for a command; None: those of the topology.
+        out: folder; None: a temporary one, which is kept.
+        choose: regular expression on captured file names.
+        quiet_s: stop a command that has compiled nothing new for so long.
+    """
+
+    words: tuple[str, ...]
+    profile: str | None
+    target: str
+    topology: str | None
+    devices: int | None
+    flags: tuple[str, ...]
+    job: str | None
+    out: str | None
+    choose: str | None
+    quiet_s: float
+
+
+def run(command: RehearseCommand) -> Rehearsal:
+    """Capture where needed, then rehearse."""
+    target = load_target(command.target)
+    out = Path(command.out) if command.out else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
+    if command.out and out.exists() and any(out.iterdir()):
+        raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+    module = _module(command, out)
+    return rehearse(
+        RehearseRequest(
+            module=module,
+            target=target,
+            out=out / "rehearsal" if module.is_relative_to(out) else out,
+            profile=Path(command.profile) if command.profile else None,
+            topology=command.topology,
+            flags=command.flags,
+            job=command.job,
+        )
+    )
+
+
+def _module(command: RehearseCommand, out: Path) -> Path:
+    first = Path(command.words[0])
+    if len(command.words) == 1 and first.is_file() and first.suffix != ".py":
+        return first
+    if len(command.words) == 1 and first.suffix in (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin"):
+        raise UserError("no such file", where=first, remedy="dump modules with JAX_DUMP_IR_TO=DIR")
+    devices = command.devices or _devices(command.topology)
+    captured = capture_modules(command.words, out / "captured", devices=devices, quiet_s=command.quiet_s)
+    return choose_module(captured, command.choose)
+
+
+def _devices(topology: str | None) -> int:
+    if topology is None:
+        return DEFAULT_DEVICES
+    try:
+        slices, hosts, devices = (int(part) for part in topology.split("x"))
+    except ValueError:
+        raise UserError("not of the form SxHxD", where=f"--topology {topology}", remedy="say 1x1x8") from None
+    return slices * hosts * devices

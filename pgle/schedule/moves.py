@@ -1,0 +1,148 @@
+"""Where a schedule puts each collective, and what another schedule of the same program does differently."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pgle.schedule.timeline import Stream, Timeline
+from pgle.xla.collectives import async_pairs, collective_kind, walk_collectives
+from pgle.xla.module import Computation, Instruction, Module
+from pgle.xla.names import lhs_names
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One collective in one schedule.
+
+    Attributes:
+        name: when LHS ran.
+        kind: ``all-gather`` …
+        sync: nothing runs beside it.
+        between: compute instructions from its start to its done.
+        cover_us: their time.
+        cost_us: its own time, once.
+        exposed_us: the part of all its executions in a step during which nothing computes.
+        independent_us: compute of its computation that neither needs it nor is needed by it.
+    """
+
+    name: str
+    kind: str
+    sync: bool
+    between: int
+    cover_us: float
+    cost_us: float
+    exposed_us: float
+    independent_us: float
+
+    @property
+    def reason(self) -> str:
+        """Why it is exposed, in words; empty where it is not."""
+        if self.exposed_us <= 0.01 * max(self.cost_us, 1e-9):
+            return ""
+        if self.independent_us < 0.01 * self.cost_us:
+            return "everything beside it needs it or is needed by it"
+        if self.sync:
+            return "the scheduler put nothing beside it"
+        if self.independent_us < self.cost_us:
+            return "too little independent compute"
+        return "independent compute stands elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One collective in two schedules; None where a schedule has none of that name."""
+
+    name: str
+    before: Placement | None
+    after: Placement | None
+
+    @property
+    def moved(self) -> bool:
+        """Whether start and done stand otherwise: synchronous or not, or another number of instructions between."""
+        if self.before is None or self.after is None:
+            return True
+        return (self.before.sync, self.before.between) != (self.after.sync, self.after.between)
+
+
+def placements(module: Module, timeline: Timeline) -> Mapping[str, Placement]:
+    """Every collective of a scheduled module, by its name when LHS ran.
+
+    Args:
+        module: scheduled.
+        timeline: a simulation of it; gives the costs.
+    """
+    names = lhs_names(module)
+    cost = _cost_by_name(timeline)
+    compute = {timeline.names[code] for code in np.unique(timeline.instruction[timeline.stream == Stream.COMPUTE])}
+    exposed = {item.name: item.exposed_us for item in timeline.exposures}
+    dones = {pair.start: pair.done for pair in async_pairs(module) if pair.is_collective}
+    positions = {c.name: {item.name: i for i, item in enumerate(c.instructions)} for c in module.computations.values()}
+    found: dict[str, Placement] = {}
+    for item, kind in walk_collectives(module):
+        if item.opcode.endswith(("-done", "-update")) or item.name not in cost:
+            continue
+        computation = module.computations[item.computation]
+        where = positions[computation.name]
+        done = dones.get(item.name, item.name)
+        inside = computation.instructions[where[item.name] + 1 : where[done]]
+        covering = [other.name for other in inside if other.name in compute and collective_kind(module, other) is None]
+        name = names.get(item.name, item.name)
+        found[name] = Placement(
+            name=name,
+            kind=kind,
+            sync=not covering,
+            between=len(covering),
+            cover_us=sum(cost.get(other, 0.0) for other in covering),
+            cost_us=cost[item.name],
+            exposed_us=exposed.get(item.name, 0.0),
+            independent_us=_independent_us(computation, item, cost, compute),
+        )
+    return found
+
+
+def compare_placements(before: Mapping[str, Placement], after: Mapping[str, Placement]) -> tuple[Move, ...]:
+    """Every collective of either schedule, the one whose exposed time changes most first."""
+    moves = [Move(name, before.get(name), after.get(name)) for name in {**before, **after}]
+
+    def weight(move: Move) -> tuple[float, str]:
+        old = 0.0 if move.before is None else move.before.exposed_us
+        new = 0.0 if move.after is None else move.after.exposed_us
+        return -abs(old - new), move.name
+
+    return tuple(sorted(moves, key=weight))
+
+
+def _cost_by_name(timeline: Timeline) -> dict[str, float]:
+    """Microseconds per execution of every instruction of a timeline."""
+    size = len(timeline.names)
+    total = np.bincount(timeline.instruction, weights=timeline.duration_us, minlength=size)
+    count = np.bincount(timeline.instruction, weights=timeline.count, minlength=size)
+    return {timeline.names[code]: float(total[code] / count[code]) for code in np.flatnonzero(count).tolist()}
+
+
+def _independent_us(
+    computation: Computation, item: Instruction, cost: Mapping[str, float], compute: Iterable[str]
+) -> float:
+    """Time of the compute instructions that could run beside an instruction, whatever the schedule."""
+    operands = {other.name: (*other.operands, *other.control_predecessors) for other in computation.instructions}
+    users: dict[str, list[str]] = {}
+    for name, needed in operands.items():
+        for operand in needed:
+            users.setdefault(operand, []).append(name)
+    tied = _reach(item.name, operands) | _reach(item.name, users)
+    wanted = set(compute) - tied
+    return sum(cost.get(other.name, 0.0) for other in computation.instructions if other.name in wanted)
+
+
+def _reach(start: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
+    seen, queue = {start}, deque([start])
+    while queue:
+        for name in edges.get(queue.popleft(), ()):
+            if name not in seen:
+                seen.add(name)
+                queue.append(name)
+    return seen
