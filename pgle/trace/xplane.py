@@ -10,6 +10,7 @@ Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other me
 - Since 0.12.0 it takes first start … last end of the kernels of one ``scope_range_id``, idle gaps included, and merges
   equal ids, or equal starts, of different devices into one span.
 - It files costs under the bare instruction name: equally named instructions of several modules become one mean.
+- The CPU backend's events give nothing there.
 - Lines such as ``XLA Modules`` or ``XLA Ops`` that repeat the streams' events count double there.
 - Times are rounded to nanoseconds here.
 """
@@ -17,7 +18,7 @@ Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other me
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,7 @@ _DERIVED_LINES = frozenset(
 )
 """Lines that repeat or summarise what the stream lines hold (`xla/tsl/profiler/utils/xplane_schema.cc`)."""
 
+_Value = TypeVar("_Value")
 _MAX_MESSAGES = 20
 _RECORD_AGAIN = "record it again, or name another file"
 
@@ -237,12 +239,17 @@ def _shorten(messages: Sequence[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _used(codes: npt.NDArray[np.int32], values: tuple[_Value, ...]) -> tuple[npt.NDArray[np.int32], tuple[_Value, ...]]:
+    """Codes and values without the values that no row has."""
+    used = np.bincount(codes, minlength=len(values)) > 0
+    number = (np.cumsum(used) - 1).astype(np.int32)
+    return number[codes], tuple(value for value, kept in zip(values, used.tolist(), strict=True) if kept)
+
+
 def _table(
     gathered: Gathered, hlo: dict[ModuleKey, bytes], paths: Sequence[AnyPath], warnings: tuple[str, ...]
 ) -> Trace:
     """Columns → Trace, ordered by (device, start)."""
-    modules = gathered.module_keys()
-    instructions = tuple(str(name) for name in gathered.instructions.of)
     found = gathered.device_values()
     devices = tuple(sorted(found))
     device = np.array([devices.index(item) for item in found], np.int32)[gathered.column("device")]
@@ -253,7 +260,9 @@ def _table(
     def column(name: str) -> npt.NDArray[Any]:
         return gathered.column(name)[order]
 
-    module, instruction, start, device = column("module"), column("instruction"), start[order], device[order]
+    module, modules = _used(column("module"), gathered.module_keys())
+    instruction, instructions = _used(column("instruction"), tuple(gathered.instructions.of))
+    start, device = start[order], device[order]
     rows = Launches(
         device, module, instruction, start, column("kernel"), column("correlation"), column("scope"), column("top")
     )
