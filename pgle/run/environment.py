@@ -81,15 +81,24 @@ def user_flags(environ: Mapping[str, str] | None = None) -> FlagList:
     if not parsed.file:
         return parsed
     try:
-        content = read_bytes(Path(parsed.file), max_bytes=MAX_FLAG_FILE_BYTES).decode(errors="replace")
+        held = read_flag_file(parsed.file)
     except UserError as error:
         what = f"XLA_FLAGS does not begin with '-', so XLA reads it as a file: {error.what}"
         raise UserError(what, where=parsed.file[:80], remedy="write --flag=value, or mend the path") from None
-    held = parse_flags(content)
-    if held.file:  # XLA does not follow a second file: nothing in it counts
-        message = "the file named by XLA_FLAGS does not begin with '-', so XLA reads no flag from it"
-        return FlagList(text="", findings=(*parsed.findings, Finding("error", "file", "", message)))
     return replace(held, findings=(*parsed.findings, *held.findings))
+
+
+def read_flag_file(path: str) -> FlagList:
+    """The flags in a file, as XLA reads them where XLA_FLAGS names it.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    held = parse_flags(read_bytes(Path(path), max_bytes=MAX_FLAG_FILE_BYTES).decode(errors="replace"))
+    if held.file:  # XLA does not follow a second file: nothing in it counts
+        message = f"{path} does not begin with '-', so XLA reads no flag from it"
+        return FlagList(text="", findings=(Finding("error", "file", "", message),))
+    return held
 
 
 def build_environment(

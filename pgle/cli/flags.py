@@ -1,0 +1,125 @@
+"""`pgle flags`: list, explain, lint, preset, thresholds."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from pgle.cli.options import json_option
+from pgle.files import as_path
+from pgle.report import flags as report
+from pgle.report import json
+from pgle.report.text import warn
+from pgle.run.environment import read_flag_file, user_flags
+from pgle.run.flag_lint import lint_flags
+from pgle.run.flag_probe import installed
+from pgle.xla.flags import parse_flags
+from pgle.xla.flags_catalogue import catalogue, find, known_flags
+from pgle.xla.flags_presets import preset, preset_names, purpose
+from pgle.xla.flags_thresholds import combine_thresholds
+from pgle.xla.hlo_reader import read_module
+
+JAXLIB = click.option("--jaxlib", metavar="VERSION", help="Speak of this release rather than the installed one.")
+PYTHON = click.option("--python", metavar="PATH", help="The Python of your program, whose jaxlib is asked.")
+
+
+@click.group()
+def command() -> None:
+    """List, explain, lint and preset XLA, NCCL, CUDA and JAX settings."""
+
+
+@command.command("list")
+@click.argument("pattern", default="")
+@JAXLIB
+@json_option
+def list_(pattern: str, jaxlib: str | None, as_json: bool) -> None:
+    """List the settings that are described, or those whose name or meaning holds PATTERN."""
+    release = jaxlib or installed().jaxlib or known_flags().releases[-1]
+    wanted = pattern.lower()
+    found = [item for item in catalogue().values() if wanted in item.name.lower() or wanted in item.meaning.lower()]
+    if as_json:
+        json.show("pgle.flags/1", {"jaxlib": release, "settings": [report.setting_json(item) for item in found]})
+    else:
+        report.settings_list(found, release)
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@click.argument("name", type=click.UNPROCESSED)
+@json_option
+def explain(name: str, as_json: bool) -> None:
+    """Explain one setting: meaning, values, defaults by release, what replaced it, traps, source."""
+    setting = find(name)
+    if as_json:
+        json.show("pgle.flags/1", {"setting": report.setting_json(setting)})
+    else:
+        report.setting_text(setting)
+
+
+@command.command(context_settings={"ignore_unknown_options": True})
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+@click.option("--file", "file", metavar="PATH", help="Read the flags from a file, as XLA does for XLA_FLAGS=PATH.")
+@JAXLIB
+@PYTHON
+@json_option
+@click.pass_context
+def lint(
+    ctx: click.Context, flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: str | None, as_json: bool
+) -> None:
+    """Check FLAGS (default: XLA_FLAGS of the environment) against a jaxlib, without crashing. Exit code 1 on errors.
+
+    Unknown, removed and misspelt flags, bad values, repetitions, contradictions, flags without effect, words that end
+    parsing. The installed jaxlib itself is asked, in a child process; with --jaxlib VERSION the catalogue answers.
+    """
+    if file is not None:
+        parsed = read_flag_file(file)
+    else:
+        parsed = parse_flags(" ".join(flags)) if flags else user_flags(os.environ)
+    result = lint_flags(parsed, jaxlib=jaxlib, python=python)
+    if as_json:
+        json.show("pgle.flags/1", {"ok": result.ok, **json.plain(result)})
+    else:
+        report.lint_text(result)
+    ctx.exit(0 if result.ok else 1)
+
+
+@command.command("preset")
+@click.argument("name", default="")
+@JAXLIB
+@PYTHON
+@click.option("--profile", default="", metavar="FILE", help="The cost profile, for pgle-perf.")
+@click.option("--shell", is_flag=True, help="Print only the export lines, for eval.")
+@json_option
+def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, shell: bool, as_json: bool) -> None:
+    """Print the settings of preset NAME as an export line, with reasons; without NAME list the presets.
+
+    eval "$(pgle flags preset fsdp --shell)"
+    """
+    if not name:
+        rows = [(item, purpose(item)) for item in preset_names()]
+        if as_json:
+            json.show("pgle.flags/1", {"presets": dict(rows)})
+        else:
+            report.presets_table(rows)
+        return
+    found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
+    if as_json:
+        json.show("pgle.flags/1", {"preset": report.preset_json(found)})
+        return
+    warn(finding.line() for finding in found.findings)
+    sys.stdout.write("".join(f"{line}\n" for line in report.preset_lines(found)))
+    if not shell:
+        sys.stdout.write("".join(f"# {line}\n" for line in report.preset_reasons(found)))
+
+
+@command.command()
+@click.option("--hlo", required=True, metavar="PATH", help="Dump of the module: .hlo.pb, .txt or a directory.")
+@json_option
+def thresholds(hlo: str, as_json: bool) -> None:
+    """Compute combine thresholds from a module: what a layer gathers and scatters."""
+    result = combine_thresholds(read_module(as_path(hlo)))
+    if as_json:
+        json.show("pgle.flags/1", report.thresholds_json(result))
+    else:
+        report.thresholds_text(result)

@@ -1,0 +1,151 @@
+"""Settings, presets, lints and thresholds as text and JSON."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from rich.padding import Padding
+from rich.text import Text
+
+from pgle.report import json
+from pgle.report.text import console, table
+from pgle.xla.flags import Finding, format_flags
+from pgle.xla.flags_catalogue import Setting, known_in
+from pgle.xla.flags_lint import Lint
+from pgle.xla.flags_presets import Preset
+from pgle.xla.flags_thresholds import Thresholds
+
+STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'
+"""Shell text that puts the flags already set behind ours, where they win."""
+
+
+def setting_json(setting: Setting) -> dict[str, Any]:
+    """A setting as JSON types."""
+    entry: dict[str, Any] = json.plain(setting)
+    return entry | {"lifetime": setting.lifetime, "default": setting.default()}
+
+
+def settings_list(settings: Sequence[Setting], jaxlib: str) -> None:
+    """Print settings, each with its default and presence in one jaxlib release, and its meaning below."""
+    out = console()
+    for item in settings:
+        present = not item.is_flag or known_in(item.name, jaxlib)
+        default = shown_value(item.default(jaxlib)) if present else ""
+        told = [f"default {default}"] if default else []
+        told += [] if present else [f"not in jaxlib {jaxlib}", *([f"use {item.use}"] if item.use else [])]
+        told += [] if item.is_flag else [f"read by {item.reader}"]
+        out.print(Text.assemble((item.name, "bold"), ("  " + ", ".join(told), "dim")))
+        out.print(Padding(Text(item.meaning), (0, 0, 0, 4)))
+    out.print(f"{_count(len(settings), 'setting')}; 'pgle flags explain NAME' says more", soft_wrap=True)
+
+
+def shown_value(value: str | None, width: int = 24) -> str:
+    """A value for a cell."""
+    if value is None:
+        return ""
+    text = value or '""'
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def setting_text(setting: Setting) -> None:
+    """Print everything about one setting."""
+    rows: list[tuple[str, object]] = [("meaning", setting.meaning)]
+    rows += [("read by", setting.reader), ("kind", setting.kind)]
+    if setting.values:
+        rows.append(("values", ", ".join(setting.values)))
+    history = [f"{value or '(empty)'} from {start}" for start, value in setting.defaults]
+    if len(history) == 1:
+        history = [setting.defaults[0][1] or "(empty)"]
+    if history:
+        rows.append(("default", "; ".join(history)))
+    if setting.is_flag:
+        rows.append(("jaxlib", setting.lifetime))
+    if setting.use:
+        rows.append(("instead", setting.use))
+    if setting.fingerprint:
+        rows.append(("fingerprint", setting.fingerprint))
+    rows += [("remark", remark) for remark in setting.remarks]
+    rows.append(("source", "; ".join(setting.source)))
+    console().print(table(("setting", setting.name), rows))
+
+
+def lint_text(result: Lint) -> None:
+    """Print a lint: a line for each finding, then a verdict."""
+    out = console()
+    how = f"jaxlib {result.jaxlib}" + (" (asked)" if result.asked else " (by the catalogue)")
+    for finding in result.findings:
+        out.print(finding_text(finding), soft_wrap=True)
+    errors = sum(finding.level == "error" for finding in result.findings)
+    warnings = sum(finding.level == "warning" for finding in result.findings)
+    flags = f"{result.flags} flag" + ("" if result.flags == 1 else "s")
+    out.print(f"{flags} held against {how}: {_count(errors, 'error')}, {_count(warnings, 'warning')}")
+
+
+def finding_text(finding: Finding) -> Text:
+    """A finding as one line."""
+    return Text.assemble((f"{finding.level}:".ljust(9), STYLES[finding.level]), finding.line())
+
+
+def preset_lines(preset: Preset) -> Iterator[str]:
+    """The lines to put into a shell: one ``export`` for XLA_FLAGS and one for each variable."""
+    if preset.flags:
+        yield f"export XLA_FLAGS={shlex.quote(preset.xla_flags)}{USERS_OWN}"
+    for name, value in preset.environment.items():
+        yield f"export {name}={shlex.quote(value)}"
+
+
+def preset_reasons(preset: Preset) -> Iterator[str]:
+    """Each setting of a preset with its reason and source."""
+    for choice in preset.choices:
+        text = choice.flag.text if choice.is_flag else f"{choice.name}={choice.value}"
+        yield f"{text}: {choice.reason} ({choice.source})"
+
+
+def preset_json(preset: Preset) -> dict[str, Any]:
+    """A preset as JSON types."""
+    entry: dict[str, Any] = json.plain(preset)
+    return entry | {"xla_flags": preset.xla_flags, "environment": dict(preset.environment)}
+
+
+def presets_table(presets: Iterable[tuple[str, str]]) -> None:
+    """Print the names of presets and what they are for."""
+    console().print(table(("preset", "for"), presets))
+
+
+def thresholds_json(result: Thresholds) -> dict[str, Any]:
+    """Thresholds as JSON types."""
+    entry: dict[str, Any] = json.plain(result)
+    return entry | {"xla_flags": format_flags(item.flag for item in result.thresholds)}
+
+
+def thresholds_text(result: Thresholds) -> None:
+    """Print thresholds with how they were found, and the flags."""
+    out = console()
+    rows = [
+        (
+            item.kind,
+            f"{item.layer_bytes:,}",
+            f"{item.threshold_bytes:,}",
+            item.layers or "–",
+            item.collectives,
+            f"{item.total_bytes:,}",
+            item.how,
+        )
+        for item in result.thresholds
+    ]
+    columns = ("collective", "bytes a layer", "threshold", "layers", "now", "bytes in all", "how the layer was found")
+    out.print(Text(f"Module {result.module}: result bytes of a layer's collectives", style="bold"))
+    out.print(table(columns, rows, right="bytes a layer|threshold|layers|now|bytes in all"))
+    if result.thresholds:
+        flags = format_flags(item.flag for item in result.thresholds)
+        out.print(f"\nexport XLA_FLAGS={shlex.quote(flags)}{USERS_OWN}", soft_wrap=True, markup=False)
+    for remark in result.remarks:
+        out.print(Text(f"note: {remark}", style="dim"))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

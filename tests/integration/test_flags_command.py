@@ -1,0 +1,122 @@
+"""`pgle flags` from the command line."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+from pgle.xla.flags import parse_flags
+
+TESTDATA = Path(__file__).parents[2] / "testdata"
+STEP = "pax_fsdp4/proc3/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+def test_good_flags_pass(capsys):
+    assert run(["flags", "lint", "--xla_gpu_autotune_level=0"]) == 0
+    assert "0 errors, 0 warnings" in capsys.readouterr().out
+
+
+def test_a_fatal_flag_fails_the_lint(capsys):
+    assert run(["flags", "lint", "--xla_gpu_enable_async_collectives=true"]) == 1
+    assert "use xla_gpu_disable_async_collectives" in capsys.readouterr().out
+
+
+def test_the_environment_is_linted_by_default(monkeypatch, capsys):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0 true")
+    assert run(["flags", "lint"]) == 1
+    assert "the bare word 'true' ends parsing" in capsys.readouterr().out
+
+
+def test_a_file_of_flags_is_linted(tmp_path, capsys):
+    path = tmp_path / "flags"
+    path.write_text("--xla_gpu_autotune_level=0\n--xla_nope")
+    assert run(["flags", "lint", "--file", str(path)]) == 1
+    assert "2 flags held against" in capsys.readouterr().out
+
+
+def test_another_release_is_held_against_the_catalogue(capsys):
+    assert run(["flags", "lint", "--jaxlib", "0.5.3", "--xla_gpu_enable_pipelined_collectives=false"]) == 0
+    assert "jaxlib 0.5.3 (by the catalogue)" in capsys.readouterr().out
+
+
+def test_a_lint_is_one_json_object(capsys):
+    assert run(["flags", "lint", "--json", "--xla_nope=1"]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert (result["schema"], result["ok"], result["findings"][0]["code"]) == ("pgle.flags/1", False, "unknown")
+
+
+def test_a_wrong_version_is_one_line(capsys):
+    assert run(["flags", "lint", "--jaxlib", "newest", "--xla_nope=1"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_list_can_be_searched(capsys):
+    assert run(["flags", "list", "combine_threshold", "--json"]) == 0
+    names = [item["name"] for item in json.loads(capsys.readouterr().out)["settings"]]
+    assert len(names) == 4
+    assert all("combine_threshold" in name for name in names)
+
+
+def test_explain_tells_what_replaced_a_flag(capsys):
+    assert run(["flags", "explain", "--xla_gpu_enable_async_collectives"]) == 0
+    assert "<0.4.27" in capsys.readouterr().out
+
+
+def test_explain_suggests_the_nearest_name(capsys):
+    assert run(["flags", "explain", "xla_gpu_autotune_levl"]) == 2
+    assert "did you mean xla_gpu_autotune_level?" in capsys.readouterr().err
+
+
+def test_every_line_of_the_list_fits_100_columns(capsys):
+    assert run(["flags", "list"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
+
+
+def test_a_preset_can_be_evaluated_by_a_shell_and_the_users_flags_win(capsys):
+    assert run(["flags", "preset", "pgle-profile-sync", "--jaxlib", "0.12.0.1", "--shell"]) == 0
+    script = capsys.readouterr().out + 'printf %s "$XLA_FLAGS"'
+    environ = {**os.environ, "XLA_FLAGS": "--xla_gpu_enable_command_buffer=FUSION"}
+    shell = subprocess.run(["sh", "-c", script], env=environ, capture_output=True, text=True, check=True)
+    values = parse_flags(shell.stdout).effective()
+    assert values["xla_gpu_disable_async_collectives"] == "allcollectives"
+    assert values["xla_gpu_enable_command_buffer"] == "FUSION"
+
+
+def test_a_preset_without_flags_gives_variables_only(capsys):
+    assert run(["flags", "preset", "nccl-single-host", "--shell"]) == 0
+    assert "XLA_FLAGS" not in capsys.readouterr().out
+
+
+def test_presets_are_listed(capsys):
+    assert run(["flags", "preset", "--json"]) == 0
+    assert "recommended" in json.loads(capsys.readouterr().out)["presets"]
+
+
+def test_presets_are_accepted_by_the_installed_jaxlib(capsys):
+    for name in ("pgle-profile-sync", "pgle-profile-async", "fsdp", "pipeline-parallel", "recommended"):
+        assert run(["flags", "preset", name, "--json"]) == 0
+        text = json.loads(capsys.readouterr().out)["preset"]["xla_flags"]
+        run(["flags", "lint", "--json", *text.split()])
+        assert json.loads(capsys.readouterr().out)["ok"], name
+
+
+def test_thresholds_of_a_real_module(capsys):
+    assert run(["flags", "thresholds", "--hlo", str(TESTDATA / STEP), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["xla_flags"] == (
+        "--xla_gpu_all_gather_combine_threshold_bytes=14680064 --xla_gpu_reduce_scatter_combine_threshold_bytes=4194304"
+    )
+
+
+def test_thresholds_of_a_missing_module_are_one_line(capsys):
+    assert run(["flags", "thresholds", "--hlo", "/no/such.hlo.pb"]) == 2
+    assert "/no/such.hlo.pb: no such file" in capsys.readouterr().err
