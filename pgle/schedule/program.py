@@ -53,6 +53,7 @@ class Op:
         origin: where the cost comes from.
         priced: False where no cost was found.
         kernels: launches.
+        kind: the collective (``all-gather``), ``matmul``, or the opcode.
         start: of a done, the name of the op it waits for.
         bodies: of loops, calls and branches, the computations.
         trips: of a loop.
@@ -66,6 +67,7 @@ class Op:
     origin: Origin = Origin.MEASURED
     priced: bool = True
     kernels: float = 1.0
+    kind: str = ""
     start: str = ""
     bodies: tuple[str, ...] = ()
     trips: int = 1
@@ -192,15 +194,16 @@ class _Reader:
         return root is not None and root.shape.dtype == "pred" and not root.shape.dimensions
 
     def _priced(self, instruction: Instruction, action: Action, stream: Stream, lane: str) -> Op:
-        kernels = self.kernels.get(instruction.name, 1.0)
+        kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
         found = self._cost(instruction)
         if found is not None:
-            return Op(instruction.name, action, stream, lane, found.cost_us, found.origin, True, kernels)
+            return Op(instruction.name, action, stream, lane, found.cost_us, found.origin, True, kernels, kind)
         guess = self.estimate(instruction) if self.estimate is not None else None
         if guess is None:
             self.missing.append(instruction.name)
-            return Op(instruction.name, action, stream, lane, 0.0, Origin.ESTIMATED, False, kernels)
-        return Op(instruction.name, action, stream, lane, guess, Origin.ESTIMATED, True, kernels)
+        return Op(
+            instruction.name, action, stream, lane, guess or 0.0, Origin.ESTIMATED, guess is not None, kernels, kind
+        )
 
     def _cost(self, instruction: Instruction) -> Cost | None:
         """The cost that belongs to an instruction; of an async op the start's name wins, as in XLA."""
@@ -214,3 +217,16 @@ class _Reader:
             if found is not None and isfinite(found.cost_us) and found.cost_us >= 0:
                 return found
         return None
+
+
+def kind_of(module: Module, instruction: Instruction) -> str:
+    """What to call an instruction in a picture: the collective, ``matmul``, or the opcode of what it runs."""
+    kind = collective_kind(module, instruction)
+    if kind is not None:
+        return kind
+    target = instruction.custom_call_target
+    if instruction.opcode == "dot" or "cublas" in target or "gemm" in target or "fmha" in target:
+        return "matmul"
+    if instruction.opcode == "fusion" and instruction.fusion_kind == "kCustom" and "gemm" in instruction.backend_config:
+        return "matmul"
+    return (module.wrapped(instruction) or instruction).opcode.removesuffix("-start")

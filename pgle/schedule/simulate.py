@@ -89,6 +89,7 @@ class _Device:
         self.expand = expand
         self.rows = _Rows()
         self.names: list[str] = []
+        self.kinds: list[str] = []
         self.codes: dict[str, int] = {}
         self.loops: list[Loop] = []
         self.depth = 0
@@ -243,6 +244,7 @@ class _Device:
         if code is None:
             code = self.codes[op.name] = len(self.names)
             self.names.append(op.name)
+            self.kinds.append(op.kind)
         rows.code.append(code)
         rows.stream.append(op.stream)
         rows.sync.append(sync)
@@ -271,6 +273,7 @@ class _Device:
             origin=np.array(rows.origin, dtype=np.uint8),
             step_us=float((start + duration).max()) - first if len(start) else 0.0,
             module=module,
+            kinds=tuple(self.kinds),
             loops=tuple(_stretch(loop, 0.0, 1, -first) for loop in self.loops),
             missing=self.program.missing,
             warnings=self.program.warnings,

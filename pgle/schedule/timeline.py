@@ -82,6 +82,7 @@ class Exposure:
 
     Attributes:
         name: the instruction.
+        kind: ``all-gather`` …, ``copy``.
         duration_us: all its executions together.
         exposed_us: the part of it during which nothing computes.
         count: executions.
@@ -90,6 +91,7 @@ class Exposure:
     """
 
     name: str
+    kind: str
     duration_us: float
     exposed_us: float
     count: int
@@ -132,6 +134,7 @@ class Timeline:
         loops: the loops, in order of their start.
         step_us: length of the step, from the start of the first activity to the end of the last.
         module: name of the module.
+        kinds: what each of `names` is: ``all-gather``, ``matmul``, else its opcode; empty where unknown.
         missing: instructions that had no cost from anywhere and count as nothing.
         warnings: what the user should know, one line each.
     """
@@ -148,6 +151,7 @@ class Timeline:
     step_us: float
     module: str = ""
     loops: tuple[Loop, ...] = ()
+    kinds: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -183,7 +187,8 @@ class Timeline:
             exposed = max(total - float(hidden[of_name].sum()), 0.0)
             count = int(self.count[rows[of_name]].sum())
             origin = ORIGINS[int(self.origin[first])]
-            found.append(Exposure(self.names[code], total, exposed, count, bool(self.sync[first]), origin))
+            name, kind = self.names[code], self.kinds[code] if self.kinds else ""
+            found.append(Exposure(name, kind, total, exposed, count, bool(self.sync[first]), origin))
         return tuple(sorted(found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name)))
 
     @cached_property
