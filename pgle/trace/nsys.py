@@ -18,8 +18,9 @@ from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.trace.nsys_devices import devices
 from pgle.trace.nsys_graphs import RECORD_WITHOUT, Graphs
+from pgle.trace.nsys_lookup import Codes, joined
 from pgle.trace.nsys_match import ACTIVITIES, API, Activities, read_activities
-from pgle.trace.nsys_ranges import NO_API_ROW, REASONS, Codes, Ranges, joined, read_ranges
+from pgle.trace.nsys_ranges import NO_API_ROW, REASONS, Launches
 from pgle.trace.nsys_sqlite import SqliteTables
 from pgle.trace.nsys_tables import Tables
 from pgle.trace.table import Source, Trace, Unresolved
@@ -60,9 +61,7 @@ def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = No
             if progress is not None:
                 progress(min(done, total), total)
 
-        ranges = read_ranges(tables, step)
-        activities, graphs = read_activities(tables, ranges, step)
-        return _trace(tables, ranges, activities, graphs)
+        return _trace(tables, *read_activities(tables, step))
     finally:
         tables.close()
 
@@ -92,10 +91,10 @@ def _check(tables: Tables) -> None:
         raise UserError("no NVTX ranges, so kernels have no names", where=tables.path, remedy=again)
 
 
-def _trace(tables: Tables, ranges: Ranges, found: Activities, graphs: Graphs) -> Trace:
-    """Put the columns in order and number executions and launches."""
+def _trace(tables: Tables, launches: Launches, found: Activities, graphs: Graphs) -> Trace:
+    """Put the columns in order and number executions and launches. The columns of `found` are used up, for memory."""
     unresolved = _unresolved(found, graphs)
-    if not found.start or not any(len(part) for part in found.start):
+    if not any(map(len, found.start)):
         raise _nothing(tables, found, unresolved)
     used = list(found.devices)
     names = devices(tables, used)
@@ -110,49 +109,61 @@ def _trace(tables: Tables, ranges: Ranges, found: Activities, graphs: Graphs) ->
     kind = joined(found.kind)[order]
     stream = joined(found.stream)[order]
     owner = joined(found.owner)[order]
-    module_range = ranges.module_range[owner]
-    execution = _executions(device, module_range, ranges)
-    module = ranges.module_of[module_range]
-    del module_range
     if graphs.present:
         instruction = joined(found.instruction)[order]
         instance = _numbered(owner.astype(np.int64) << 32 | joined(found.node)[order].astype(np.int64))
-    else:
-        instruction = ranges.instruction[owner]
-        instance = _compact(owner, len(ranges.start))
+    del order
+    module_range = launches.module_range[owner]
+    module = launches.module_of[module_range]
+    execution = _executions(device, module_range, launches)
+    del module_range
+    if not graphs.present:
+        instruction = launches.instruction[owner]
+        instance = _compact(owner, len(launches.instruction))
     return Trace(
         start_ns=start, duration_ns=duration, kind=kind, device=device, stream=stream, module=module,
-        instruction=instruction, execution=execution, instance=instance, modules=ranges.modules,
+        instruction=instruction, execution=execution, instance=instance, modules=launches.modules,
         instructions=graphs.instructions, devices=tuple(names[number] for number in by_name), unresolved=unresolved,
         sources=(_source(tables),), xla_flags=_xla_flags(tables), warnings=_warnings(tables, found, graphs, unresolved),
     )  # fmt: skip
 
 
-def _order(device: Codes, start: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+def _order(device: Codes, start: npt.NDArray[np.int64]) -> npt.NDArray[np.intp] | slice:
     """The rows by (device, start); ties keep their order."""
+    if len(start) < 2 or (device.min() == device.max() and bool((start[1:] >= start[:-1]).all())):
+        return slice(None)
     order = np.argsort(start, kind="stable")
-    return order[np.argsort(device[order].astype(np.int16) if device.max() < 2**15 else device[order], kind="stable")]
+    by_device = device[order]
+    # two bytes are sorted by counting
+    return order[np.argsort(by_device.astype(np.int16) if device.max() < 2**15 else by_device, kind="stable")]
 
 
-def _executions(device: Codes, module_range: Codes, ranges: Ranges) -> Codes:
+def _executions(device: Codes, module_range: Codes, launches: Launches) -> Codes:
     """Running number of each row's module range among those of the same module on the same device, by start."""
-    count = len(ranges.module_start)
+    count = len(launches.module_start)
     pair = device.astype(np.int64) * count + module_range
-    if (int(device.max()) + 1) * count <= 4 * len(device) + 2**20:
-        seen = np.zeros((int(device.max()) + 1) * count, np.bool_)
+    size = (int(device.max()) + 1) * count
+    dense = size <= 4 * len(device) + 2**20
+    if dense:
+        seen = np.zeros(size, np.bool_)
         seen[pair] = True
         pairs = np.flatnonzero(seen)
     else:
         pairs = np.unique(pair)
     of_device, of_range = np.divmod(pairs, count)
-    of_module = ranges.module_of[of_range].astype(np.int64)
-    order = np.lexsort((of_range, ranges.module_start[of_range], of_module, of_device))
-    group = (of_device * len(ranges.modules) + of_module)[order]
+    of_module = launches.module_of[of_range].astype(np.int64)
+    order = np.lexsort((of_range, launches.module_start[of_range], of_module, of_device))
+    group = (of_device * len(launches.modules) + of_module)[order]
     first = np.concatenate([[True], group[1:] != group[:-1]])
     at = np.arange(len(order))
     number = np.empty(len(order), np.int32)
     number[order] = at - np.maximum.accumulate(np.where(first, at, 0))
-    return number[np.searchsorted(pairs, pair)]
+    if not dense:
+        return number[np.searchsorted(pairs, pair)]
+    table = np.zeros(size, np.int32)
+    table[pairs] = number
+    result: Codes = table[pair]
+    return result
 
 
 def _compact(owner: Codes, size: int) -> Codes:

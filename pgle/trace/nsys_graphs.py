@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.nsys_ranges import GRAPH_NODE, Codes, Lookup, Ranges, by_value
+from pgle.trace.nsys_lookup import Codes, Lookup, by_value
+from pgle.trace.nsys_ranges import GRAPH_NODE, Launches, Ranges
 from pgle.trace.nsys_tables import NULL, Ints, Tables
 from pgle.trace.nsys_text import kernel_instruction
 from pgle.trace.table import Unresolved
@@ -36,13 +37,14 @@ class Graphs:
 
     Attributes:
         present: False where nothing was ever launched as a graph.
+        launches: what the ranges stand for.
         instructions: instruction names, longer than the ranges' where kernels had to name them.
         traced: (count, duration in ns) of whole-graph activities.
         named: activities that were named after their kernel.
     """
 
     present: bool
-    ranges: Ranges
+    launches: Launches
     instructions: tuple[str, ...]
     traced: tuple[int, int] = (0, 0)
     named: int = 0
@@ -67,15 +69,19 @@ class Graphs:
                 maker[rows] = self._makers[process](node[rows])
         self._shown[launch[launch >= 0]] = True
         shared = owner.copy()
-        instruction = np.where(owner >= 0, self.ranges.instruction[np.maximum(owner, 0)], np.int32(-1)).astype(np.int32)
+        instruction = np.where(owner >= 0, self.launches.instruction[np.maximum(owner, 0)], np.int32(-1)).astype(
+            np.int32
+        )
         in_graph = (owner >= 0) & ((launch >= 0) | ((node != NULL) & (node != 0)))
-        made = np.where(maker >= 0, self.ranges.instruction[np.maximum(maker, 0)], np.int32(-1))
+        made = np.where(maker >= 0, self.launches.instruction[np.maximum(maker, 0)], np.int32(-1))
         # a node made while only the launching thunk was open tells nothing new
         known = in_graph & (made >= 0) & (made != instruction)
         by_kernel = np.full(len(owner), -1, np.int32) if self._kernels is None else self._kernels(kernel)
         guessed = in_graph & ~known & (by_kernel >= 0)
         self.named += int(guessed.sum())
-        shared = np.where(known, maker, np.where(guessed, len(self.ranges.start) + by_kernel, shared)).astype(np.int32)
+        shared = np.where(known, maker, np.where(guessed, len(self.launches.instruction) + by_kernel, shared)).astype(
+            np.int32
+        )
         instruction = np.where(known, made, np.where(guessed, by_kernel, instruction)).astype(np.int32)
         instruction[in_graph & ~known & ~guessed] = GRAPH_NODE
         return shared, instruction
@@ -93,8 +99,8 @@ def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
     names = [identity for identity, _ in rows if isinstance(identity, int)]
     traced = _traced(tables)
     if not (names or traced[0] or any("graphNodeId" in tables.columns(table) for table in NODE_TABLES)):
-        return Graphs(False, ranges, ranges.instructions)
-    instructions = {name: number for number, name in enumerate(ranges.instructions)}
+        return Graphs(False, ranges.launches, ranges.launches.instructions)
+    instructions = {name: number for number, name in enumerate(ranges.launches.instructions)}
     kernels = {}
     for identity, text in tables.rows("StringIds", ("id", "value")):
         if isinstance(identity, int) and isinstance(text, str) and (name := kernel_instruction(text)):
@@ -103,7 +109,7 @@ def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
     launches, count = _launches(tables, names)
     shown = np.zeros(count, np.bool_)
     makers = _makers(tables, ranges)
-    return Graphs(True, ranges, tuple(instructions), traced, 0, launches, shown, makers, by_name)
+    return Graphs(True, ranges.launches, tuple(instructions), traced, 0, launches, shown, makers, by_name)
 
 
 def _traced(tables: Tables) -> tuple[int, int]:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.trace.nsys_graphs import Graphs, read_graphs
-from pgle.trace.nsys_ranges import BAD_TIME, GRAPH_NODE, NO_API_ROW, Codes, Lookup, Ranges, by_value, joined
+from pgle.trace.nsys_lookup import Codes, Lookup, by_value, joined
+from pgle.trace.nsys_ranges import BAD_TIME, GRAPH_NODE, NO_API_ROW, Launches, Ranges, read_ranges
 from pgle.trace.nsys_tables import Columns, Ints, Tables
 from pgle.trace.table import Kind
 
@@ -87,10 +88,21 @@ def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> d
     return {pid: Lookup(joined(keys[pid]), joined(owners[pid]), NO_API_ROW) for pid in keys}
 
 
-def read_activities(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> tuple[Activities, Graphs]:
-    """Read all GPU work and match it with ranges."""
+def read_activities(tables: Tables, step: Callable[[int], None]) -> tuple[Launches, Activities, Graphs]:
+    """Read ranges, API calls and all GPU work, and match them.
+
+    Args:
+        tables: the export.
+        step: called with the number of rows read.
+
+    Raises:
+        UserError: see `read_ranges`.
+    """
+    ranges = read_ranges(tables, step)
     calls = read_calls(tables, ranges, step)
     graphs = read_graphs(tables, ranges)
+    launches = ranges.launches
+    del ranges  # the times of ranges are not needed any more
     result = Activities()
     wanted = ["start", "end", "correlationId", "globalPid", "deviceId", "streamId"]
     if graphs.present:
@@ -98,13 +110,11 @@ def read_activities(tables: Tables, ranges: Ranges, step: Callable[[int], None])
     for table, kind in ACTIVITIES.items():
         for batch in tables.integers(table, wanted):
             step(len(batch[0]))
-            _add(result, ranges, calls, graphs, kind, batch)
-    return result, graphs
+            _add(result, calls, graphs, kind, batch)
+    return launches, result, graphs
 
 
-def _add(
-    result: Activities, ranges: Ranges, calls: dict[int, Lookup], graphs: Graphs, kind: Kind, batch: Columns
-) -> None:
+def _add(result: Activities, calls: dict[int, Lookup], graphs: Graphs, kind: Kind, batch: Columns) -> None:
     """Match one batch and append it to the columns."""
     start, end, correlation, pid, ordinal, stream = batch[:6]
     result.seen += len(start)

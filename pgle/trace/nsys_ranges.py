@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from pgle.errors import UserError
+from pgle.trace.nsys_forest import levels, nesting_order
+from pgle.trace.nsys_lookup import Codes, Lookup, by_value, joined
 from pgle.trace.nsys_tables import NULL, Ints, Tables
 from pgle.trace.nsys_text import MAX_TEXT, PREFIXES, RangeKind, module_key, range_kind, thunk_instruction
 from pgle.trace.table import ModuleKey
-
-Codes = npt.NDArray[np.int32]
-Number = TypeVar("Number", bound=np.generic)
 
 NO_API_ROW, NO_RANGE, NO_THUNK, AUTOTUNER, NO_MODULE, GRAPH_NODE, BAD_TIME = range(-1, -8, -1)
 """Why an activity has no thunk; stands in the place of a range's number."""
@@ -33,8 +31,26 @@ REASONS = {
 PUSH_POP = (59, 70)
 """NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)."""
 
-MAX_DEPTH = 1000
-"""Deeper nesting is damage: XLA nests about ten ranges."""
+
+@dataclass(frozen=True)
+class Launches:
+    """What each range stands for; the n-th entry is that of the n-th of `Ranges`.
+
+    Attributes:
+        module_range: the nearest module range, counted over module ranges only; -1 none.
+        module_start: ns, of each module range.
+        module_of: index into `modules` of each module range; -1 without program id.
+        instruction: index into `instructions` of a thunk range, -1 of others.
+        modules: executables with program id.
+        instructions: instruction names.
+    """
+
+    module_range: Codes
+    module_start: Ints
+    module_of: Codes
+    instruction: Codes
+    modules: tuple[ModuleKey, ...]
+    instructions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -48,12 +64,7 @@ class Ranges:
         end: ns.
         parent: the enclosing range, -1 at the top.
         owner: the thunk range that owns GPU work launched directly in this range, or a reason (negative).
-        module_range: the nearest module range, counted over module ranges only; -1 none.
-        module_start: ns, of each module range.
-        module_of: index into `modules` of each module range; -1 without program id.
-        instruction: index into `instructions` of a thunk range, -1 of others.
-        modules: executables with program id.
-        instructions: instruction names.
+        launches: what the ranges stand for; it outlives the rest.
     """
 
     threads: Ints
@@ -62,12 +73,7 @@ class Ranges:
     end: Ints
     parent: Codes
     owner: Codes
-    module_range: Codes
-    module_start: Ints
-    module_of: Codes
-    instruction: Codes
-    modules: tuple[ModuleKey, ...]
-    instructions: tuple[str, ...]
+    launches: Launches
 
     def owners(self, tid: Ints, at: Ints) -> Codes:
         """The thunk range open on each thread at each moment: its number, or a reason (negative)."""
@@ -87,20 +93,6 @@ class Ranges:
                 outside = outside[(still >= 0) & (self.end[still] < times[outside])]
             result[chosen] = np.where(found >= 0, self.owner[found], NO_RANGE)
         return result
-
-
-def by_value(values: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp] | slice]]:
-    """Each distinct value with the rows that have it; rows keep their order."""
-    if not len(values):
-        return
-    if values[0] == values[-1] and bool((values == values[0]).all()):
-        yield int(values[0]), slice(None)
-        return
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    edges = np.flatnonzero(np.diff(ordered)) + 1
-    for rows in np.split(order, edges):
-        yield int(values[rows[0]]), rows
 
 
 class _Labels:
@@ -133,37 +125,6 @@ class _Labels:
         if kind is RangeKind.MODULE and (key := module_key(text)) and key.program_id is not None:
             return self.modules.setdefault(key, len(self.modules))
         return -1
-
-
-class Lookup:
-    """A function from integers to numbers, as a table where keys lie close together, else by bisection.
-
-    Of equal keys the last counts. Unknown keys give `missing`.
-    """
-
-    def __init__(self, keys: npt.NDArray[np.integer], values: Codes, missing: int) -> None:
-        self._missing = np.int32(missing)
-        self._low = int(keys.min()) if len(keys) else 0
-        self._high = int(keys.max()) if len(keys) else -1
-        span = self._high - self._low + 1
-        self._dense = span <= 8 * len(keys) + 65536
-        if self._dense:
-            self._table = np.full(span, missing, np.int32)
-            self._table[keys - self._low] = values
-        else:
-            order = np.argsort(keys, kind="stable")
-            self._keys, self._table = keys[order], values[order]
-
-    def __call__(self, keys: Ints) -> Codes:
-        """The number of each key."""
-        if not len(self._table):
-            return np.full(len(keys), self._missing, np.int32)
-        if self._dense:
-            inside = (keys >= self._low) & (keys <= self._high)
-            found: Codes = self._table[np.where(inside, keys, self._low) - self._low]
-            return np.where(inside, found, self._missing)
-        at = np.searchsorted(self._keys, keys, side="right") - 1
-        return np.where(self._keys[at] == keys, self._table[at], self._missing)
 
 
 def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
@@ -201,13 +162,6 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
         )
     tids = np.array(list(threads), np.int64)
     return _forest(tables, tids, joined(starts), joined(ends), joined(codes), joined(texts), labels)
-
-
-def joined(parts: list[npt.NDArray[Number]]) -> npt.NDArray[Number]:
-    """The parts as one array; the list is emptied, so that a column is held twice only while it is joined."""
-    whole = np.concatenate(parts)
-    parts.clear()
-    return whole
 
 
 def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> Iterator[tuple[Ints, Ints, Ints, Codes]]:
@@ -248,70 +202,35 @@ def _forest(tables: Tables, tids: Ints, start: Ints, end: Ints, code: Codes, lab
     rank = np.empty(len(tids), np.int32)
     rank[np.argsort(tids)] = np.arange(len(tids), dtype=np.int32)
     code = rank[code]
-    tids = np.sort(tids)
-    counts = np.bincount(code, minlength=len(tids))
-    offset = np.concatenate([[0], np.cumsum(counts)])
-    if not _ordered(code, start, end):
-        order = np.lexsort((-end, start, code))
+    offset = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(tids)))])
+    order = nesting_order(code, start, end)
+    del code
+    if order is not None:
         start, end, label = start[order], end[order], label[order]
         del order
-    del code
     kind = np.array(labels.kind, np.int8)[label]
     value = np.array(labels.value, np.int32)[label]
     del label
-    size = len(start)
-    parent = np.full(size, -1, np.int32)
-    thunk = np.where(kind == RangeKind.THUNK, np.arange(size, dtype=np.int32), np.int32(-1))
-    is_module = kind == RangeKind.MODULE
-    module = np.where(is_module, np.cumsum(is_module, dtype=np.int32) - 1, -1).astype(np.int32)
+    is_thunk, is_module = kind == RangeKind.THUNK, kind == RangeKind.MODULE
     # a module without program id is one that the autotuner runs
     compiling = (kind == RangeKind.COMPILE) | (is_module & (value < 0))
-    for first, last in zip(offset[:-1].tolist(), offset[1:].tolist(), strict=True):
-        for inner, outer in _levels(tables, start[first:last], end[first:last]):
+    parent = np.full(len(start), -1, np.int32)
+    thunk = np.where(is_thunk, np.arange(len(start), dtype=np.int32), np.int32(-1))
+    module = np.where(is_module, np.cumsum(is_module, dtype=np.int32) - np.int32(1), np.int32(-1))
+    for first, last in pairwise(offset.tolist()):
+        for inner, outer in levels(start[first:last], end[first:last], tables.path):
             inner, outer = inner + first, outer + first
             parent[inner] = outer
             for column in (thunk, module):
                 own = column[inner]
                 column[inner] = np.where(own < 0, column[outer], own)
             compiling[inner] |= compiling[outer]
-    module_of = value[is_module]
-    owner = np.where(thunk < 0, np.int32(NO_THUNK), thunk)
-    owner[(thunk >= 0) & (module[np.maximum(thunk, 0)] < 0)] = NO_MODULE
-    owner[compiling] = AUTOTUNER
-    named = np.where(kind == RangeKind.THUNK, value, np.int32(-1))
-    owner[(owner >= 0) & (named[np.maximum(owner, 0)] < 0)] = NO_THUNK
-    return Ranges(
-        tids, offset, start, end, parent, owner, module, start[is_module], module_of, named,
+    launches = Launches(
+        module, start[is_module], value[is_module], np.where(is_thunk, value, np.int32(-1)),
         tuple(labels.modules), tuple(labels.instructions),
     )  # fmt: skip
-
-
-def _ordered(code: Codes, start: Ints, end: Ints) -> bool:
-    """True where rows are in the order (thread, start, longest first)."""
-    for at in range(0, len(start) - 1, 1 << 20):  # in pieces, for memory
-        part = slice(at, at + (1 << 20) + 1)
-        thread, begin, stop = np.diff(code[part]), np.diff(start[part]), np.diff(end[part])
-        good = (thread > 0) | ((thread == 0) & ((begin > 0) | ((begin == 0) & (stop <= 0))))
-        if not good.all():
-            return False
-    return True
-
-
-def _levels(tables: Tables, start: Ints, end: Ints) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
-    """Level by level from the top: the ranges of one depth, and the range around each.
-
-    Push/pop ranges of a thread nest, so the depth of the i-th range is i less the ranges that ended by then, and its
-    parent is the last one before it that is one less deep.
-    """
-    ended = np.searchsorted(np.sort(end), start, side="right")
-    depth = np.arange(len(start)) - ended
-    del ended
-    deepest = int(depth.max(initial=0))
-    if deepest > MAX_DEPTH:
-        raise UserError(f"ranges nested {deepest:,} deep: damaged", where=tables.path, remedy="record again")
-    depth = depth.astype(np.int16)
-    above = np.flatnonzero(depth == 0)
-    for level in range(1, deepest + 1):
-        here = np.flatnonzero(depth == level)
-        yield here, above[np.searchsorted(above, here) - 1]
-        above = here
+    own = np.maximum(thunk, 0)
+    owner = np.where(module[own] < 0, np.int32(NO_MODULE), thunk)
+    owner[(thunk < 0) | (launches.instruction[own] < 0)] = NO_THUNK
+    owner[compiling] = AUTOTUNER
+    return Ranges(np.sort(tids), offset, start, end, parent, owner, launches)

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pgle.trace.nsys_ranges import AUTOTUNER, NO_MODULE, NO_RANGE, NO_THUNK, Lookup, read_ranges
+from pgle.trace import nsys_forest
+from pgle.trace.nsys_lookup import Lookup
+from pgle.trace.nsys_ranges import AUTOTUNER, NO_MODULE, NO_RANGE, NO_THUNK, read_ranges
 from pgle.trace.nsys_schema import create
 from pgle.trace.nsys_sqlite import SqliteTables
 
@@ -65,8 +67,11 @@ def expected(ranges: list[Range], thread: int, at: int) -> int:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(forests())
-def test_owners_are_those_that_a_search_of_all_ranges_finds(tmp_path: Path, ranges: list[Range]) -> None:
+@given(forests(), st.sampled_from([1, 3, nsys_forest.BLOCK]))
+def test_owners_are_those_that_a_search_of_all_ranges_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges: list[Range], block: int
+) -> None:
+    monkeypatch.setattr(nsys_forest, "BLOCK", block)
     path = tmp_path / "x.sqlite"
     path.unlink(missing_ok=True)
     with sqlite3.connect(path) as database:
