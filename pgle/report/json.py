@@ -40,4 +40,10 @@ def text(schema: str, value: Any) -> str:
 
 def show(schema: str, value: Any) -> None:
     """Print the object on stdout."""
-    sys.stdout.write(text(schema, value))
+    try:
+        sys.stdout.write(text(schema, value))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        from pgle.report.text import reader_left
+
+        reader_left()

@@ -5,12 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 MAX_WIDTH = 100
+
+
+def reader_left() -> NoReturn:
+    """End quietly, with 0, when the reader of stdout went away (``pgle show … | head``); click and rich say 1."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(0)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        reader_left()
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -24,7 +36,7 @@ def console(*, stderr: bool = False) -> Console:
             width = min(os.get_terminal_size(stream.fileno()).columns, MAX_WIDTH)
         except OSError:
             width = MAX_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return _Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", title: str = "") -> Table:
