@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -100,6 +100,9 @@ def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
     found = [_difference(old_costs.get(key), new_costs.get(key)) for key in keys]
     found.sort(key=lambda item: (-_weight(item), item.name))
     compared = [item for item in found if item.kind != CostKind.LOOP and math.isfinite(item.delta_us)]
+    odd = sum(not math.isfinite(cost.cost_us) for side in (old_costs, new_costs) for cost in side.values())
+    if odd:
+        warnings = [*warnings, f"{odd} costs are not finite and not in the totals; see `pgle show`"]
     before = math.fsum(item.old_us or 0.0 for item in compared)
     moved = math.fsum(abs(item.delta_us) for item in compared) / before if before > 0 else math.nan
     return ProfileDiff(tuple(found), _totals(found), moved, tuple(warnings))
@@ -175,5 +178,9 @@ def _totals(found: Sequence[Difference]) -> tuple[Total, ...]:
         old = [item.old_us for item in found if item.kind == kind and item.old_us is not None]
         new = [item.new_us for item in found if item.kind == kind and item.new_us is not None]
         if old or new:
-            totals.append(Total(kind, sum(old), sum(new), len(old), len(new)))
+            totals.append(Total(kind, _finite_sum(old), _finite_sum(new), len(old), len(new)))
     return tuple(totals)
+
+
+def _finite_sum(values: Iterable[float]) -> float:
+    return math.fsum(value for value in values if math.isfinite(value))

@@ -129,7 +129,7 @@ def _merges(profile: Profile, fingerprint: str) -> Iterator[Finding]:
         yield Finding(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, merged.cost_us)
     if averages and (not fingerprint or any(cost.fingerprint and ".remat" in cost.name for cost in _flat(groups))):
         count = sum(".remat" in cost.name for cost in _flat(groups))
-        what = f"{count} names hold .remat: XLA cuts a trailing .remat or .rematN off all, and averages equal names"
+        what = f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and averages equal ones"
         yield Finding(Fault.REMAT, "", what)
 
 
@@ -138,6 +138,8 @@ def _flat(groups: Mapping[str, Sequence[Cost]]) -> Iterable[Cost]:
 
 
 def _value(cost: Cost) -> Iterator[Finding]:
+    if "::" in cost.name:
+        return
     if not math.isfinite(cost.cost_us):
         fault, what = Fault.NOT_FINITE, f"cost is {cost.cost_us}; XLA uses it, and its schedule means nothing"
     elif cost.cost_us < 0:

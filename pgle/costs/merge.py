@@ -20,7 +20,6 @@ from pgle.costs.profile import Cost, CostKind, Origin, Profile
 from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 
-
 _TRUST = (
     (Origin.MEASURED, Origin.UNKNOWN),
     (Origin.SIMULATED,),
@@ -28,6 +27,10 @@ _TRUST = (
     (Origin.ESTIMATED,),
 )
 """Where inputs have a cost from different origins, the first of these counts alone."""
+
+
+_COUNTS = {"executions_used": 0, "executions_seen": 0, "devices": 0}
+"""Of a module's record in the provenance, what adds up over inputs."""
 
 
 class Of(StrEnum):
@@ -113,7 +116,7 @@ def merge_profiles(inputs: Sequence[tuple[str, Profile]], options: MergeOptions 
         UserError: no name is left.
     """
     options = options or MergeOptions()
-    warnings = [f"{label}: {line}" for label, profile in inputs for line in profile.warnings]
+    warnings = [f"{label}: {line}" for label, profile in inputs for line in profile.warnings if not _described(profile)]
     by_name: dict[tuple[str, str], list[_Seen]] = {}
     for label, profile in inputs:
         usable, refused = _usable(profile)
@@ -138,6 +141,11 @@ def merge_profiles(inputs: Sequence[tuple[str, Profile]], options: MergeOptions 
     )
     labels = tuple(label for label, _ in inputs)
     return Merged(profile, labels, exact, inexact, partial, conflicts, profile.warnings)
+
+
+def _described(profile: Profile) -> bool:
+    """Whether a sidecar came along. Its warnings are about an input alone; they go into the provenance."""
+    return all(cost.origin != Origin.UNKNOWN for cost in profile.costs)
 
 
 def _usable(profile: Profile) -> tuple[list[Cost], list[str]]:
@@ -237,21 +245,36 @@ def _warnings(
 
 
 def _provenance(inputs: Sequence[tuple[str, Profile]], options: MergeOptions, exact: int) -> dict[str, object]:
-    modules: dict[str, dict[str, Any]] = {}
-    for _, profile in inputs:
-        found = profile.provenance.get("modules")
-        for module in found if isinstance(found, list) else ():
-            if isinstance(module, dict) and isinstance(module.get("fingerprints"), list):
-                known = modules.setdefault(str(module.get("name")), {"name": module.get("name"), "fingerprints": []})
-                known["fingerprints"] += [one for one in module["fingerprints"] if one not in known["fingerprints"]]
     return {
         "tool": f"pgle {__version__}",
         "merged_of": options.of.value,
         "stat": options.stat.name,
         "collective_stat": options.collective_stat.name if options.collective_stat else "",
         "collectives_by_occurrence": exact,
-        "modules": list(modules.values()),
+        "modules": _modules([profile for _, profile in inputs]),
         "inputs": [
-            {"name": label, "names": len(profile), "provenance": dict(profile.provenance)} for label, profile in inputs
+            {
+                "name": label,
+                "names": len(profile),
+                "warnings": list(profile.warnings),
+                "provenance": dict(profile.provenance),
+            }
+            for label, profile in inputs
         ],
     }
+
+
+def _modules(profiles: Sequence[Profile]) -> list[dict[str, Any]]:
+    """What the inputs say of each module: the first record, with fingerprints united and executions added up."""
+    modules: dict[str, dict[str, Any]] = {}
+    for profile in profiles:
+        records = profile.provenance.get("modules")
+        for record in records if isinstance(records, list) else ():
+            if not isinstance(record, dict) or not isinstance(record.get("fingerprints"), list):
+                continue
+            known = modules.setdefault(str(record.get("name")), {**record, "fingerprints": []} | _COUNTS)
+            known["fingerprints"] += [one for one in record["fingerprints"] if one not in known["fingerprints"]]
+            for count in _COUNTS:
+                known[count] += record[count] if isinstance(record.get(count), int) else 0
+            known.pop("executions_dropped", None)
+    return list(modules.values())

@@ -41,7 +41,7 @@ def read_profile(path: AnyPath) -> Profile:
     """
     if path.is_dir():
         return _read_directory(path)
-    check_suffix(path)
+    check_suffix(path, remedy="rename it if it is a profile; a trace becomes one by `pgle convert`")
     data = read_bytes(path, max_bytes=MAX_PROFILE_BYTES)
     profile = decode_profile(data, where=path)
     beside = sidecar_path(path)
@@ -102,15 +102,17 @@ def sidecar_path(path: AnyPath) -> AnyPath:
     return path.with_name(f"{path.name}.json")
 
 
-def check_suffix(path: AnyPath) -> None:
+def check_suffix(path: AnyPath, *, remedy: str = "") -> None:
     """Raise `UserError` where XLA would not recognise a file of that name as a profile."""
     if path.suffix in SUFFIXES:
         return
-    wanted = PurePath(path.name.removesuffix(path.suffix) if path.suffix else path.name)
+    stem = path.name
+    for _ in path.suffixes:
+        stem = stem.removesuffix(PurePath(stem).suffix)
     raise UserError(
-        f"XLA ignores profiles whose name does not end in .pbtxt or .pb (here {path.suffix or 'no suffix'!r})",
+        "not a .pbtxt or .pb file; XLA ignores profiles of any other name, without a word",
         where=path,
-        remedy=f"rename it, for example to {wanted.stem if wanted.suffix in SUFFIXES else wanted}.pbtxt",
+        remedy=remedy or f"name it {stem}.pbtxt",
     )
 
 

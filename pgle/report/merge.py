@@ -22,7 +22,8 @@ def show_text(result: MergeResult) -> None:
         if of_kind:
             guess = "" if all(cost.kind for cost in of_kind) else "?"
             rows.append((kind.value + guess, f"{len(of_kind):,}", duration(sum(cost.cost_us for cost in of_kind))))
-    out.print(table((f"{len(merged.inputs)} profiles", "names", "total"), rows, right="names|total"))
+    count = len(merged.inputs)
+    out.print(table((f"{count} profile{'s' if count > 1 else ''}", "names", "total"), rows, right="names|total"))
     if merged.exact:
         out.print(f"{merged.exact} collectives merged occurrence by occurrence: the least time over the ranks")
     if merged.partial:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
@@ -71,7 +72,8 @@ def _head(out: Console, name: str, summary: Summary) -> None:
 
 def _origin_lines(summary: Summary) -> Iterator[str]:
     if not summary.described:
-        yield "no sidecar: kinds are guessed from names (marked ?); samples, shapes and origins are unknown"
+        why = "" if summary.provenance else "no sidecar: "
+        yield f"{why}kinds are guessed from names (marked ?); samples, shapes and origins are unknown"
         return
     counts = ", ".join(f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin))
     yield f"origin: {counts}"
@@ -101,37 +103,48 @@ def _records(value: object) -> list[Mapping[str, object]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, Sequence) else []
 
 
+_WIDTHS = {"cost": 10, "share": 7, "": 10, "kind": 13, "samples": 9, "spread": 8, "origin": 12, "shape": 12}
+"""Columns of the table of instructions, with the two blanks between them; `shape` at least."""
+
+
 def _instructions(summary: Summary, shown: Sequence[Cost], width: int) -> Table:
-    """The table; columns that no row fills are left out."""
-    largest = max((cost.cost_us for cost in shown if cost.cost_us < float("inf")), default=0.0) or 1.0
-    filled_in = summary.described and any(cost.origin != Origin.MEASURED for cost in shown)
-    columns = ["instruction", "cost", "share", "", "kind"]
-    if any(cost.samples for cost in shown):
-        columns += ["samples", "spread"]
-    if filled_in:
-        columns += ["origin"]
-    if any(cost.shape for cost in shown):
-        columns += ["shape"]
-    longest = max(len(printable(cost.full_name)) for cost in shown)
-    room = max(width - 66 - 11 * filled_in - min(longest, 40), 8)
+    """The table; columns that no row fills are left out, and shapes and bars where the terminal is narrow."""
+    largest = max((cost.cost_us for cost in shown if math.isfinite(cost.cost_us)), default=0.0)
+    filled = {
+        "samples": any(cost.samples for cost in shown),
+        "spread": any(cost.samples for cost in shown),
+        "origin": summary.described and any(cost.origin != Origin.MEASURED for cost in shown),
+        "shape": any(cost.shape for cost in shown),
+    }
+    columns = [column for column in _WIDTHS if filled.get(column, True)]
+    room = width - 2 - max(len("instruction"), *(len(printable(cost.full_name)) for cost in shown))
+    for dropped in ("shape", ""):
+        if dropped in columns and sum(_WIDTHS[column] for column in columns) > room:
+            columns.remove(dropped)
+    shape_room = room - sum(_WIDTHS[column] for column in columns) + _WIDTHS["shape"]
 
     def row(cost: Cost) -> list[str]:
-        loop = cost.likely_kind == CostKind.LOOP
-        share = "–" if loop or not summary.total_us else f"{cost.cost_us / summary.total_us:.1%}"
+        share = _share(cost, summary)
+        counts = math.isfinite(cost.cost_us) and largest > 0
         cells = {
-            "instruction": printable(cost.full_name),
             "cost": duration(cost.cost_us),
-            "share": share,
-            "": bar(cost.cost_us / largest, 10),
+            "share": "–" if share is None else f"{share:.1%}",
+            "": bar(cost.cost_us / largest if counts else 0.0, 8),
             "kind": cost.likely_kind.value + ("" if cost.kind else "?"),
             "samples": f"{cost.samples:,}" if cost.samples else "–",
             "spread": f"{cost.spread:.0%}" if cost.samples > 1 else "–",
             "origin": cost.origin.value,
-            "shape": _cut(printable(cost.shape), room),
+            "shape": _cut(printable(cost.shape), shape_room),
         }
-        return [cells[column] for column in columns]
+        return [printable(cost.full_name), *(cells[column] for column in columns)]
 
-    return table(columns, map(row, shown), right="cost|share|samples|spread")
+    return table(("instruction", *columns), map(row, shown), right="cost|share|samples|spread")
+
+
+def _share(cost: Cost, summary: Summary) -> float | None:
+    """Of the total; None for loops and for what counts as 0 there."""
+    sound = math.isfinite(cost.cost_us) and cost.cost_us >= 0 and summary.total_us > 0
+    return cost.cost_us / summary.total_us if sound and cost.likely_kind != CostKind.LOOP else None
 
 
 def _cut(text: str, room: int) -> str:
@@ -151,7 +164,7 @@ def _findings(out: Console, findings: Sequence[Finding]) -> None:
         about = next((item.message for item in of_fault if not item.name), "")
         shared = {item.message.split("; ", 1)[-1] for item in named}
         about = about or (shared.pop() if len(shared) == 1 else "")
-        title = f"{len(named)} {_TITLES[fault]}" if named else _TITLES[fault]
+        title = f"{_TITLES[fault]} ({len(named)})" if named else _TITLES[fault]
         out.print(f"{title}: {about}" if about else title, style="yellow")
         out.print(_rows([_finding_row(item, about) for item in named[:FINDINGS_SHOWN]]))
         if len(named) > FINDINGS_SHOWN:
@@ -166,16 +179,18 @@ def _rows(rows: Iterable[Sequence[str]]) -> Table:
 
 
 def _finding_row(finding: Finding, about: str) -> tuple[str, str, str]:
-    values = [duration(value) for value in finding.values_us]
-    listed = values if len(values) <= 4 else [*values[:2], f"… {len(values) - 3} more …", values[-1]]
+    values = finding.values_us
+    listed = ", ".join(map(duration, values))
+    if len(values) > 2:
+        listed = f"{len(values)}: {duration(min(values))} to {duration(max(values))}"
     took = "" if finding.effective_us is None or len(values) == 1 else f" → {duration(finding.effective_us)}"
     message = "" if about and finding.message.endswith(about) else finding.message
-    return f"  {printable(finding.name)}", ", ".join(listed) + took, printable(message)
+    return f"  {printable(finding.name)}", listed + took, printable(message)
 
 
 def _importance(finding: Finding) -> float:
     """How far the costs of a name are apart, or the cost itself."""
-    finite = [value for value in finding.values_us if abs(value) < float("inf")] or [0.0]
+    finite = [value for value in finding.values_us if math.isfinite(value)] or [0.0]
     return max(finite) - min(finite) if len(finite) > 1 else abs(finite[0])
 
 
@@ -202,11 +217,10 @@ def show_json(name: str, summary: Summary, top: int | None) -> None:
 
 def _records_of(summary: Summary, costs: Iterable[Cost]) -> Iterator[dict[str, object]]:
     for cost in costs:
-        loop = cost.likely_kind == CostKind.LOOP
         yield {
             "name": cost.full_name,
             "cost_us": cost.cost_us,
-            "share": None if loop or not summary.total_us else cost.cost_us / summary.total_us,
+            "share": _share(cost, summary),
             "kind": cost.likely_kind,
             "kind_is_guess": not cost.kind,
             "opcode": cost.opcode,
