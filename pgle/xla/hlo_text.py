@@ -43,8 +43,14 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
     if not text.lstrip().startswith("HloModule "):
         raise UserError("not HLO text (it does not begin with HloModule)", where=source, remedy=_remedy(data))
     parser = _Parser(source)
-    for line in text.splitlines():
-        parser.feed(line)
+    line = ""
+    try:
+        for line in text.splitlines():
+            parser.feed(line)
+    except UserError as error:
+        raise UserError(error.what, where=source, remedy="dump it again") from None
+    except ValueError:
+        raise UserError(f"not HLO text: '{line.strip()[:60]}'", where=source, remedy=_remedy(data)) from None
     return parser.module(program_id)
 
 
@@ -91,7 +97,7 @@ class _Parser:
         thread = _THREAD.search(line)
         items = tuple(self.items.values())
         if not items:
-            raise UserError(f"computation {self.name} has no instruction", where=self.source, remedy="dump it again")
+            raise UserError(f"computation {self.name} has no instruction")
         self.computations[self.name] = Computation(
             self.name, items, self.root or items[-1].name, False, "" if thread is None else thread.group(1)
         )
@@ -156,7 +162,7 @@ class _Parser:
                 index = int(part)
                 elements = self.items[name].shape.elements if name in self.items else ()
                 if index >= len(elements):
-                    raise UserError(f"%{element} is no element of a tuple", where=self.source, remedy="dump it again")
+                    raise UserError(f"%{element} is no element of a tuple")
                 self.items[element] = Instruction(
                     element, "get-tuple-element", elements[index], self.name, (name,), tuple_index=index
                 )

@@ -38,11 +38,11 @@ def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str
     names: dict[str, str] = {}
     unknown: list[Instruction] = []
     known = None if lhs_module is None else _Starts(lhs_module)
-    for item, kind in walk_collectives(module):
+    for item, _ in walk_collectives(module):
         wrapped = module.wrapped(item)
         name = item.scheduling_name or item.name
         if known is not None:
-            found = known.find([name, item.name, wrapped.name if wrapped else "", _unstart(item.name)], kind)
+            found = known.find(_candidates(item, wrapped), _key(module, item))
             if found is None:
                 unknown.append(item)
             name = found or name
@@ -54,26 +54,31 @@ def lhs_names(module: Module, lhs_module: Module | None = None) -> dict[str, str
     return names
 
 
-def _unstart(name: str) -> str:
-    return name.replace("-start", "", 1)
+def _candidates(item: Instruction, wrapped: Instruction | None) -> list[str]:
+    """What a collective may be called in the module that LHS saw; a plain one's own name is new and says nothing."""
+    if item.scheduling_name:
+        return [item.scheduling_name]
+    if not is_start(item):
+        return []
+    return [item.name] if wrapped is None else [item.name, wrapped.name]
 
 
 class _Starts:
     """The collectives of a module by own and by wrapped name."""
 
     def __init__(self, module: Module) -> None:
-        self.by_name: dict[str, tuple[str, str]] = {}
-        for item, kind in walk_collectives(module):
+        self.by_name: dict[str, tuple[str, Hashable]] = {}
+        for item, _ in walk_collectives(module):
             wrapped = module.wrapped(item)
             if wrapped is not None:
-                self.by_name.setdefault(wrapped.name, (item.name, kind))
-            self.by_name[item.name] = (item.name, kind)
+                self.by_name.setdefault(wrapped.name, (item.name, _key(module, item)))
+            self.by_name[item.name] = (item.name, _key(module, item))
 
-    def find(self, names: Iterable[str], kind: str) -> str | None:
-        """The collective of that kind that goes by the first of these names, None if none does."""
+    def find(self, names: Iterable[str], key: Hashable) -> str | None:
+        """The collective that goes by the first of these names and is the same otherwise, None if none does."""
         for name in names:
             found = self.by_name.get(name)
-            if found is not None and found[1] == kind:
+            if found is not None and found[1] == key:
                 return found[0]
         return None
 

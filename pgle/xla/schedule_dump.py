@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
 from pgle.xla.collectives import AsyncPair, async_pairs
 from pgle.xla.hlo_reader import MAX_HLO_BYTES, module_from_proto
-from pgle.xla.module import Module
+from pgle.xla.module import Computation, Module
 from pgle.xla.protos import schedule_pb2
 
 _NAME = re.compile(r"(.+)\.schedule\.(txt|pb)(\.xz|\.gz)?$")
@@ -32,7 +32,7 @@ _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedul
 # XLA's own indented form is touched: one field per line, a block closed at the indentation where it opened.
 _UNUSED_BLOCK = re.compile(
     r"^( +)(?:layout|program_shape|host_program_shape|stack_frame_index|statistics_viz|frontend_attributes|literal"
-    r"|window|input_output_alias|buffer_donor|spmd_\w+|sharding) \{\n(?:\1 +(?!memory_space|key).*\n)*\1\}\n",
+    r"|window|input_output_alias|buffer_donor|spmd_\w+|sharding) \{\n(?:\1 (?! *(?:memory_space|key)).*\n)*\1\}\n",
     re.MULTILINE,
 )
 _UNUSED_LINE = re.compile(
@@ -205,6 +205,7 @@ def _schedule(proto: schedule_pb2.ScheduleProto, source: str) -> LhsSchedule:
     except KeyError as error:
         raise UserError(f"refers to an unknown id {error}; the dump is cut short", where=source, remedy=_HOW) from None
     cycles = [item.cycles_per_microsecond for item in dumped if item.cycles_per_microsecond]
+    module = replace(module, computations=_in_slot_order(module, computations))
     return LhsSchedule(
         module=module,
         computations=computations,
@@ -212,6 +213,16 @@ def _schedule(proto: schedule_pb2.ScheduleProto, source: str) -> LhsSchedule:
         cycles_per_microsecond=cycles[0] if cycles else 1,
         source=source,
     )
+
+
+def _in_slot_order(module: Module, schedules: Mapping[str, ComputationSchedule]) -> dict[str, Computation]:
+    """The computations in the order that LHS chose; the module in a dump still has the order from before."""
+    ordered = dict(module.computations)
+    for name, schedule in schedules.items():
+        if len(schedule.slots) == len(ordered[name].instructions):
+            items = tuple(module.instructions[item] for item in schedule.slots)
+            ordered[name] = replace(ordered[name], instructions=items)
+    return ordered
 
 
 def _slots(items: Iterable[schedule_pb2.ScheduleProto.Instruction], names: Mapping[int, str]) -> dict[str, Slot]:

@@ -1,0 +1,132 @@
+"""Record the HLO dumps of this folder with the installed jax, without a GPU: ``python record.py OUT``.
+
+Two programs are compiled for four A100s (the target of ../pax_fsdp4): `step`, an FSDP-sharded MLP in a loop with its
+gradient, and `collectives`, one of every collective inside shard_map. `step` is compiled three ways: as a performance
+run (LHS on), as a profile run (LHS on, collectives synchronous) and with LHS off and collectives synchronous.
+``checker.json`` holds what XLA's accuracy checker said of profiles with few names.
+"""
+
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
+SYNC = "--xla_gpu_disable_async_collectives=allcollectives"
+RUNS = {
+    "async": ("step", [LHS]),
+    "sync": ("step", [LHS, SYNC]),
+    "off": ("step", ["--xla_gpu_enable_latency_hiding_scheduler=false", SYNC]),
+    "collectives": ("collectives", [LHS]),
+}
+KEPT = re.compile(r"jit_\w+\.schedule\.(txt|pb)|module_\d+\.jit_\w+\.sm_8\.0_gpu_after_optimizations\.(txt|hlo\.pb)")
+FEW_NAMES = (
+    ["no-such-name"],
+    ["gemm_fusion_dot.9"],
+    ["all-gather-start"],
+    ["all-gather.8"],
+    ["reduce-scatter.2"],
+    ["all-gather-start", "all-gather.8"],
+    ["all-gather-done"],
+    ["fusion-start"],
+    ["fusion-done"],
+    ["copy.9", "copy.11"],
+    ["while.26"],
+    ["param.7"],
+)
+
+
+def compile_program(program: str, names: list[str]) -> None:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax.experimental import topologies
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    target = next((Path(os.environ["TARGETS"])).glob("module_0040*gpu_target_config.pbtxt.xz"))
+    text = lzma.decompress(target.read_bytes()).decode()
+    topology = topologies.get_topology_desc("", platform="cuda", target_config=text, topology="1x1x4")
+    mesh = Mesh(np.array(topology.devices), ("d",))
+
+    def struct(shape, *spec, dtype=jnp.bfloat16):
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*spec)))
+
+    def step(params, x):
+        def loss(params):
+            def layer(h, w):
+                return jnp.tanh(h @ w[0]) @ w[1], None
+
+            h, _ = jax.lax.scan(layer, x, params["layers"])
+            return ((h @ params["out"]).astype(jnp.float32) ** 2).mean()
+
+        value, gradient = jax.value_and_grad(loss)(params)
+        return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient)
+
+    def collectives(x):
+        lax = jax.lax
+        y = lax.all_gather(x * 2, "d", axis=0, tiled=True)
+        z = lax.psum_scatter(y + 1, "d", scatter_dimension=0, tiled=True)
+        z = lax.all_to_all(jnp.tanh(z), "d", split_axis=1, concat_axis=1, tiled=True)
+        z = lax.ppermute(z * 3, "d", [(i, (i + 1) % 4) for i in range(4)])
+        z = lax.pbroadcast(z - 1, "d", 0)
+        again = lax.all_gather(x - 2, "d", axis=0, tiled=True)
+        return lax.psum(z, "d"), again.sum()
+
+    if program == "step":
+        layers = (struct((4, 512, 2048), None, "d"), struct((4, 2048, 512), None, "d"))
+        params = {"layers": layers, "out": struct((512, 1024), "d")}
+        lowered = jax.jit(step).lower(params, struct((128, 512), "d"))
+    else:
+        mapped = jax.shard_map(collectives, mesh=mesh, in_specs=P("d"), out_specs=(P("d"), P()), check_vma=False)
+        lowered = jax.jit(mapped).lower(struct((64, 64), "d", dtype=jnp.float32))
+    options = {}
+    if names:
+        options["fdo_profile"] = "".join(f'costs {{ name: "{name}" cost_us: 7 }}\n' for name in names).encode()
+    try:
+        lowered.compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:  # no ptxas: scheduling is finished and dumped
+        print(error, file=sys.stderr)
+
+
+def child(program: str, flags: list[str], names: list[str] | None = None) -> str:
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        "TARGETS": os.environ.get("TARGETS") or str(Path(__file__).resolve().parents[1] / "pax_fsdp4/proc0/dump"),
+        "XLA_FLAGS": " ".join(flags),
+    }
+    arguments = [sys.executable, __file__, "--compile", program, *(names or [])]
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stderr
+
+
+def record(out: Path) -> None:
+    for run, (program, flags) in RUNS.items():
+        for form in ([], ["--xla_dump_hlo_as_proto"]):
+            with tempfile.TemporaryDirectory() as dump:
+                child(program, [*flags, *form, f"--xla_dump_to={dump}", "--xla_dump_latency_hiding_schedule=true"])
+                for file in sorted(Path(dump).iterdir()):
+                    if KEPT.fullmatch(file.name):
+                        kept = out / run / f"{file.name}.xz"
+                        kept.parent.mkdir(parents=True, exist_ok=True)
+                        kept.write_bytes(lzma.compress(file.read_bytes(), preset=9))
+    said = []
+    for names in FEW_NAMES:
+        log = child("step", [LHS], names)
+        lines = [line.partition("] ")[2] for line in log.splitlines() if "profile_guided_latency_estimator.cc" in line]
+        found = next(int(line.split()[1]) for line in lines if line.startswith("Found "))
+        missing = sorted(line.strip() for line in lines if line.startswith("  "))
+        said.append({"names": names, "found": found, "missing": missing})
+    (out / "checker.json").write_text(json.dumps(said, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--compile":
+        compile_program(sys.argv[2], sys.argv[3:])
+    else:
+        record(Path(sys.argv[1]))
