@@ -89,9 +89,9 @@ class Finding:
 
     Attributes:
         fault: which kind.
-        name: the name, as the profile spells it; empty where it is about the whole profile.
+        name: as the profile spells it.
         message: what XLA does with it, one clause.
-        values_us: the costs concerned, in file order.
+        values_us: the costs concerned, in file order; none where it is about the whole profile.
         effective_us: what XLA takes; None where it takes nothing.
     """
 

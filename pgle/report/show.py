@@ -159,9 +159,9 @@ def _findings(out: Console, findings: Sequence[Finding]) -> None:
         of_fault = by_fault.get(fault, [])
         if not of_fault:
             continue
-        named = sorted((item for item in of_fault if item.name), key=_importance, reverse=True)
+        named = sorted((item for item in of_fault if item.values_us), key=_importance, reverse=True)
         out.print()
-        about = next((item.message for item in of_fault if not item.name), "")
+        about = next((item.message for item in of_fault if not item.values_us), "")
         shared = {item.message.split("; ", 1)[-1] for item in named}
         about = about or (shared.pop() if len(shared) == 1 else "")
         title = f"{_TITLES[fault]} ({len(named)})" if named else _TITLES[fault]
@@ -185,7 +185,7 @@ def _finding_row(finding: Finding, about: str) -> tuple[str, str, str]:
         listed = f"{len(values)}: {duration(min(values))} to {duration(max(values))}"
     took = "" if finding.effective_us is None or len(values) == 1 else f" → {duration(finding.effective_us)}"
     message = "" if about and finding.message.endswith(about) else finding.message
-    return f"  {printable(finding.name)}", listed + took, printable(message)
+    return f"  {printable(finding.name) or '(no name)'}", listed + took, printable(message)
 
 
 def _importance(finding: Finding) -> float:

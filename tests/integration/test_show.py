@@ -1,0 +1,116 @@
+"""`pgle show`, driven through the command line."""
+
+import json
+
+import pytest
+
+from pgle.cli.main import run
+from pgle.costs.profile import Cost, CostKind, Origin, Profile
+from pgle.costs.profile_io import profile_files
+from pgle.files import write_files
+
+PUBLISHED = "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt"
+
+
+@pytest.fixture
+def described(tmp_path):
+    path = tmp_path / "step.pb"
+    costs = (
+        Cost(
+            "all-gather-start",
+            800.0,
+            kind=CostKind.COLLECTIVE,
+            opcode="all-gather",
+            shape="bf16[4096]",
+            samples=18,
+            min_us=790.0,
+            max_us=830.0,
+            spread=0.02,
+        ),
+        Cost("loop_fusion", 200.0, kind=CostKind.COMPUTE, opcode="fusion", shape="f32[8]", samples=18),
+        Cost("loop_fusion.1", 5.0, kind=CostKind.COMPUTE, origin=Origin.ESTIMATED),
+    )
+    write_files(profile_files(path, Profile(costs, {"tool": "pgle 1", "inputs": [{"name": "rank0.sqlite"}]})))
+    return path
+
+
+def test_instructions_come_with_share_samples_and_shape(described, capsys):
+    assert run(["show", str(described)]) == 0
+    out = capsys.readouterr().out
+    row = next(line for line in out.splitlines() if line.startswith("all-gather-start"))
+    assert row.split() == [
+        "all-gather-start", "800", "µs", "79.6%", "████████", "collective", "18", "2%", "measured", "bf16[4096]",
+    ]  # fmt: skip
+    assert "from rank0.sqlite, by pgle 1" in out
+
+
+def test_estimated_costs_are_labelled(described, capsys):
+    run(["show", str(described)])
+    out = capsys.readouterr().out
+    assert "origin: 2 measured, 1 estimated" in out
+    assert next(line for line in out.splitlines() if line.startswith("loop_fusion.1")).rstrip().endswith("estimated")
+
+
+def test_a_profile_without_sidecar_has_guessed_kinds(testdata, capsys):
+    assert run(["show", str(testdata / PUBLISHED), "--top", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "no sidecar: kinds are guessed" in out
+    assert "collective?" in out
+    assert "… and 599 more" in out
+
+
+def test_duplicates_stand_below_with_what_xla_takes(testdata, capsys):
+    run(["show", str(testdata / PUBLISHED)])
+    out = capsys.readouterr().out
+    assert "names with several costs (19): XLA takes the last" in out
+    assert "62: 1.056 µs to 15.85 ms → 1.056 µs" in out
+
+
+def test_no_line_is_wider_than_100_columns(testdata, capsys):
+    for path in (testdata / "maxtext_pgle").glob("*.pbtxt"):
+        run(["show", str(path), "--top", "0"])
+        assert max(len(line) for line in capsys.readouterr().out.splitlines()[1:]) <= 100
+
+
+def test_kinds_and_order_can_be_chosen(described, capsys):
+    run(["show", str(described), "--kind", "compute", "--sort", "name", "--json"])
+    names = [item["name"] for item in json.loads(capsys.readouterr().out)["instructions"]]
+    assert names == ["loop_fusion", "loop_fusion.1"]
+
+
+def test_json_holds_all_instructions_and_findings(testdata, capsys):
+    assert run(["show", str(testdata / PUBLISHED), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["schema"] == "pgle.show/1"
+    assert (result["entries"], result["names"], len(result["instructions"])) == (717, 602, 602)
+    assert result["origins"] == {"unknown": 602}
+    assert [item["name"] for item in result["findings"] if item["fault"] == "loop"] == ["while.6.0", "while.5.0"]
+    loops = [item for item in result["instructions"] if item["kind"] == "loop"]
+    assert all(item["share"] is None and item["kind_is_guess"] for item in loops)
+
+
+def test_costs_that_are_no_numbers_do_not_break_the_table(tmp_path, capsys):
+    path = tmp_path / "odd.pbtxt"
+    path.write_text('costs { name: "a" cost_us: nan } costs { name: "b\\033[2J" cost_us: inf } costs { cost_us: -1 }')
+    assert run(["show", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "costs that are not finite (2)" in out
+    assert "negative costs (1)" in out
+
+
+@pytest.mark.parametrize(
+    "name, content, said",
+    [
+        ("x.pbtxt", b"", "empty file"),
+        ("x.pbtxt", b"costs {", "XLA would not parse it"),
+        ("x.pb", b'costs { name: "a" cost_us: 1 }', "rename it to x.pbtxt"),
+        ("x.sqlite", b"SQLite format 3\0", "a trace becomes one by `pgle convert`"),
+    ],
+)
+def test_wrong_files_are_answered_in_one_line(name, content, said, tmp_path, capsys):
+    (tmp_path / name).write_bytes(content)
+    assert run(["show", str(tmp_path / name)]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
