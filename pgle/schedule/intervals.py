@@ -96,3 +96,11 @@ def complement(a: Intervals, start: float, end: float) -> Intervals:
     """The window [start, end) without `a`."""
     inside = union(np.clip(a.start, start, end), np.clip(a.end, start, end))
     return union(np.concatenate([[start], inside.end]), np.concatenate([inside.start, [end]]))
+
+
+def without(a: Intervals, b: Intervals) -> Intervals:
+    """`a` less `b`."""
+    if len(a) == 0 or len(b) == 0:
+        return a
+    start, end = float(min(a.start[0], b.start[0])), float(max(a.end[-1], b.end[-1]))
+    return complement(join(complement(a, start, end), b), start, end)

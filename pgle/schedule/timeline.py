@@ -184,7 +184,8 @@ class Timeline:
         for code in np.unique(self.instruction[rows]).tolist():
             of_name = np.flatnonzero(self.instruction[rows] == code)
             total, first = float(duration[of_name].sum()), int(rows[of_name[0]])
-            exposed = max(total - float(hidden[of_name].sum()), 0.0)
+            exposed = total - float(hidden[of_name].sum())
+            exposed = exposed if exposed > 1e-9 * self.step_us else 0.0  # sums of floats are not exact
             count = int(self.count[rows[of_name]].sum())
             origin = ORIGINS[int(self.origin[first])]
             name, kind = self.names[code], self.kinds[code] if self.kinds else ""
