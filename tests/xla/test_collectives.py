@@ -1,0 +1,117 @@
+"""Collectives are told by opcode and wrapped computation: real dumps of two generations, where names mislead."""
+
+from pathlib import Path
+
+import pytest
+
+from pgle.xla.collectives import async_pairs, collective_kind, find_collectives, is_host_copy, result_shape, start_of
+from pgle.xla.hlo_reader import read_module, read_modules
+from pgle.xla.module import Computation, Instruction, Module, Shape
+
+PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4" / "proc0" / "dump"
+
+
+@pytest.fixture
+def one_of_each(dumps: Path) -> Module:
+    (module,) = read_modules(dumps / "collectives")
+    return module
+
+
+def test_every_kind_is_found_once_whatever_its_name(one_of_each: Module) -> None:
+    kinds = sorted(item.kind for item in find_collectives(one_of_each))
+    assert kinds == [
+        "all-gather",
+        "all-reduce",
+        "all-to-all",
+        "collective-broadcast",
+        "collective-permute",
+        "reduce-scatter",
+    ]
+
+
+def test_bytes_and_groups_are_those_of_the_program(one_of_each: Module) -> None:
+    """16 x 64 floats per device, gathered over 4 devices and scattered again."""
+    found = {item.kind: (item.operand_bytes, item.result_bytes) for item in find_collectives(one_of_each)}
+    assert found["all-gather"] == (4096, 16384) or found["all-gather"] == (8192, 32768)  # one gather, or two combined
+    assert found["reduce-scatter"] == (16384, 4096)
+    assert found["all-to-all"] == found["collective-permute"] == found["all-reduce"] == (4096, 4096)
+    assert {item.group_size for item in find_collectives(one_of_each)} == {4}
+
+
+def test_a_start_and_its_done_are_one_operation(dumps: Path) -> None:
+    (module,) = read_modules(dumps / "async")
+    for pair in async_pairs(module):
+        start, done = module.instructions[pair.start], module.instructions[pair.done]
+        assert done.opcode == start.opcode.replace("start", "done")
+        assert result_shape(module, start) == done.shape
+
+
+def test_synchronous_collectives_are_marked_or_plain(dumps: Path) -> None:
+    (module,) = read_modules(dumps / "sync")
+    assert all(item.is_sync for item in find_collectives(module))
+    (module,) = read_modules(dumps / "async")
+    assert [item.is_sync for item in find_collectives(module)].count(True) == 1
+
+
+def test_both_forms_of_a_program_have_the_same_collectives(dumps: Path) -> None:
+    def census(run: str) -> list[tuple[object, ...]]:
+        (module,) = read_modules(dumps / run)
+        return sorted(
+            (item.kind, item.channel_id, item.operand_bytes, item.result_bytes, item.group_size)
+            for item in find_collectives(module)
+        )
+
+    assert census("async") == census("sync") == census("off")
+
+
+def test_the_real_step_has_its_twenty_three_collectives() -> None:
+    module = read_module(PAX / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz")
+    found = {item.name: item for item in find_collectives(module)}
+    assert len(found) == 23
+    # operand bytes as in testdata/pax_fsdp4/README.md
+    assert found["all-gather-start"].operand_bytes == 19316736
+    assert found["all-gather-start.9"].operand_bytes == 175632
+    assert found["reduce-scatter-start"].operand_bytes == 70889472
+
+
+def module_of(*instructions: Instruction) -> Module:
+    return Module("m", 0, "", "main", {"main": Computation("main", instructions, instructions[-1].name)}, True)
+
+
+def make(name: str, opcode: str, *operands: str, shape: Shape | None = None, **fields: object) -> Instruction:
+    return Instruction(name, opcode, shape or Shape("f32", (4,)), "main", operands, **fields)  # type: ignore[arg-type]
+
+
+def test_a_send_to_the_host_is_no_collective() -> None:
+    module = module_of(make("s", "send", is_host_transfer=True))
+    assert collective_kind(module, module.instructions["s"]) is None
+
+
+def test_a_done_whose_handle_a_loop_carries_finds_its_start_by_channel() -> None:
+    handle = make("h", "get-tuple-element", "p", tuple_index=0)
+    module = module_of(
+        make("p", "parameter"),
+        handle,
+        make("d", "recv-done", "h", channel_id=7),
+        make("r", "recv", "p", channel_id=7),
+        make("s", "send", "p", channel_id=7),
+    )
+    start = start_of(module, module.instructions["d"])
+    assert start is not None
+    assert start.name == "r"
+
+
+def test_an_all_reduce_of_two_arrays_keeps_both_results() -> None:
+    both = Shape("tuple", (), (Shape("f32", (4,)), Shape("f32", (8,))))
+    module = module_of(make("p", "parameter"), make("s", "all-reduce-start", "p", "p", shape=both))
+    assert result_shape(module, module.instructions["s"]) == both
+
+
+def test_a_copy_to_the_host_is_an_offload_and_no_collective() -> None:
+    host = Shape("f32", (4,), (), 5)
+    shape = Shape("tuple", (), (host, Shape("f32", (4,)), Shape("u32")))
+    module = module_of(make("p", "parameter"), make("s", "copy-start", "p", shape=shape), make("d", "copy-done", "s"))
+    (pair,) = async_pairs(module)
+    assert (pair.kind, pair.is_collective) == ("copy", False)
+    assert is_host_copy(module, module.instructions["s"])
+    assert not is_host_copy(module, module.instructions["p"])
