@@ -10,7 +10,7 @@ from pgle.cli.options import force_option, json_option
 @click.command()
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option(
-    "-o", "--output", required=True, metavar="OUT", help="Profile (.pbtxt, .pb), or a directory: one per module."
+    "-o", "--output", metavar="OUT", help="Profile (.pbtxt, .pb), or a directory: one per module. [RUN/profile.pbtxt]"
 )
 @click.option(
     "--hlo", multiple=True, metavar="PATH", help="HLO dump file or directory of the profiled run; repeatable."
@@ -29,7 +29,7 @@ from pgle.cli.options import force_option, json_option
 @json_option
 def command(
     inputs: tuple[str, ...],
-    output: str,
+    output: str | None,
     hlo: tuple[str, ...],
     module: str,
     stat: str,
@@ -55,12 +55,14 @@ def command(
     from pgle.files import as_path
     from pgle.report import convert as report
     from pgle.report.progress import progress
-    from pgle.run.convert import ConvertRequest, convert
+    from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
+    paths = tuple(map(as_path, inputs))
+    dumps = tuple(map(as_path, hlo))
     request = ConvertRequest(
-        inputs=tuple(map(as_path, inputs)),
-        out=as_path(output),
-        hlo=tuple(map(as_path, hlo)),
+        inputs=paths,
+        out=as_path(output) if output else default_output(paths),
+        hlo=dumps or default_hlo(paths),
         module=module,
         options=AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat), all_executions),
         fingerprint_names=fingerprint_names,

@@ -16,7 +16,7 @@ from pgle.costs.sidecar import sidecar
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress
-from pgle.run.inputs import read_traces
+from pgle.run.inputs import is_run_dir, read_traces
 from pgle.trace.table import Trace, Unresolved
 from pgle.xla.hlo_reader import module_from_bytes, read_modules
 from pgle.xla.module import Module
@@ -78,6 +78,23 @@ class Conversion:
     unresolved: tuple[Unresolved, ...]
     other_modules: Mapping[str, float]
     warnings: tuple[str, ...]
+
+
+def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
+    """Where a profile goes when the user does not say: into the run directory that is converted.
+
+    Raises:
+        UserError: the input is no run directory.
+    """
+    if len(inputs) == 1 and is_run_dir(inputs[0]):
+        return inputs[0] / "profile.pbtxt"
+    raise UserError("where to write the profile is not given", remedy="say -o profile.pbtxt")
+
+
+def default_hlo(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
+    """The HLO dumps of the run directories among the inputs."""
+    dumps = [path / "profile" / "hlo" for path in inputs if is_run_dir(path)]
+    return tuple(path for path in dumps if path.is_dir())
 
 
 def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Conversion:

@@ -10,6 +10,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.report.progress import Progress
+from pgle.run.stage import trace_files
 from pgle.trace.combine import combine
 from pgle.trace.table import Trace
 
@@ -42,11 +43,14 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
         return combine(list(pool.map(read, tasks)))
 
 
+def is_run_dir(path: AnyPath) -> bool:
+    """Whether a path is a run directory of `pgle profile`."""
+    return isinstance(path, Path) and (path / "manifest.json").is_file()
+
+
 def _expand(path: AnyPath) -> list[AnyPath]:
     """The trace files that a path stands for: itself, or those of a run directory."""
-    if isinstance(path, Path) and path.is_dir() and (path / "manifest.json").is_file():
-        from pgle.run.manifest import trace_files
-
+    if isinstance(path, Path) and is_run_dir(path):
         found = trace_files(path)
         if not found:
             raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")

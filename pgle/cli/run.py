@@ -1,0 +1,50 @@
+"""`pgle run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgle.cli.options import json_option
+from pgle.cli.stage_options import stage_options
+
+
+@click.command()
+@stage_options
+@click.option("--mode", default="sync", show_default=True, type=click.Choice(["sync", "async", "sync-legacy"]),
+              help="Flags of the profile run; see 'pgle profile --help'.")  # fmt: skip
+@click.option("--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N", help="What is traced.")
+@click.option("--min-time-coverage", default=0.95, show_default=True, type=click.FloatRange(0, 1))
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    words: tuple[str, ...],
+    run_dir: Path,
+    min_time_coverage: float,
+    as_json: bool,
+    force: bool,
+    flags: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """All stages on a program: profile, convert, verify, baseline, perf, compare.
+
+    After a failure or a change the same command goes on where it must: a stage is skipped while its inputs are
+    unchanged. Exit code 1 where the profile covers too little, was not used, or made the step slower.
+
+    \b
+    pgle run -- python train.py --config x
+    pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
+    """
+    from pgle.report import pipeline as report
+    from pgle.run.pipeline import PipelineRequest, run_pipeline
+    from pgle.run.stage import StageRequest
+
+    options["quiet_s"] = options.pop("quiet_for")
+    stage = StageRequest("profile", words, run_dir, flags=flags, **options)
+    result = run_pipeline(PipelineRequest(stage, min_time_coverage, force), report.announce)
+    (report.show_json if as_json else report.show_text)(result)
+    ctx.exit(0 if result.good else 1)

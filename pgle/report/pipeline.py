@@ -1,0 +1,50 @@
+"""What `pgle run` came to, stage by stage."""
+
+from __future__ import annotations
+
+import sys
+
+from pgle.report import convert as convert_report
+from pgle.report import json, stage
+from pgle.report.text import console, warn
+from pgle.run.pipeline import Pipeline
+
+
+def announce(line: str) -> None:
+    """Say on stderr which stage begins."""
+    print(f"pgle: {line}", file=sys.stderr, flush=True)
+
+
+def show_text(result: Pipeline) -> None:
+    """The stages that were run, then coverage, use and the comparison."""
+    for item in result.stages:
+        stage.show_text(item, next_step=False)
+        if item.request.stage == "profile" and result.conversion is not None:
+            convert_report.show_text(result.conversion)
+    out = console()
+    for line in summary(result):
+        out.print(line, style="bold")
+    warn(result.warnings)
+
+
+def summary(result: Pipeline) -> tuple[str, ...]:
+    """One line for each check."""
+    return (
+        f"coverage: {'good' if result.covered else 'too small, see pgle verify'}",
+        f"profile: {'used by XLA for the main module' if result.used else 'NOT used, see pgle confirm'}",
+    )
+
+
+def show_json(result: Pipeline) -> None:
+    """``pgle.run/1``."""
+    json.show(
+        "pgle.run/1",
+        {
+            "covered": result.covered,
+            "used": result.used,
+            "skipped": result.skipped,
+            "ran": [item.request.stage for item in result.stages],
+            "warnings": result.warnings,
+        },
+    )
+    warn(result.warnings)

@@ -1,0 +1,59 @@
+"""What a profile, baseline or perf stage did."""
+
+from __future__ import annotations
+
+import statistics
+
+from pgle.report import json
+from pgle.report.text import console, duration, warn
+from pgle.run.stage import StageResult
+from pgle.run.stage import trace_files as traces
+
+NEXT = {
+    "profile": "next: pgle convert {run}",
+    "baseline": "next: pgle perf --run-dir {run} -- COMMAND",
+    "perf": "next: pgle compare {run}/baseline {run}/perf",
+}
+
+
+def show_text(result: StageResult, *, next_step: bool = True) -> None:
+    """A few lines on stdout, warnings on stderr."""
+    out = console()
+    request = result.request
+    label = " on the simulated GPU" if result.simulated else ""
+    out.print(f"{request.stage}{label}: {result.facts.get('module', '')} in {request.files.folder}", style="bold")
+    if result.step_times_s:
+        middle = duration(statistics.median(result.step_times_s) * 1e6)
+        out.print(f"{len(result.step_times_s)} steps, median {middle}{' (simulated)' if result.simulated else ''}")
+    if request.stage == "profile":
+        for path in traces(request.run_dir):
+            out.print(f"trace {path}")
+    if result.verdict is not None:
+        out.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
+        if result.verdict.proof:
+            out.print(f"  {result.verdict.proof}", style="dim")
+        if result.verdict.remedy:
+            out.print(f"  {result.verdict.remedy}")
+    if next_step:
+        out.print(NEXT[request.stage].format(run=request.run_dir), style="dim")
+    warn(result.warnings)
+
+
+def show_json(result: StageResult) -> None:
+    """``pgle.profile/1``, ``pgle.baseline/1`` or ``pgle.perf/1``."""
+    request = result.request
+    json.show(
+        f"pgle.{request.stage}/1",
+        {
+            "run_dir": request.run_dir,
+            "simulated": result.simulated,
+            "exit_code": result.exit_code,
+            "verdict": result.verdict,
+            "steps": len(result.step_times_s),
+            "median_step_s": statistics.median(result.step_times_s) if result.step_times_s else None,
+            "traces": traces(request.run_dir) if request.stage == "profile" else (),
+            "facts": result.facts,
+            "warnings": result.warnings,
+        },
+    )
+    warn(result.warnings)

@@ -1,0 +1,71 @@
+"""The stages of an experiment, each by the means that this machine has."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from pgle.costs.profile_io import read_profile, sidecar_path
+from pgle.errors import UserError
+from pgle.files import AnyPath, sha256, write_files
+from pgle.run.simulated_stage import run_simulated
+from pgle.run.stage import Capture, StageRequest, StageResult
+
+GPU_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def run_stage(request: StageRequest, *, force: bool = False) -> StageResult:
+    """Run a profile, baseline or perf stage: on the GPUs of this machine, or simulated.
+
+    Raises:
+        UserError: the request cannot be met; nothing was run.
+        WorkloadError: the user's program failed.
+    """
+    request = replace(request, capture=choose_capture(request.capture))
+    if request.profile is not None:
+        request = replace(request, profile=content_addressed(request.profile, request.run_dir))
+    if request.capture == "simulated":
+        return run_simulated(request, force=force)
+    from pgle.run.real_stage import run_real
+
+    return run_real(request, force=force)
+
+
+def choose_capture(capture: Capture) -> Capture:
+    """What ``auto`` means here: the JAX profiler where there is an NVIDIA GPU, else simulated."""
+    if capture != "auto":
+        return capture
+    return "jax" if GPU_DRIVER.exists() and shutil.which("nvidia-smi") else "simulated"
+
+
+def content_addressed(profile: Path, run_dir: Path) -> Path:
+    """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path, not on the content.
+
+    Raises:
+        UserError: XLA would not use the profile.
+    """
+    read_profile(profile)
+    if profile.is_dir():
+        return profile.resolve()
+    data = profile.read_bytes()
+    named = run_dir / "profiles" / f"profile-{sha256(data)[:12]}{profile.suffix}"
+    if not named.exists():
+        beside = sidecar_path(profile)
+        files: dict[AnyPath, bytes | str] = {named: data}
+        if beside.exists():
+            files[sidecar_path(named)] = beside.read_bytes()
+        write_files(files)
+    return named.resolve()
+
+
+def profile_of(run_dir: Path) -> Path:
+    """The profile that `pgle convert RUN_DIR` wrote.
+
+    Raises:
+        UserError: there is none yet.
+    """
+    for name in ("profile.pbtxt", "profile.pb"):
+        if (run_dir / name).is_file():
+            return run_dir / name
+    raise UserError("no profile there yet", where=run_dir, remedy=f"run 'pgle convert {run_dir}' or pass --profile")
