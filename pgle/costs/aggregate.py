@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from pgle.costs.estimate_launch import Launch, measure_launch
 from pgle.costs.loop_costs import loop_costs
 from pgle.costs.naming import Filed, NamingPlan, plan_names
 from pgle.costs.options import AggregateOptions
-from pgle.costs.profile import Cost, CostKind
+from pgle.costs.profile import Cost, CostKind, Origin
 from pgle.costs.programs import Program
 from pgle.costs.samples import Samples, collect_samples, heads
 from pgle.costs.statistic import percentile_of_sorted, sorted_groups
@@ -118,6 +118,8 @@ def _program_costs(
     collectives = _collective_costs(reduced, plan.filed, options)
     whiles = loop_costs(trace, program, kept, options.stat)
     costs = tuple(sorted([*compute, *collectives, *whiles], key=lambda cost: cost.name))
+    if trace.simulated:
+        costs = tuple(replace(cost, origin=Origin.SIMULATED) for cost in costs)
     return ProgramCosts(
         program=program,
         costs=costs,

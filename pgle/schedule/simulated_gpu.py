@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.schedule.timeline import Stream, Timeline
-from pgle.trace.table import Device, Kind, ModuleKey, Source, Trace
+from pgle.trace.table import SIMULATED, Device, Kind, ModuleKey, Source, Trace
 from pgle.xla.module import Module
 
 Floats = npt.NDArray[np.float64]
@@ -198,4 +198,5 @@ def _trace(
         instructions=step.names,
         devices=tuple(Device("simulated:1", rank, rank) for rank in range(ranks)),
         sources=(Source("simulated", "simulated"),),
+        warnings=(SIMULATED,),
     )

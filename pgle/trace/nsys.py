@@ -23,7 +23,7 @@ from pgle.trace.nsys_match import ACTIVITIES, API, Activities, read_activities
 from pgle.trace.nsys_ranges import NO_API_ROW, REASONS, Launches
 from pgle.trace.nsys_sqlite import SqliteTables
 from pgle.trace.nsys_tables import Tables
-from pgle.trace.table import Source, Trace, Unresolved
+from pgle.trace.table import SIMULATED, Source, Trace, Unresolved
 
 NEEDED = {
     "StringIds": ("id", "value"),
@@ -124,7 +124,8 @@ def _trace(tables: Tables, launches: Launches, found: Activities, graphs: Graphs
         start_ns=start, duration_ns=duration, kind=kind, device=device, stream=stream, module=module,
         instruction=instruction, execution=execution, instance=instance, modules=launches.modules,
         instructions=graphs.instructions, devices=tuple(names[number] for number in by_name), unresolved=unresolved,
-        sources=(_source(tables),), xla_flags=_xla_flags(tables), warnings=_warnings(tables, found, graphs, unresolved),
+        sources=(_source(tables),), xla_flags=_xla_flags(tables),
+        warnings=(*_simulated(tables), *_warnings(tables, found, graphs, unresolved)),
     )  # fmt: skip
 
 
@@ -230,6 +231,11 @@ def _meta(tables: Tables) -> dict[str, str]:
 
 def _source(tables: Tables) -> Source:
     return Source(str(tables.path), tables.format, _meta(tables).get("EXPORT_PRODUCT_VERSION", ""))
+
+
+def _simulated(tables: Tables) -> tuple[str, ...]:
+    """The warning of a simulated trace: its writer names the simulation as the product."""
+    return (SIMULATED,) if SIMULATED in _meta(tables).get("EXPORT_PRODUCT_NAME", "") else ()
 
 
 def _xla_flags(tables: Tables) -> str:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pgle.errors import UserError
 from pgle.files import check_absent
 from pgle.trace.nsys_schema import SCHEMA_VERSION, create
-from pgle.trace.table import Device, Kind, ModuleKey, Trace
+from pgle.trace.table import SIMULATED, Device, Kind, ModuleKey, Trace
 
 LAUNCH_NS = 1000
 """CPU time per launch."""
@@ -66,7 +66,7 @@ class _Threads:
     tid: Ints
 
 
-def write_nsys_sqlite(trace: Trace, path: Path, *, force: bool = False, product: str = "pgle") -> None:
+def write_nsys_sqlite(trace: Trace, path: Path, *, force: bool = False, product: str = "") -> None:
     """Write a trace as nsys's SQLite export, schema 3.7.2.
 
     Reading it back gives the trace, with executions and launches numbered anew and without what was not resolved.
@@ -75,7 +75,7 @@ def write_nsys_sqlite(trace: Trace, path: Path, *, force: bool = False, product:
         trace: GPU activities of one machine.
         path: the file; it appears whole or not at all.
         force: overwrite what exists.
-        product: what the export's meta data name as its maker; say there that a trace is simulated.
+        product: what the export's meta data name as its maker; by default pgle, and whether the trace is simulated.
 
     Raises:
         UserError: the file exists or cannot be written.
@@ -93,7 +93,7 @@ def write_nsys_sqlite(trace: Trace, path: Path, *, force: bool = False, product:
             database.execute("PRAGMA journal_mode = OFF")
             database.execute("PRAGMA synchronous = OFF")
             database.execute("BEGIN")
-            _write(database, trace, threads, product)
+            _write(database, trace, threads, product or (SIMULATED if trace.simulated else "pgle"))
             database.execute("COMMIT")
         temporary.replace(path)
     except (OSError, sqlite3.OperationalError) as error:

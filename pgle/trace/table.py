@@ -13,6 +13,9 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+SIMULATED = "simulated by pgle, no GPU ran this"
+"""The warning that a simulated trace carries, in its files too."""
+
 
 class Kind(IntEnum):
     """What a GPU activity is."""
@@ -117,6 +120,11 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether (part of) the trace comes from the simulated GPU."""
+        return any(SIMULATED in line for line in self.warnings)
 
     @property
     def end_ns(self) -> npt.NDArray[np.int64]:

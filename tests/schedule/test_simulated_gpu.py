@@ -1,0 +1,125 @@
+"""What the simulated GPU records is what a profiler would have: the costs come back through every reader."""
+
+import numpy as np
+import pytest
+
+from pgle.costs.aggregate import aggregate
+from pgle.costs.profile import Cost, Origin
+from pgle.costs.programs import find_programs
+from pgle.schedule.simulate import simulate
+from pgle.schedule.simulated_gpu import Noise, record
+from pgle.trace.nsys import read_nsys
+from pgle.trace.nsys_writer import write_nsys_sqlite
+from pgle.trace.windows import find_executions
+from pgle.trace.xplane import read_xplane
+from pgle.trace.xplane_writer import write_xplane
+from pgle.xla.module import Computation, Instruction, Module, Shape
+
+TRUTH = {"dot": 400.0, "all-gather-start": 300.0, "loop_fusion": 50.0, "body": 20.0}
+QUIET = Noise(kernel=0.0, outliers=0.0, warm_up=(), skew_us=0.0, first_wait_us=0.0)
+
+
+def instruction(name, opcode, *operands, computation="main", **fields):
+    return Instruction(name, opcode, Shape("f32", (8,)), computation, operands, **fields)
+
+
+@pytest.fixture
+def module():
+    body = Computation("loop", (instruction("body", "fusion", computation="loop"),), "body")
+    entry = (
+        instruction("x", "parameter"),
+        instruction("all-gather-start", "all-gather-start", "x"),
+        instruction("dot", "custom-call", "x"),
+        instruction("all-gather-done", "all-gather-done", "all-gather-start"),
+        instruction("loop_fusion", "fusion", "all-gather-done", "dot"),
+        instruction("while", "while", "loop_fusion", called=("loop",), backend_config='{"known_trip_count":{"n":"3"}}'),
+    )
+    computations = {"main": Computation("main", entry, "while"), "loop": body}
+    return Module("jit_step", 7, "f" * 32, "main", computations, is_scheduled=True)
+
+
+@pytest.fixture
+def timeline(module):
+    return simulate(module, {name: Cost(name, cost) for name, cost in TRUTH.items()}, expand_loops=True)
+
+
+def costs(trace, module):
+    (result,) = aggregate(trace, find_programs(trace, [module]))
+    return {cost.name: cost for cost in result.costs}
+
+
+def test_without_noise_the_costs_come_back(module, timeline):
+    found = costs(record(module, timeline, ranks=2, noise=QUIET), module)
+    assert {name: found[name].cost_us for name in TRUTH} == pytest.approx(TRUTH, rel=1e-4)
+
+
+def test_costs_survive_noise_warm_up_and_late_ranks(module, timeline):
+    found = costs(record(module, timeline, ranks=4, executions=10), module)
+    assert {name: found[name].cost_us for name in TRUTH} == pytest.approx(TRUTH, rel=0.03)
+
+
+def test_simulated_costs_are_labelled(module, timeline):
+    found = costs(record(module, timeline, ranks=2), module)
+    assert {cost.origin for cost in found.values()} == {Origin.SIMULATED}
+
+
+def test_collectives_of_early_ranks_wait(module, timeline):
+    trace = record(module, timeline, ranks=2, noise=Noise(skew_us=500.0), executions=6)
+    gathers = trace.instruction == trace.instructions.index("all-gather-start")
+    by_rank = [trace.duration_ns[gathers & (trace.device == rank)] / 1e3 for rank in range(2)]
+    assert np.maximum(*by_rank).max() > 350
+    assert np.minimum(*by_rank) == pytest.approx(np.full(6, 300.0), rel=0.2)
+
+
+def test_executions_do_not_overlap_on_a_device(module, timeline):
+    trace = record(module, timeline, ranks=3, executions=5)
+    found = find_executions(trace, np.zeros(len(trace.instructions), bool))
+    for device in range(3):
+        here = found.device == device
+        assert (found.start_ns[here][1:] > found.end_ns[here][:-1]).all()
+
+
+def test_activities_of_one_stream_do_not_overlap(module, timeline):
+    trace = record(module, timeline, ranks=3, executions=5)
+    for device in range(3):
+        for stream in np.unique(trace.stream):
+            rows = (trace.device == device) & (trace.stream == stream)
+            assert (trace.start_ns[rows][1:] >= trace.end_ns[rows][:-1] - 1).all()
+
+
+def test_the_same_seed_gives_the_same_trace(module, timeline):
+    one, two = (record(module, timeline, ranks=2, seed=3) for _ in range(2))
+    assert (one.start_ns == two.start_ns).all()
+    assert (one.duration_ns == two.duration_ns).all()
+    assert (record(module, timeline, ranks=2, seed=4).duration_ns != one.duration_ns).any()
+
+
+def test_an_nsys_export_of_it_reads_back_with_its_label(module, timeline, tmp_path):
+    trace = record(module, timeline, ranks=2)
+    write_nsys_sqlite(trace, tmp_path / "simulated.sqlite")
+    back = read_nsys(tmp_path / "simulated.sqlite")
+    assert back.simulated
+    assert {n: c.cost_us for n, c in costs(back, module).items()} == {
+        n: c.cost_us for n, c in costs(trace, module).items()
+    }
+
+
+def test_an_xplane_of_it_reads_back_with_its_label(module, timeline, tmp_path):
+    trace = record(module, timeline, ranks=2)
+    (tmp_path / "host.xplane.pb").write_bytes(write_xplane(trace))
+    back = read_xplane([tmp_path / "host.xplane.pb"])
+    assert back.simulated
+    assert {n: c.cost_us for n, c in costs(back, module).items()} == {
+        n: c.cost_us for n, c in costs(trace, module).items()
+    }
+
+
+def test_jaxlibs_own_converter_returns_the_same_costs(module, timeline, tmp_path):
+    from jax.experimental.profiler import get_profiled_instructions_proto
+
+    from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
+
+    trace = record(module, timeline, ranks=2, noise=QUIET)
+    (tmp_path / "host.xplane.pb").write_bytes(write_xplane(trace))
+    theirs = ProfiledInstructionsProto.FromString(get_profiled_instructions_proto(str(tmp_path)))
+    assert {cost.name: cost.cost_us for cost in theirs.costs} == pytest.approx(TRUTH, rel=1e-4)
