@@ -7,10 +7,10 @@ and shape, a name that now belongs to another instruction is a mismatch and no c
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pgle.costs.coverage_hints import hints_of, warnings_of
 from pgle.costs.effective import Finding, effective_costs, profile_findings
 from pgle.costs.gap_weights import Basis, hardware_of, weigh_gaps
 from pgle.costs.gaps import Gap, NearNames, Unused, find_unused
@@ -23,9 +23,6 @@ from pgle.xla.schedule_dump import LhsSchedule
 
 GAPS_WITH_NEAR_NAMES = 200
 """Gaps, heaviest first, for which similar names are looked for; nobody reads more."""
-
-MOSTLY_UNKNOWN = 0.5
-"""Below this count coverage the likeliest cause is a profile of another program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class ModuleCoverage:
         source: the dump it was read from.
         is_main: the module that the verdict is about.
         against: ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from.
-        count: instructions with a cost, of those that want one.
+        count: instructions with a cost, of those that want one (copies only where they have one).
         time: µs per execution of the module; see `time_basis` for what gaps weigh.
         collectives: collectives with a cost.
         time_basis: instructions by what their weight stands on.
@@ -147,7 +144,7 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
         for item, wanted in zip(marked, wants, strict=True)
     ]
     done.sort(key=lambda item: (not item.is_main, -item.time.total))
-    return Coverage(tuple(done), unused, profile_findings(profile), (*profile.warnings, *_warnings(done, schedules)))
+    return Coverage(tuple(done), unused, profile_findings(profile), (*profile.warnings, *warnings_of(done, schedules)))
 
 
 def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> str:
@@ -167,6 +164,8 @@ def _cover_one(profile: Profile, module: Module, wanted: WantedCosts) -> ModuleC
     mismatches: list[Mismatch] = []
     for item in wanted.items.values():
         cost = next((costs[name] for name in item.accepted if name in costs), None)
+        if cost is None and item.opcode == "copy":
+            continue  # copies move and change their names after LHS; XLA's checker never misses one either
         if cost is None:
             gaps.append(item)
         elif _differs(cost, item):
@@ -189,7 +188,7 @@ def _cover_one(profile: Profile, module: Module, wanted: WantedCosts) -> ModuleC
         source=module.source,
         is_main=False,
         against=_against(wanted),
-        count=Share(len(covered), len(wanted.items)),
+        count=Share(len(covered), len(covered) + len(gaps)),
         time=Share(covered_us, covered_us + missing_us),
         collectives=Share(
             sum(item.kind == CostKind.COLLECTIVE for item, _ in covered),
@@ -258,45 +257,4 @@ def _with_hints(item: ModuleCoverage, wanted: WantedCosts, near: NearNames) -> M
         by_lhs_name.setdefault(name, []).append(run_time)
     gaps = [near.hint(gap, by_lhs_name.get(gap.name, ())) for gap in item.gaps[:GAPS_WITH_NEAR_NAMES]]
     full = replace(item, gaps=(*gaps, *item.gaps[GAPS_WITH_NEAR_NAMES:]))
-    return replace(full, hints=tuple(_hints(full, wanted)))
-
-
-def _hints(item: ModuleCoverage, wanted: WantedCosts) -> list[str]:
-    hints = []
-    if item.other_names and not item.own_names and not item.bare_names:
-        hints.append(f"every name is for another fingerprint; this module is {item.fingerprint or 'without one'}")
-    lost = [gap for gap in item.gaps if gap.kind == CostKind.COLLECTIVE]
-    if any(re.match("its run-time name", gap.hint) for gap in lost):
-        hints.append("the profile has run-time names of collectives: 'pgle convert TRACE --hlo DUMP' translates them")
-    if wanted.unsure:
-        hints.append(
-            f"{len(wanted.unsure)} collectives were renamed after scheduling and the dump does not say from what: "
-            "give --schedule, or profile with LHS on ('pgle profile --mode sync')"
-        )
-    if item.mismatches:
-        hints.append("mismatched names come from another program or XLA: profile this one again with 'pgle profile'")
-    if (item.count.value or 0.0) < MOSTLY_UNKNOWN:
-        hints.append(
-            "most names are unknown to the profile: is it of this program, XLA and flags? 'pgle profile' again"
-        )
-    if item.gaps:
-        hints.append("fill gaps from same-shape instructions and estimates with 'pgle complete'")
-    return hints
-
-
-def _warnings(modules: Sequence[ModuleCoverage], schedules: Mapping[str, LhsSchedule]) -> list[str]:
-    warnings = []
-    main = modules[0]
-    if main.unchecked:
-        warnings.append(
-            f"the profile says neither opcode nor shape of {main.unchecked} of its names: they may match by accident"
-        )
-    if main.own_names + main.bare_names == 0 and main.other_names:
-        warnings.append(f"XLA takes nothing of it for {main.module}: every name carries another fingerprint")
-    schedule = schedules.get(main.module)
-    if schedule and schedule.module.fingerprint != main.fingerprint and schedule.module.fingerprint:
-        warnings.append(
-            f"the schedule dump is of fingerprint {schedule.module.fingerprint[:12]}…, the HLO of "
-            f"{main.fingerprint[:12]}…: names are held against the schedule dump"
-        )
-    return warnings
+    return replace(full, hints=tuple(hints_of(full, wanted)))

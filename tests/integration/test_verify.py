@@ -1,0 +1,104 @@
+"""`pgle verify` as a user types it."""
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+
+TESTDATA = Path(__file__).parents[2] / "testdata"
+DUMP = TESTDATA / "pax_fsdp4/proc0/dump"
+MAXTEXT = TESTDATA / "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt"
+TWELVE = TESTDATA / "hlo/jax-0.12.0.1"
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The costs of the real step, from its trace."""
+    out = tmp_path_factory.mktemp("verify") / "step.pbtxt"
+    trace = TESTDATA / "pax_fsdp4/proc0.sqlite"
+    assert run(["convert", str(trace), "--hlo", str(DUMP), "-o", str(out)]) == 0
+    return out
+
+
+def test_a_profile_of_the_same_program_passes(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(profile), "--hlo", str(DUMP), "--min-time-coverage", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "ok: time coverage of pjit__wrapped_step_fn is 100.0%" in text
+    assert max(map(len, text.splitlines())) <= 100 + len(str(profile))
+
+
+def test_json_has_the_promised_keys(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(profile), "--hlo", str(DUMP), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["ok"], found["unused"]) == ("pgle.verify/1", True, [])
+    main = found["modules"][0]
+    assert main["name"] == "pjit__wrapped_step_fn"
+    assert main["fingerprint"] == "25fa0b3e673a92036f22550cd7bcb068"
+    assert main["coverage"] == {"count": 1, "time": 1, "collectives": 1}
+    assert (main["missing"], main["hints"]) == ([], [])
+
+
+def test_a_profile_of_another_program_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(MAXTEXT), "--hlo", str(DUMP)]) == 1
+    output = capsys.readouterr()
+    assert "FAILED" in output.out
+    assert "by accident" in output.err
+    assert "pgle profile" in output.out
+
+
+def test_the_bound_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(MAXTEXT), "--hlo", str(DUMP), "--min-time-coverage", "0.1"]) == 0
+
+
+def test_one_module_can_be_chosen(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(profile), "--hlo", str(DUMP), "--module", "_psum", "--json"]) == 1
+    names = {module["name"] for module in json.loads(capsys.readouterr().out)["modules"]}
+    assert names == {"jit__psum"}
+
+
+def test_schedule_dumps_beside_the_hlo_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["no-such-name", "gemm_fusion_dot.9", "all-gather-start"]
+    (tmp_path / "few.pbtxt").write_text("".join(f'costs {{ name: "{name}" cost_us: 7 }}\n' for name in names))
+    assert run(["verify", str(tmp_path / "few.pbtxt"), "--hlo", str(TWELVE / "async"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["modules"][0]["names_from"] == "schedule dump"
+    assert found["modules"][0]["xla_log"] == {"found": 2, "missing": 56}
+    assert found["unused"] == ["no-such-name"]
+
+
+def test_a_schedule_dump_alone_will_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    packed = TWELVE / "async/jit_step.schedule.txt.xz"
+    (tmp_path / "jit_step.schedule.txt").write_bytes(lzma.decompress(packed.read_bytes()))
+    (tmp_path / "few.pbtxt").write_text('costs { name: "all-gather-start" cost_us: 7 }\n')
+    for where in (
+        ["--schedule", str(tmp_path)],
+        ["--hlo", str(tmp_path / "jit_step.schedule.txt")],
+        ["--hlo", str(tmp_path)],
+    ):
+        assert run(["verify", str(tmp_path / "few.pbtxt"), *where, "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["modules"][0]["xla_log"] == {"found": 1, "missing": 57}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([str(MAXTEXT)], "give --hlo DUMP"),
+        (["nowhere.pbtxt", "--hlo", str(DUMP)], "no such file"),
+        ([str(MAXTEXT), "--hlo", "nowhere"], "no such file"),
+        ([str(MAXTEXT), "--hlo", str(MAXTEXT)], "not an HLO protocol buffer"),
+        ([str(MAXTEXT), "--hlo", str(MAXTEXT.parent)], "no HLO dump"),
+        ([str(MAXTEXT), "--hlo", str(DUMP), "--module", "nope"], "no module of the dump matches"),
+        ([str(MAXTEXT), "--hlo", str(DUMP), "--module", "("], "invalid regular expression"),
+        ([str(MAXTEXT), "--hlo", str(DUMP), "--schedule", str(DUMP)], "no schedule dump"),
+        ([str(MAXTEXT), "--hlo", str(DUMP), "--min-time-coverage", "95"], "not in the range"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", *arguments]) == 2
+    output = capsys.readouterr()
+    assert message in output.err
+    assert len(output.err.splitlines()) == 1
+    assert output.out == ""
