@@ -15,6 +15,7 @@ from enum import StrEnum
 from pgle.costs.profile import Cost, CostKind, Profile
 
 _REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
+_NEVER_IN_NAMES = re.compile(r"^%|\s")
 _DONE = re.compile(r".+-done(\.\d+)*")
 _START = re.compile(r"(.+)-start((?:\.\d+)*)")
 
@@ -29,8 +30,9 @@ def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cos
         profile: as read.
         fingerprint: of the module; empty: only names without prefix.
     """
-    averages, groups = _grouped(profile, fingerprint)
-    return {name: _merged(name, costs, averages) for name, costs in groups.items()}
+    kept = [cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)]
+    averages = _averages(kept)
+    return {name: _merged(name, costs, averages) for name, costs in _grouped(kept, averages).items()}
 
 
 def effective_entries(profile: Profile) -> tuple[Cost, ...]:
@@ -38,27 +40,35 @@ def effective_entries(profile: Profile) -> tuple[Cost, ...]:
 
     Entries of one fingerprint are merged among themselves; a module takes those of its own before bare ones.
     """
-    entries: list[Cost] = []
-    for fingerprint in sorted({cost.fingerprint for cost in profile.costs}):
-        own = Profile(tuple(cost for cost in profile.costs if cost.fingerprint == fingerprint))
-        entries += effective_costs(own, fingerprint).values()
-    return tuple(entries)
+    by_module = _by_module(profile.costs)
+    tables = [effective_costs(Profile(tuple(by_module[key])), key) for key in sorted(by_module)]
+    return tuple(cost for table in tables for cost in table.values())
 
 
-def _grouped(profile: Profile, fingerprint: str) -> tuple[bool, Mapping[str, Sequence[Cost]]]:
-    """Whether XLA averages, and the costs that count for a module by the name that XLA gives them."""
-    kept = [cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)]
-    averages = any(".remat" in cost.name for cost in kept)
+def _by_module(costs: Iterable[Cost]) -> dict[str, list[Cost]]:
+    """The costs that XLA keeps for some module, by fingerprint."""
+    by_module: dict[str, list[Cost]] = {}
+    for cost in costs:
+        if "::" not in cost.name:
+            by_module.setdefault(cost.fingerprint, []).append(cost)
+    return by_module
+
+
+def _averages(costs: Iterable[Cost]) -> bool:
+    return any(".remat" in cost.name for cost in costs)
+
+
+def _grouped(costs: Iterable[Cost], averages: bool) -> dict[str, list[Cost]]:
+    """Costs by the name that XLA gives them."""
     groups: dict[str, list[Cost]] = {}
-    for cost in kept:
-        name = _REMAT_SUFFIX.sub("", cost.name) if averages else cost.name
-        groups.setdefault(name, []).append(cost)
-    return averages, groups
+    for cost in costs:
+        groups.setdefault(_REMAT_SUFFIX.sub("", cost.name) if averages else cost.name, []).append(cost)
+    return groups
 
 
 def _merged(name: str, costs: Sequence[Cost], averages: bool) -> Cost:
     if len(costs) == 1 or not averages:
-        return replace(costs[-1], name=name)
+        return costs[-1] if costs[-1].name == name else replace(costs[-1], name=name)
     return replace(
         costs[-1],
         name=name,
@@ -104,37 +114,47 @@ class Finding:
 
 def profile_findings(profile: Profile) -> tuple[Finding, ...]:
     """What a user should know about a profile before giving it to XLA, in file order within each kind."""
-    modules = sorted({"", *(cost.fingerprint for cost in profile.costs)})
-    findings = [finding for fingerprint in modules for finding in _merges(profile, fingerprint)]
+    by_module = _by_module(profile.costs)
+    bare = by_module.pop("", [])
+    position = {id(cost): number for number, cost in enumerate(profile.costs)}
+    bare_groups = {averages: _grouped(bare, averages) for averages in (False, True)}
+    findings: list[Finding] = []
+    masked: list[Finding] = []
+    for fingerprint, own in [("", bare), *sorted(by_module.items())]:
+        averages = _averages(own) or _averages(bare)
+        groups = _grouped(own, averages)
+        if fingerprint:  # bare names count for the module too, in file order
+            for name, costs in groups.items():
+                shared = bare_groups[averages].get(name, [])
+                groups[name] = sorted([*shared, *costs], key=lambda cost: position[id(cost)])
+        findings += _merges(fingerprint, groups, averages)
+        masked += _masked(groups, bare_groups[averages], averages)
     for cost in profile.costs:
         findings += _value(cost)
     for cost in {cost.full_name: cost for cost in profile.costs}.values():
         findings += _name(cost)
-    return (*findings, *_masked(profile, modules))
+    return (*findings, *masked)
 
 
-def _merges(profile: Profile, fingerprint: str) -> Iterator[Finding]:
-    """Several costs that become one for a module; for no prefix: those that do so for every module."""
-    averages, groups = _grouped(profile, fingerprint)
+def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool) -> Iterator[Finding]:
+    """Several costs that become one for a module; for no fingerprint: those that do so for every module."""
     rule = "some name holds .remat, so XLA averages equal names" if averages else "XLA takes the last"
     for name, costs in groups.items():
-        merged = _merged(name, costs, averages)
-        if len(costs) == 1 or (fingerprint and not any(cost.fingerprint for cost in costs)):
+        if len(costs) == 1:
             continue
         spellings = dict.fromkeys(cost.name for cost in costs)
         same = len(spellings) == 1
         message = f"{len(costs)} costs; {rule}" if same else f"XLA averages {_some(spellings)}"
         values = tuple(cost.cost_us for cost in costs)
         spelled = f"{fingerprint}::{name}" if fingerprint else name
-        yield Finding(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, merged.cost_us)
-    if averages and (not fingerprint or any(cost.fingerprint and ".remat" in cost.name for cost in _flat(groups))):
-        count = sum(".remat" in cost.name for cost in _flat(groups))
+        effective_us = _merged(name, costs, averages).cost_us
+        yield Finding(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us)
+    count = sum(
+        ".remat" in cost.name and cost.fingerprint == fingerprint for costs in groups.values() for cost in costs
+    )
+    if count:
         what = f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and averages equal ones"
         yield Finding(Fault.REMAT, "", what)
-
-
-def _flat(groups: Mapping[str, Sequence[Cost]]) -> Iterable[Cost]:
-    return (cost for costs in groups.values() for cost in costs)
 
 
 def _value(cost: Cost) -> Iterator[Finding]:
@@ -157,7 +177,7 @@ def _name(cost: Cost) -> Iterator[Finding]:
         fault, what = Fault.NAME, "not FINGERPRINT::NAME; XLA drops it"
     elif not cost.name:
         fault, what = Fault.NAME, "has no name; matches nothing"
-    elif cost.name.startswith("%") or any(char.isspace() for char in cost.name):
+    elif _NEVER_IN_NAMES.search(cost.name):
         fault, what = Fault.NAME, "has % or a blank, which instruction names never have; matches nothing"
     elif _DONE.fullmatch(cost.name):
         fault, what = Fault.DONE, "cost of a -done; XLA looks up only its start"
@@ -172,22 +192,23 @@ def _name(cost: Cost) -> Iterator[Finding]:
     yield Finding(fault, cost.full_name, what, (cost.cost_us,), effective)
 
 
-def _masked(profile: Profile, fingerprints: Iterable[str]) -> Iterator[Finding]:
+def _masked(
+    groups: Mapping[str, Sequence[Cost]], bare: Mapping[str, Sequence[Cost]], averages: bool
+) -> Iterator[Finding]:
     """Costs under the name that an ``async-start`` wraps, beside one of the start itself: the start's counts."""
-    for fingerprint in fingerprints:
-        table = effective_costs(profile, fingerprint)
-        for start in table.values():
-            match = _START.fullmatch(start.name)
-            if match is None:
-                continue
-            sure = table.get(start.trace_name) if start.trace_name else None
-            wrapped = sure or table.get(match[1] + match[2])
-            if wrapped is None or (fingerprint and not (start.fingerprint or wrapped.fingerprint)):
-                continue
-            condition = "" if sure else "if it is what that starts, "
-            what = f"{start.name} has a cost too; {condition}XLA takes that of the start"
-            values = (wrapped.cost_us, start.cost_us)
-            yield Finding(Fault.MASKED, wrapped.full_name, what, values, start.cost_us)
+    for name, costs in groups.items():
+        match = _START.fullmatch(name)
+        if match is None:
+            continue
+        start = _merged(name, costs, averages)
+        surely, perhaps = start.trace_name, match[1] + match[2]
+        known = next((other for other in (surely, perhaps) if other in groups or other in bare), None)
+        if known is None or known == name:
+            continue
+        wrapped = _merged(known, groups.get(known) or bare[known], averages)
+        condition = "" if known == surely else "if it is what that starts, "
+        what = f"{name} has a cost too; {condition}XLA takes that of the start"
+        yield Finding(Fault.MASKED, wrapped.full_name, what, (wrapped.cost_us, start.cost_us), start.cost_us)
 
 
 def _some(names: Iterable[str], limit: int = 4) -> str:

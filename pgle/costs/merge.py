@@ -202,6 +202,8 @@ def _is_collective(seen: Sequence[_Seen]) -> bool:
 def _merge(seen: Sequence[_Seen], options: MergeOptions) -> tuple[Cost, Mapping[str, float] | None]:
     """One cost of several, and its occurrences where it stands on them."""
     chosen = next(found for trusted in _TRUST if (found := [item for item in seen if item.cost.origin in trusted]))
+    if len(chosen) == 1:
+        return chosen[0].cost, (chosen[0].occurrences if options.of == Of.RANKS else {}) or None
     costs = [item.cost for item in chosen]
     base = replace(
         costs[0],
@@ -212,15 +214,12 @@ def _merge(seen: Sequence[_Seen], options: MergeOptions) -> tuple[Cost, Mapping[
         trace_name=costs[0].trace_name if len({cost.trace_name for cost in costs}) == 1 else "",
     )
     collective = _is_collective(seen)
-    if collective and options.of == Of.RANKS and len(chosen) > 1:
+    if collective and options.of == Of.RANKS:
         table = least_over_ranks([item.occurrences for item in chosen])
         if table:
             return from_occurrences(base, table, options.collective_stat or parse_statistic("median")), table
     fallback = parse_statistic("min") if options.of == Of.RANKS else options.stat
     stat = (options.collective_stat or fallback) if collective else options.stat
-    if len(chosen) == 1:
-        alone = chosen[0].occurrences if options.of == Of.RANKS else {}
-        return base, alone or None
     return from_inputs(base, costs, stat), None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from pgle.xla.guess import guess_kind
 
@@ -31,6 +32,11 @@ class CostKind(StrEnum):
     COPY = "copy"
     LOOP = "loop"
     UNKNOWN = ""
+
+
+@lru_cache(maxsize=1 << 17)
+def _guessed(name: str) -> CostKind:
+    return CostKind(guess_kind(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class Cost:
     @property
     def likely_kind(self) -> CostKind:
         """The kind; where it is unknown, a guess by name."""
-        return self.kind if self.kind else CostKind(guess_kind(self.name))
+        return self.kind or _guessed(self.name)
 
 
 @dataclass(frozen=True)

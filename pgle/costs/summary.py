@@ -97,14 +97,15 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
 
 
 def _kinds(costs: Sequence[Cost], total_us: float) -> tuple[KindTotal, ...]:
+    by_kind: dict[CostKind, list[Cost]] = {}
+    for cost in costs:
+        by_kind.setdefault(cost.likely_kind, []).append(cost)
     totals = []
-    for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
-        of_kind = [cost for cost in costs if cost.likely_kind == kind]
-        if of_kind:
-            sum_us = math.fsum(_known(cost.cost_us) for cost in of_kind)
-            share = sum_us / total_us if total_us > 0 and kind != CostKind.LOOP else 0.0
-            guessed = sum(not cost.kind for cost in of_kind)
-            totals.append(KindTotal(kind, len(of_kind), guessed, sum_us, share))
+    for kind, of_kind in by_kind.items():
+        sum_us = math.fsum(_known(cost.cost_us) for cost in of_kind)
+        share = sum_us / total_us if total_us > 0 and kind != CostKind.LOOP else 0.0
+        guessed = sum(not cost.kind for cost in of_kind)
+        totals.append(KindTotal(kind, len(of_kind), guessed, sum_us, share))
     return tuple(sorted(totals, key=lambda item: (item.kind == CostKind.LOOP, -item.total_us)))
 
 
