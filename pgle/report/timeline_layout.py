@@ -226,11 +226,11 @@ class _Panel:
         if timeline.stream[row] != Stream.COMPUTE:
             lines.append(f"exposed {duration(max(exposed, 0.0))}" + (", synchronous" if timeline.sync[row] else ""))
         lines.append(f"{ORIGINS[int(timeline.origin[row])].value} cost, starts at {duration(timeline.start_us[row])}")
-        style = self._style(row) + (" sync" if timeline.sync[row] else "")
-        width = max(right - left, MIN_PIXELS)
-        self.bars.append(Bar(left, y, width, LANE, style, "\n".join(lines), _fit(name, width)))
-        if timeline.sync[row]:
-            self.bars.append(Bar(left, y, width, LANE, "sync"))
+        width, sync = max(right - left, MIN_PIXELS), bool(timeline.sync[row])
+        text = _fit(name, width)
+        self.bars.append(Bar(left, y, width, LANE, self._style(row), "\n".join(lines), "" if sync else text))
+        if sync:
+            self.bars.append(Bar(left, y, width, LANE, "sync", text=text))
 
     def _crowd(self, rows: list[int], y: float) -> None:
         """Activities too narrow to be seen one by one, as one bar."""

@@ -99,7 +99,7 @@ class _Device:
         self.last = -1  # its row
         self.lanes: dict[str, tuple[float, int]] = {}  # end and row of the last activity of each other queue
         self.lanes_of: dict[str, set[str]] = {}
-        self.ends: dict[str, tuple[float, int]] = {}  # end and row of each async op, by the name of its start
+        self.ends: dict[str, tuple[float, int]] = {}  # and of each async op that nothing has waited for yet
 
     def run(self, computation: str) -> None:
         for op in self.program.computations.get(computation, ()):
@@ -140,7 +140,7 @@ class _Device:
         self.lanes[op.lane] = self.ends[op.name] = (start + op.cost_us, row)
 
     def _done(self, op: Op) -> None:
-        end, row = self.ends.get(op.start, (self.free, self.last))
+        end, row = self.ends.pop(op.start, (self.free, self.last))
         if end > self.free:
             self.free, self.ready, self.last = end, end + self.launch.switch_us, row
 
@@ -172,8 +172,9 @@ class _Device:
             steady = before is not None and _close(state, before, period)
             before = (*state, period)
             if done < op.trips and (steady or done >= MAX_ITERATIONS):
-                times = min(op.trips - done, self._until_host_late(self.host - host, period)) + 1
-                if times > folded:
+                limits = (self._until_host_late(self.host - host, period), self._until_others_change(rows, clock))
+                times = min(op.trips - done, *limits) + 1
+                if times > folded and not self.expand:
                     folded_at, folded = clock, times
                 self._repeat(rows, loops, clock, host, times)
                 done += times - 1
@@ -185,6 +186,12 @@ class _Device:
         if host_us <= period + _STEADY_US:
             return sys.maxsize
         return max(int((self.free - self.host) / (host_us - period)), 0)
+
+    def _until_others_change(self, rows: int, clock: float) -> int:
+        """Iterations like the one since `clock` before something begins or ends that was issued before row `rows`."""
+        period, outside = self.free - clock, [(end, row) for end, row in self.ends.values() if row < rows]
+        times = [time for end, row in outside for time in (self.rows.start[row], end) if time > clock]
+        return max(int((min(times) - self.free) / period), 0) if times and period > 0 else sys.maxsize
 
     def _state(self, body: str) -> tuple[float, ...]:
         """How far the host and the queues that the body uses are ahead of the compute stream."""

@@ -138,6 +138,15 @@ def test_a_loop_that_waits_for_an_earlier_collective_is_simulated_until_it_is_st
     assert found.step_us == 21 + 9 * 5
 
 
+def test_what_ends_in_the_midst_of_a_loop_is_exposed_as_if_every_iteration_were_drawn() -> None:
+    body = (op("s", "all-gather-start"), op("x"), op("d", "all-gather-done", "s"))
+    of = module(op("c", "copy-start"), loop("w", "body", 32), op("e", "copy-done", "c"), body=body)
+    launch = Launch(1.0, 5.0, 0.0)
+    folded, expanded = (run(of, launch, expand=e, c=333, s=9, x=4).breakdown for e in (False, True))
+    assert folded.exposed_copy_us == pytest.approx(expanded.exposed_copy_us)
+    assert folded.idle_us == pytest.approx(expanded.idle_us)
+
+
 def test_a_loop_of_unknown_length_runs_once_and_says_so() -> None:
     found = run(module(op("w", "while", called=("body",)), body=(op("x"),)), x=5)
     assert found.step_us == 5

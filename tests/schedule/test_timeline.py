@@ -87,6 +87,8 @@ def test_folding_loops_changes_no_sum(case: tuple[Module, dict[str, Cost], Launc
     assert folded.count.sum() == expanded.count.sum()
     assert folded.duration_us.sum() == pytest.approx(expanded.duration_us.sum(), abs=1e-6)
     assert folded.breakdown.compute_us == pytest.approx(expanded.breakdown.compute_us, abs=1e-6)
+    assert folded.breakdown.idle_us == pytest.approx(expanded.breakdown.idle_us, abs=1e-6)
+    assert folded.breakdown.exposed_copy_us == pytest.approx(expanded.breakdown.exposed_copy_us, abs=1e-6)
 
 
 @given(schedules())
