@@ -1,0 +1,171 @@
+"""Speed and memory of converting nsys exports, against `nsys stats --report nvtx_kern_sum` on the same file.
+
+    python benchmarks/nsys_convert.py [--sizes 50000 1000000] [--ten-million] [--repeat 3] [--no-peer] [--keep DIR]
+
+Exports are generated with `pgle.trace.nsys_writer`: one module, 2,000 instructions, one kernel, one API row and one
+range per launch, and a range per execution. Each program runs in a child process of its own; wall time, processor time
+and largest resident set are what the kernel says of it (`wait4`). "in process" is `read_nsys` once the interpreter and
+numpy are loaded, which is what every further file of one command costs. The fastest of the repeats counts. Ratios are
+given for wall time and for processor time; on a busy machine trust the latter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pgle.trace.nsys_writer import write_nsys_sqlite
+from pgle.trace.table import Device, ModuleKey, Trace
+
+INSTRUCTIONS = 2000
+SIZES = (50_000, 1_000_000)
+TEN_MILLION = 10_000_000
+
+READ = """
+import sys, time
+from pathlib import Path
+from pgle.trace.nsys import read_nsys
+import adbc_driver_sqlite, adbc_driver_manager, nanoarrow
+start, busy = time.perf_counter(), time.process_time()
+trace = read_nsys(Path(sys.argv[1]))
+print(time.perf_counter() - start, time.process_time() - busy)
+assert len(trace) == int(sys.argv[2]), len(trace)
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one child process took."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+    output: str
+
+
+def generate(path: Path, kernels: int, devices: int) -> float:
+    """Write an export of so many kernels; returns the seconds it took."""
+    number = np.arange(kernels, dtype=np.int64)
+    per_device = -(-kernels // devices)
+    device, local = np.divmod(number, per_device)
+    duration = 2000 + number * 7919 % 3000
+    start = np.cumsum(duration + 500)
+    start -= start[device * per_device]
+    trace = Trace(
+        start_ns=start, duration_ns=duration, kind=np.zeros(kernels, np.uint8), device=device.astype(np.int32),
+        stream=np.full(kernels, 7, np.int32), module=np.zeros(kernels, np.int32),
+        instruction=(local % INSTRUCTIONS).astype(np.int32), execution=(local // INSTRUCTIONS).astype(np.int32),
+        instance=number.astype(np.int32), modules=(ModuleKey("jit_train_step", 7),),
+        instructions=tuple(f"loop_fusion.{at}" for at in range(INSTRUCTIONS)),
+        devices=tuple(Device("host:4242", at, at) for at in range(devices)),
+    )  # fmt: skip
+    begin = time.perf_counter()
+    write_nsys_sqlite(trace, path, product="pgle benchmark")
+    return time.perf_counter() - begin
+
+
+def run(command: list[str], repeat: int) -> Run:
+    """Run a command and keep the fastest of the repeats (its wall time; the largest peak of all)."""
+    best: Run | None = None
+    for _ in range(repeat):
+        with tempfile.TemporaryFile("w+") as output:
+            begin = time.perf_counter()
+            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(child.pid, 0)
+            wall = time.perf_counter() - begin
+            child.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            text = output.read()
+        if child.returncode:
+            raise SystemExit(f"{' '.join(command)}: exit code {child.returncode}\n{text[-2000:]}")
+        peak = usage.ru_maxrss / 1024
+        peak = peak if best is None else max(peak, best.peak_mib)
+        if best is None or wall < best.wall_s:
+            best = Run(wall, usage.ru_utime + usage.ru_stime, peak, text)
+        else:
+            best = Run(best.wall_s, best.cpu_s, peak, best.output)
+    assert best is not None
+    return best
+
+
+def peer(database: Path, folder: Path) -> list[str]:
+    """nsys's own report, under the name that this version of nsys has for it."""
+    said = subprocess.run(["nsys", "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"version (\d+)", said)
+    name = "nvtxkernsum" if match and int(match[1]) < 2023 else "nvtx_kern_sum"
+    output = str(folder / "peer")
+    return [
+        "nsys",
+        "stats",
+        "--report",
+        name,
+        "--format",
+        "csv",
+        "--force-overwrite",
+        "true",
+        "--output",
+        output,
+        str(database),
+    ]
+
+
+def measure(kernels: int, folder: Path, arguments: argparse.Namespace) -> None:
+    """Generate one export and print a line per program."""
+    database = folder / f"kernels_{kernels}_{arguments.devices}.sqlite"
+    if not database.exists():
+        wrote = generate(database, kernels, arguments.devices)
+        print(f"\n{kernels:,} kernels on {arguments.devices} device(s): written in {wrote:.1f} s", end="")
+    print(f"\n{database.name}: {database.stat().st_size / 2**20:,.0f} MiB")
+    repeat = arguments.repeat if kernels <= 1_000_000 else 1
+    theirs = None
+    if not arguments.no_peer and shutil.which("nsys") and kernels <= 1_000_000:
+        theirs = run(peer(database, folder), repeat)
+        print(line("nsys stats nvtx_kern_sum", theirs, None, kernels))
+    read = run([sys.executable, "-c", READ, str(database), str(kernels)], repeat)
+    wall, busy = map(float, read.output.split())
+    inside = Run(wall, busy, read.peak_mib, "")
+    print(line("read_nsys, in process", inside, theirs, kernels))
+    print(line("read_nsys, whole process", read, theirs, kernels))
+    command = [sys.executable, "-m", "pgle", "convert", str(database), "-o", str(folder / "costs.pbtxt"), "--force"]
+    print(line("pgle convert", run(command, repeat), theirs, kernels))
+
+
+def line(name: str, ours: Run, theirs: Run | None, kernels: int) -> str:
+    """One row of the table."""
+    each = ours.wall_s / kernels * 1e6
+    text = f"  {name:<25}{ours.wall_s:8.2f} s{ours.cpu_s:8.2f} s cpu{ours.peak_mib:7.0f} MiB{each:7.2f} us each"
+    return (
+        text if theirs is None else f"{text}{theirs.wall_s / ours.wall_s:7.1f} x{theirs.cpu_s / ours.cpu_s:7.1f} x cpu"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="kernels per export")
+    parser.add_argument("--ten-million", action="store_true", help="10 million kernels too (1.6 GB of disk)")
+    parser.add_argument("--devices", type=int, default=1, help="GPUs of the one process")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each program up to 1 million kernels")
+    parser.add_argument("--no-peer", action="store_true", help="leave nsys out")
+    parser.add_argument("--keep", type=Path, help="where exports are put and kept; by default a temporary folder")
+    arguments = parser.parse_args()
+    sizes = [*arguments.sizes, *([TEN_MILLION] if arguments.ten_million else [])]
+    print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory(prefix="pgle-bench-") as temporary:
+        folder = arguments.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for kernels in sizes:
+            measure(kernels, folder, arguments)
+
+
+if __name__ == "__main__":
+    main()
