@@ -1,23 +1,64 @@
 # Every target makes and reuses its own virtual environment; nothing to install by hand.
 #
-#   make demo                      the whole workflow on this machine: profile → convert → verify → perf → compare
-#   make profile convert perf      the same by stages, with real file dependencies
-#   make test                      lint, types and tests
+#   make demo                          the whole workflow on this machine, simulated where there is no GPU
+#   make profile convert verify perf compare     the same by stages, with real file dependencies
+#   make test                          lint, types and tests
 #
-# Variables: WORKLOAD=fsdp|ring|tensor|offload|overlap  TARGET=h100|a100|…  CAPTURE=auto|jax|nsys|simulated  RUN=runs/NAME  PYTHON=python3.12
+# Your own program:  make profile convert perf RUN=runs/mine CMD='python train.py --config x'
+# Variables: WORKLOAD=overlap|fsdp|ring|tensor|offload  ARGS='--layers 8'  TARGET=a100|h100|…  DEVICES=4
+#            CAPTURE=auto|jax|nsys|simulated  MODE=sync|async  RUN=runs/NAME  CMD='…'  PYTHON=python3.12  VENV=.venv
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	  command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	    && { command -v $$p; break; }; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
+PGLE := $(BIN)/pgle
+
+WORKLOAD ?= overlap
+ARGS ?=
+TARGET ?= a100
+DEVICES ?= 4
+CAPTURE ?= auto
+MODE ?= sync
+RUN ?= runs/$(WORKLOAD)
+# Without a GPU the program is only compiled: the simulated GPU runs the compiled schedule.
+ONLY := $(if $(wildcard /proc/driver/nvidia/version),,--compile-only)
+CMD ?= $(BIN)/python -m pgle.workloads.$(WORKLOAD) --devices $(DEVICES) $(ONLY) $(ARGS)
+export PGLE RUN TARGET DEVICES CAPTURE MODE CMD
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint types unit format bench clean-venv
+.PHONY: help demo profile convert verify baseline perf compare rehearse test lint types unit format
+.DELETE_ON_ERROR:
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
+# The workflow. Each stage makes a file that the next one depends on.
+demo: compare  ## profile → convert → verify → perf → compare
+
+profile: $(RUN)/profile/steps.jsonl  ## Profile run: trace, HLO, step times
+convert: $(RUN)/profile.pbtxt  ## Trace → cost profile
+baseline: $(RUN)/baseline/steps.jsonl  ## Run without the profile
+perf: $(RUN)/perf/steps.jsonl  ## Run with the profile; fails where XLA did not use it
+
+$(RUN)/profile/steps.jsonl: | $(VENV)/.installed
+	scripts/profile.sh
+$(RUN)/profile.pbtxt: $(RUN)/profile/steps.jsonl
+	scripts/convert.sh
+$(RUN)/baseline/steps.jsonl: $(RUN)/profile/steps.jsonl
+	scripts/baseline.sh
+$(RUN)/perf/steps.jsonl: $(RUN)/profile.pbtxt
+	scripts/perf.sh
+
+verify: $(RUN)/profile.pbtxt  ## Hold the profile against the HLO module
+	scripts/verify.sh
+compare: verify $(RUN)/baseline/steps.jsonl $(RUN)/perf/steps.jsonl  ## Step times: baseline against perf
+	scripts/compare.sh
+rehearse: | $(VENV)/.installed  ## Compile for TARGET with and without a profile, no GPU needed
+	scripts/rehearse.sh
+
+# The virtual environment and the checks.
 $(VENV)/.installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "pgle needs Python 3.11 or newer; say make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
