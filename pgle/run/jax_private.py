@@ -11,6 +11,7 @@ import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from pgle.errors import UserError
@@ -22,7 +23,10 @@ AUTOTUNES_WITHOUT_DEVICE = (0, 9)
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 INSTALL = "pip install 'pgle[rehearse]'"
 
-_SHARDING_DEVICES = re.compile(r'mhlo\.sharding = "\{(?:[^"]*?)devices=\[([0-9,]+)\]([^"]*)"')
+# How many devices a sharding spans, in its three notations: devices=[4,1]<=[4], mesh['d'=4], sdy.mesh<["d"=4]>
+_TILING = re.compile(r"\bdevices=\[([0-9,]+)\]")
+_MESH = re.compile(r"""\bmesh(?:\[|<\[)((?:(?:'|"|\\22)[^'"\\]*(?:'|"|\\22)=\d+(?:, ?)?)+)\]""")
+_GSPMD = re.compile(r',? ?mhlo\.sharding = "[^"]*"')
 
 
 @dataclass(frozen=True)
@@ -155,18 +159,17 @@ def program_from_mlir(data: bytes) -> Program:
     from jax._src.interpreters import mlir
     from jax._src.lib.mlir import ir
 
-    context = mlir.make_ir_context()
-    with context:
+    with mlir.make_ir_context():
         try:
             module = ir.Module.parse(data if data.startswith(b"ML\xefR") else data.decode())
+            if any(operation.operation.name.startswith("vhlo.") for operation in module.body.operations):
+                found = _mlir_bindings().deserialize_portable_artifact(data)
+                module = ir.Module.parse(found) if isinstance(found, str | bytes) else found
         except Exception as error:
-            portable = _portable_artifact(context, data)
-            if portable is None:
-                raise UserError(
-                    f"StableHLO that this jax cannot parse ({first_line(str(error))})",
-                    remedy="rehearse with the jax version that wrote it (--python)",
-                ) from None
-            module = portable
+            raise UserError(
+                f"StableHLO that this jax cannot parse ({first_line(str(error))})",
+                remedy="rehearse with the jax version that wrote it (--python)",
+            ) from None
         return _program(module)
 
 
@@ -188,6 +191,9 @@ def program_from_hlo(hlo_module: bytes, *, default_partitions: int) -> Program:
     try:
         converted = _mlir_bindings().xla_computation_to_mlir_module(computation)
         with mlir.make_ir_context():
+            if b"xla.sdy" in hlo_module:
+                # Both notations stand in the dump; beside a GSPMD one XLA ignores Shardy's, then trips over its calls.
+                converted = _GSPMD.sub("", str(ir.Module.parse(converted)))
             module = ir.Module.parse(converted)
             return _program(module, default_partitions=default_partitions, from_hlo=True)
     except UserError:
@@ -198,10 +204,8 @@ def program_from_hlo(hlo_module: bytes, *, default_partitions: int) -> Program:
 
 def program_from_hlo_text(text: str, *, default_partitions: int) -> Program:
     """The same for HLO text (``HloModule …``)."""
-    from jax._src.lib import xla_client
-
     try:
-        module = xla_client._xla.hlo_module_from_text(text)
+        module = _hlo_bindings().hlo_module_from_text(text)
     except Exception as error:
         raise UserError(f"HLO text that this jax cannot parse ({first_line(str(error))})") from None
     return program_from_hlo(module.as_serialized_hlo_module_proto(), default_partitions=default_partitions)
@@ -221,6 +225,8 @@ def program_from_export(blob: bytes, devices: Callable[[int], Sequence[Any]]) ->
     import numpy as np
     from jax import export
 
+    if not _installed("flatbuffers"):
+        raise UserError("a jax.export artifact needs flatbuffers to be read", remedy="pip install flatbuffers")
     try:
         exported = export.deserialize(bytearray(blob))
     except Exception as error:
@@ -230,7 +236,7 @@ def program_from_export(blob: bytes, devices: Callable[[int], Sequence[Any]]) ->
             f"exported for {', '.join(exported.platforms)} and not for GPU",
             remedy="export again with platforms=['cuda']",
         )
-    mesh = jax.sharding.Mesh(np.array(devices(exported.nr_devices)), ("pgle",))
+    mesh = _mesh_of_export(exported, np.array(devices(exported.nr_devices)))
     replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     shardings = [sharding or replicated for sharding in exported.in_shardings_jax(mesh)]
     arguments = [
@@ -248,6 +254,17 @@ def program_from_export(blob: bytes, devices: Callable[[int], Sequence[Any]]) ->
     module = lowered.compiler_ir("stablehlo")
     with module.context:
         return _program(module)
+
+
+def _mesh_of_export(exported: Any, devices: Any) -> Any:
+    """A mesh of `devices` with the axes that the export was made with; releases before 0.9 take any mesh."""
+    import jax
+
+    named = getattr(exported, "_in_named_shardings", None) or ()
+    old = next((sharding.mesh for sharding in named if sharding is not None), None)
+    if old is None:
+        return jax.sharding.Mesh(devices, ("devices",))
+    return jax.sharding.Mesh(devices.reshape(old.axis_sizes), old.axis_names, axis_types=old.axis_types)
 
 
 def memory_stats(executable: Any) -> dict[str, int]:
@@ -277,23 +294,14 @@ def _mlir_bindings() -> Any:
     try:
         return importlib.import_module("jax._src.lib")._jax.mlir
     except AttributeError:  # before jax 0.6
-        return importlib.import_module("jax._src.lib.xla_client")._xla.mlir
+        return importlib.import_module("jaxlib.xla_client")._xla.mlir
 
 
-def _portable_artifact(context: Any, data: bytes) -> Any:
-    """The module of a StableHLO portable artifact (versioned bytecode), or None."""
-    if not data.startswith(b"ML\xefR"):
-        return None
+def _hlo_bindings() -> Any:
     try:
-        bindings = _mlir_bindings()
-        found = bindings.deserialize_portable_artifact(data)
-    except Exception:
-        return None
-    if isinstance(found, str | bytes):
-        from jax._src.lib.mlir import ir
-
-        return ir.Module.parse(found, context)
-    return found
+        return importlib.import_module("jaxlib._hlo")
+    except ImportError:  # before jax 0.10
+        return importlib.import_module("jaxlib.xla_client")._xla
 
 
 def _bytecode(module: Any) -> bytes:
@@ -320,7 +328,9 @@ def _program(module: Any, *, default_partitions: int = 1, from_hlo: bool = False
     if from_hlo and partitions in (None, 1):
         partitions = _partitions_of_shardings(text) or partitions or default_partitions
     shardy = any(op.operation.name == "sdy.mesh" for op in module.body.operations)
-    if not shardy and not from_hlo and "mhlo.sharding" not in str(main.attributes):
+    if from_hlo:
+        shardy = "xla.sdy" in text  # HLO lowered for Shardy carries its shardings in attributes of that name
+    elif not shardy and "mhlo.sharding" not in str(main.attributes):
         shardy = _shardy_by_default()
     return Program(
         ir=module,
@@ -351,14 +361,10 @@ def _shardy_by_default() -> bool:
 
 
 def _partitions_of_shardings(text: str) -> int | None:
-    """Devices of the largest GSPMD tiling in a module's text, or None where nothing is tiled."""
-    largest = 0
-    for dimensions, _rest in _SHARDING_DEVICES.findall(text):
-        size = 1
-        for dimension in dimensions.split(","):
-            size *= int(dimension)
-        largest = max(largest, size)
-    return largest or None
+    """Devices of the largest tiling or mesh in a module's text, or None where nothing is sharded."""
+    tilings = [prod(map(int, found.split(","))) for found in set(_TILING.findall(text))]
+    meshes = [prod(int(size) for size in re.findall(r"=(\d+)", found)) for found in set(_MESH.findall(text))]
+    return max([*tilings, *meshes], default=None)
 
 
 def _number(attributes: Any, name: str) -> int | None:

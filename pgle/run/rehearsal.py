@@ -100,6 +100,14 @@ class RehearsalResult:
     stopped_for_toolkit: bool
     jaxlib: str
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """Device memory that one execution needs, None where XLA's analysis is missing."""
+        if "temp" not in self.memory:
+            return None
+        needed = sum(self.memory.get(name, 0) for name in ("argument", "output", "temp", "generated_code"))
+        return needed - self.memory.get("alias", 0)
+
 
 def rehearse_compile(request: RehearsalRequest) -> RehearsalResult:
     """Compile `request.module` in a child process.
@@ -238,7 +246,7 @@ def _run_worker(request: RehearsalRequest, folder: Path) -> dict[str, Any]:
         raise UserError(f"cannot start Python ({error.strerror})", where=request.python) from None
     answer = folder / RESULT
     if not answer.exists():
-        raise _crash(done.returncode, log)
+        raise _crash(request, done.returncode, log)
     found: dict[str, Any] = json.loads(answer.read_text())
     return found
 
@@ -258,7 +266,7 @@ def _environment(request: RehearsalRequest, folder: Path) -> dict[str, str]:
     }
 
 
-def _crash(code: int, log: Path) -> UserError:
+def _crash(request: RehearsalRequest, code: int, log: Path) -> UserError:
     """The error for a child that ended without an answer: XLA's own line where it left one."""
     text = log.read_text(errors="replace")[-200_000:]
     fatal = _FATAL.search(text)
@@ -268,6 +276,9 @@ def _crash(code: int, log: Path) -> UserError:
     bad = re.search(r"Couldn't interpret value .* for flag .*", text)
     if bad:
         return UserError(f"this XLA refuses a flag: {bad[0].strip()}", remedy="see: pgle flags explain FLAG")
+    if "Flag parsing failed" in line:
+        given = " ".join(request.flags)
+        return UserError(f"this XLA refuses the value of a flag, one of {given}", remedy="see: pgle flags lint")
     if code == -9:
         return UserError("the compiler was killed, most likely for memory", where=log)
     last = line or next((row for row in reversed(text.splitlines()) if row.strip()), "no output")

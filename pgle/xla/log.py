@@ -107,6 +107,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _MARKS = (b"PGLE", b"rofile", b"atencyHiding", b"latency estimator", b"missing instructions", b"XLA_FLAGS",
           b"for flag ", b"Fingerprint before", b"FDO", b"ompilation cache", b"XLA compilation", b"dump enabled",
           b"deviceless compilation", b"Flag parsing failed", b"guided_latency", b"Illegal value for --")  # fmt: skip
+_NOISE = ("PGLE missed cost", "PGLE did ")  # VLOG of every parameter and edge: thousands of lines that say nothing
 _ESTIMATOR_FILE = "profile_guided_latency_estimator.cc"
 
 
@@ -220,6 +221,8 @@ def _event(raw: bytes, number: int) -> Iterator[Event]:
         if prefix["file"].endswith(_ESTIMATOR_FILE) and text.startswith("  "):
             yield Event(Kind.MISSING_NAME, number, text, level, thread, seconds, subject=text.strip())
             return
+    if text.startswith(_NOISE):
+        return
     for pattern, kind, groups in _RULES:
         found = pattern.search(text)
         if found:
