@@ -28,7 +28,7 @@ CUDA_STATS = {
     "occupancy_min_grid_size": 132,
     "occupancy_suggested_block_size": 1024,
 }
-"""What CUPTI adds to every kernel beyond what the writer writes; with it an event has twelve stats."""
+"""What CUPTI adds to every kernel beyond what the writer writes; with it an event has ten stats."""
 
 
 def large_trace(events: int) -> Trace:

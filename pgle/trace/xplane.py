@@ -239,6 +239,14 @@ def _shorten(messages: Sequence[str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _hlo_of(key: ModuleKey, hlo: dict[ModuleKey, bytes]) -> bytes | None:
+    """The proto of an executable; by its name alone where the trace has no program id and one module is so named."""
+    if key.program_id is not None:
+        return hlo.get(key)
+    named = [proto for other, proto in hlo.items() if other.name == key.name]
+    return named[0] if len(named) == 1 else None
+
+
 def _used(codes: npt.NDArray[np.int32], values: tuple[_Value, ...]) -> tuple[npt.NDArray[np.int32], tuple[_Value, ...]]:
     """Codes and values without the values that no row has."""
     used = np.bincount(codes, minlength=len(values)) > 0
@@ -266,7 +274,7 @@ def _table(
     rows = Launches(
         device, module, instruction, start, column("kernel"), column("correlation"), column("scope"), column("top")
     )
-    by_code = {code: hlo[key] for code, key in enumerate(modules) if key in hlo}
+    by_code = {code: proto for code, key in enumerate(modules) if (proto := _hlo_of(key, hlo)) is not None}
     execution, instance = number_launches(rows, instructions, by_code)
     return Trace(
         start_ns=start,

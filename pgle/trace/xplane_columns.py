@@ -132,6 +132,8 @@ class Gathered:
         for name in _NOT_ACTIVITIES:
             activity &= events.stats[name].form == ABSENT
         duration = events.duration_ps // 1000
+        if (duration < 0).any():
+            raise DamagedError("an event of negative duration")
         instruction = strings[0].codes_of(events.stats["hlo_op"], data)
         module = strings[1].codes_of(events.stats["hlo_module"], data)
         instruction, module, program = where.defaults.fill(events, instruction, module)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.xplane_wire import BYTES, Block, Cursors, DamagedError, Ints, repeated
+from pgle.trace.xplane_wire import BYTES, VARINT, Block, Cursors, DamagedError, Ints, repeated
 
 BLOCK_EVENTS = 1 << 15
 """Events decoded at a time: their working arrays stay in the processor's cache."""
@@ -17,8 +17,9 @@ MAX_ID = 1 << 24
 """Bound on metadata ids, which index tables here; writers number them from 1."""
 
 ABSENT, INTEGER, REFERENCE, TEXT, OTHER = 0, 1, 2, 3, 4
-_FORM = np.array([OTHER, OTHER, OTHER, INTEGER, INTEGER, TEXT, OTHER, REFERENCE], np.uint8)
-"""What field number 0 … 7 of an XStat holds."""
+_FORM = np.full((9, 8), OTHER, np.uint8)
+"""What a field of an XStat holds, by number (those beyond 7 in one) and wire type."""
+_FORM[3:5, VARINT], _FORM[5, BYTES], _FORM[7, VARINT] = INTEGER, TEXT, REFERENCE
 
 _METADATA_ID, _OFFSET, _DURATION, _STATS = 1, 2, 3, 4
 
@@ -86,18 +87,19 @@ def _decode(data: bytes, start: Ints, end: Ints, wanted: Sequence[str], slots: I
     stop = np.zeros((len(wanted), count), np.int64)
     cursors = Cursors(block, start - base, end - base)
     while cursors.step():
-        number, which = cursors.number, cursors.which
-        if number[0] == _STATS and (number == _STATS).all():
-            slot, which, forms, values, ends = _stats(block, which, cursors.value, cursors.end, slots)
-            form[slot, which], value[slot, which], stop[slot, which] = forms, values, ends
-            continue
-        for field in (_METADATA_ID, _OFFSET, _DURATION):
-            here = number == field
-            numbers[field, which[here]] = cursors.value[here]
-        here = number == _STATS
-        if here.any():
-            slot, which, forms, values, ends = _stats(block, which[here], cursors.value[here], cursors.end[here], slots)
-            form[slot, which], value[slot, which], stop[slot, which] = forms, values, ends
+        number, which, values, ends = cursors.number, cursors.which, cursors.value, cursors.end
+        is_stat = number == _STATS
+        if not is_stat.all():
+            for field in (_METADATA_ID, _OFFSET, _DURATION):
+                here = (number == field) & (cursors.kind == VARINT)
+                numbers[field, which[here]] = values[here]
+            if not is_stat.any():
+                continue
+            which, values, ends = which[is_stat], values[is_stat], ends[is_stat]
+        if (cursors.kind[is_stat] != BYTES).any():
+            raise DamagedError("a stat that is no message")
+        slot, which, forms, values, ends = _stats(block, which, values, ends, slots)
+        form[slot, which], value[slot, which], stop[slot, which] = forms, values, ends
     value[form == TEXT] += base
     stop += base
     stats = {name: Stat(form[i], value[i], stop[i]) for i, name in enumerate(wanted)}
@@ -120,7 +122,7 @@ def _stats(
     cursors = Cursors(block, cursors.end[keep], end[keep])
     forms, values, ends = np.zeros(len(keep), np.uint8), np.zeros(len(keep), np.int64), np.zeros(len(keep), np.int64)
     while cursors.step():
-        forms[cursors.which] = _FORM[np.minimum(cursors.number, 7)]
+        forms[cursors.which] = _FORM[np.minimum(cursors.number, 8), cursors.kind]
         values[cursors.which], ends[cursors.which] = cursors.value, cursors.end
     return slot, which, forms, values, ends
 
@@ -137,7 +139,7 @@ def _stats_in_any_order(
         is_id = cursors.number == _METADATA_ID
         identity[cursors.which[is_id]] = cursors.value[is_id]
         rest = cursors.which[~is_id]
-        forms[rest] = _FORM[np.minimum(cursors.number[~is_id], 7)]
+        forms[rest] = _FORM[np.minimum(cursors.number[~is_id], 8), cursors.kind[~is_id]]
         values[rest], ends[rest] = cursors.value[~is_id], cursors.end[~is_id]
     slot = slots[np.minimum(identity, len(slots) - 1).clip(0)]
     keep = slot >= 0
@@ -162,6 +164,3 @@ def read_pairs(data: bytes, start: int, end: int, number: int) -> tuple[Ints, In
             is_value = (cursors.number == 3) | (cursors.number == 4)
             values[first + cursors.which[is_value]] = cursors.value[is_value]
     return keys, values
-
-
-__all__ = ["BYTES", "DamagedError", "Events", "Stat", "read_events", "read_pairs"]

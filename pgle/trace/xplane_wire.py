@@ -172,6 +172,7 @@ class Cursors:
     Attributes:
         which: int64[m], the messages whose field was just read.
         number: int64[m], field numbers.
+        kind: int64[m], wire types.
         value: int64[m], the integer of a varint field; of bytes where they start; else 0.
         end: int64[m], where the field ends.
     """
@@ -190,6 +191,8 @@ class Cursors:
         if len(self._position) == 0:
             return False
         tag, size = self._block.varints(self._position)
+        if (tag < 8).any():
+            raise DamagedError("a field without a number")
         value, value_size = self._block.varints(self._position + size)
         kind = tag & 7
         start = self._position + size
@@ -206,6 +209,6 @@ class Cursors:
                 end = np.where(is_fixed, start + np.where(kind == FIXED64, 8, 4), end)
         if (end > self._limit).any() or (end < start).any():
             raise DamagedError("a field ends behind its message")
-        self.which, self.number, self.value, self.end = self._which, tag >> 3, value, end
+        self.which, self.number, self.kind, self.value, self.end = self._which, tag >> 3, kind, value, end
         self._position = end
         return True

@@ -22,7 +22,7 @@ BLOCK_EVENTS = 1 << 16
 """Events encoded at a time: bounds the working memory."""
 
 _KIND_NAMES = {Kind.KERNEL: "Kernel", Kind.MEMCPY: "MemcpyD2D", Kind.MEMSET: "Memset", Kind.HOST: "Kernel"}
-_DETAILS = {Kind.KERNEL: "kernel_details", Kind.MEMCPY: "memcpy_details", Kind.MEMSET: "memset_details"}
+_DETAILS = {Kind.MEMCPY: "memcpy_details", Kind.MEMSET: "memset_details"}
 _UINT64, _INT64, _REF = 0x18, 0x20, 0x38  # tags of the value of an XStat
 
 StatValue = str | int | float
@@ -56,7 +56,8 @@ def write_xplane(
 ) -> bytes:
     """A trace of one process as a serialized XSpace; `read_xplane` gives the same rows back.
 
-    Executions and launches that are known (not -1) are kept; those that are not are for the reader to derive.
+    Executions and launches that are known (not -1) are kept; those that are not are for the reader to derive. Work of
+    the CPU backend is written as kernels.
 
     Args:
         trace: n GPU activities of one process.
@@ -121,8 +122,9 @@ def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> bytes:
     """``/host:metadata``: an event metadata per module with its HloProto."""
     plane = xplane_pb2.XPlane(name="/host:metadata")
     plane.stat_metadata[1].CopyFrom(xplane_pb2.XStatMetadata(id=1, name="Hlo Proto"))
+    free = max((key.program_id or 0 for key in hlo), default=0) + 1
     for number, (key, proto) in enumerate(hlo.items()):
-        identity = number + 1 if key.program_id is None else key.program_id
+        identity = free + number if key.program_id is None else key.program_id
         name = key.name if key.program_id is None else f"{key.name}({key.program_id})"
         stat = xplane_pb2.XStat(metadata_id=1, bytes_value=proto)
         plane.event_metadata[identity].CopyFrom(xplane_pb2.XEventMetadata(id=identity, name=name, stats=[stat]))
@@ -205,7 +207,7 @@ def _events(
     for details_kind, name in _DETAILS.items():
         here = kind == details_kind
         if here.any():
-            stat(name, _REF, np.full(len(rows), names[f"kind:{details_kind.name.lower()}"]), here)
+            stat(name, _REF, np.full(len(rows), names["kind:unknown"]), here)
     if constants:
         records.constant(constants)
     stat("tf_op", _REF, np.full(len(rows), names["XlaModule:"]))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgle.errors import UserError
 from pgle.trace.table import Device, Kind, ModuleKey, Trace, Unresolved
 from pgle.trace.xplane import find_xplanes, read_xplane
 from pgle.xla.protos import hlo_pb2, xplane_pb2
@@ -243,3 +244,24 @@ def test_paths_of_object_stores_are_searched(tmp_path: Path):
     (tmp_path / "plugins" / "profile" / "2025").mkdir(parents=True)
     (tmp_path / "plugins" / "profile" / "2025" / "a.xplane.pb").touch()
     assert [path.name for path in find_xplanes(epath.Path(tmp_path))] == ["a.xplane.pb"]
+
+
+def test_an_execution_is_told_by_the_hlo_of_that_name_where_there_is_no_program_id(tmp_path: Path):
+    proto = hlo_pb2.HloProto(hlo_module=hlo_pb2.HloModuleProto(name="jit_f", id=8, entry_computation_id=1))
+    entry = proto.hlo_module.computations.add(id=1)
+    for identity, name in enumerate("ab"):
+        entry.instructions.add(name=name, id=identity)
+    space = xplane_pb2.XSpace()
+    metadata = add_plane(space, "/host:metadata", {}).event_metadata[8]
+    metadata.name = "jit_f(8)"
+    metadata.stats.append(xplane_pb2.XStat(bytes_value=proto.SerializeToString()))
+    events: list[Event] = [(i, 1, {"hlo_op": f"@{name}", "hlo_module": "@jit_f"}) for i, name in enumerate("babab")]
+    add_plane(space, "/device:GPU:0", {"Stream #1": events})
+    trace = read(tmp_path, space)
+    assert trace.modules == (ModuleKey("jit_f"),)
+    assert trace.execution.tolist() == [0, 1, 1, 2, 2]
+
+
+def test_negative_durations_are_damage(tmp_path: Path):
+    with pytest.raises(UserError, match="negative duration"):
+        gpu(tmp_path, {"Stream #1": [(5, -1, op("a"))]})

@@ -105,6 +105,13 @@ def test_stats_may_begin_with_their_value():
     assert (found.stats["a"].form[0], found.stats["a"].value[0]) == (INTEGER, 42)
 
 
+def test_a_stat_that_is_a_number_is_damage():
+    data = length_delimited(4, b"\x20\x05")  # field 4 of an XEvent as an integer
+    starts, ends, _ = repeated(data, 0, len(data), 4)
+    with pytest.raises(DamagedError, match="no message"):
+        list(read_events(data, starts, ends, ["a"], {"a": 7}))
+
+
 @pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x08\xff\xff", b"\x0b", b"\x09\x00", b"\x08" + b"\xff" * 11])
 def test_fields_that_do_not_fit_are_damage(data: bytes):
     with pytest.raises(DamagedError):
