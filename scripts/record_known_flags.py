@@ -38,7 +38,7 @@ def names_in(folder: Path) -> set[str]:
 def kinds(names: Iterable[str]) -> dict[str, str]:
     """The kind of value of each name that is a flag, told by which values XLA takes."""
     wanted = sorted(names)
-    trials = {None: "bare", "pgle x": "text", "0.5": "real", "0": "zero", "2": "two"}
+    trials = {None: "bare", "pgle x": "text", "0.5": "real", "7": "seven", "2": "two"}
     said = probe([Flag(name, value) for name in wanted for value in trials], cache=False).verdicts
     found: dict[str, str] = {}
     for name in wanted:
@@ -47,7 +47,7 @@ def kinds(names: Iterable[str]) -> dict[str, str]:
             continue
         known = {word for word, status in takes.items() if status == "known"}
         order = (("bare", "bool"), ("text", "string"), ("real", "float"))
-        number = "int" if {"zero", "two"} <= known else "choice"
+        number = "int" if {"seven", "two"} <= known else "choice"
         found[name] = next((kind for word, kind in order if word in known), number)
     return found
 
