@@ -152,6 +152,8 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
         raise UserError(f"refers to an unknown id {error}; the dump is cut short", where=source) from None
     except UserError as error:
         raise UserError(error.what, where=source, remedy="dump it again") from None
+    if len(computations) < len(proto.computations):
+        raise UserError("two computations have one name; the dump is damaged", where=source, remedy="dump it again")
     if entry not in computations:
         raise UserError("its entry computation is missing; the dump is cut short", where=source, remedy="copy it again")
     attributes = dict(proto.frontend_attributes.map)

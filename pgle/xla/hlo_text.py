@@ -69,6 +69,7 @@ class _Parser:
         self.entry = ""
         self.computations: dict[str, Computation] = {}
         self.fused: set[str] = set()
+        self.called: set[str] = set()
         self.shapes = ShapeTable()
         self.groups: dict[str, Groups] = {}
         self.name = ""
@@ -98,6 +99,11 @@ class _Parser:
         items = tuple(self.items.values())
         if not items:
             raise UserError(f"computation {self.name} has no instruction")
+        for item in items:
+            for name in (*item.operands, *item.control_predecessors):
+                if name not in self.items:
+                    raise UserError(f"%{item.name} refers to %{name}, which is not in its computation")
+            self.called.update(item.called)
         self.computations[self.name] = Computation(
             self.name, items, self.root or items[-1].name, False, "" if thread is None else thread.group(1)
         )
@@ -178,7 +184,7 @@ class _Parser:
 
     def module(self, program_id: int | None) -> Module:
         """The module, once all lines are read."""
-        if self.name or self.entry not in self.computations:
+        if self.name or self.entry not in self.computations or not self.called <= self.computations.keys():
             raise UserError("HLO text is cut short", where=self.source, remedy="copy it again")
         found = {key: pattern.search(self.header) for key, pattern in _HEADER.items()}
         frontend = _FRONTEND.search(self.header)

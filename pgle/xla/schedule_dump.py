@@ -219,7 +219,7 @@ def _in_slot_order(module: Module, schedules: Mapping[str, ComputationSchedule])
     """The computations in the order that LHS chose; the module in a dump still has the order from before."""
     ordered = dict(module.computations)
     for name, schedule in schedules.items():
-        if len(schedule.slots) == len(ordered[name].instructions):
+        if schedule.slots.keys() == {item.name for item in ordered[name].instructions}:
             items = tuple(module.instructions[item] for item in schedule.slots)
             ordered[name] = replace(ordered[name], instructions=items)
     return ordered
