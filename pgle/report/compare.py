@@ -1,0 +1,194 @@
+"""A comparison of step times as text and JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pgle.report import json
+from pgle.report.text import console, duration, printable, table
+from pgle.steps.compare import Comparison, Side, Verdict
+from pgle.steps.gate import Check, describe
+from pgle.steps.guards import Guard
+from pgle.steps.series import Floats
+from pgle.steps.steady import LeftOut
+
+BARS = "▁▂▃▄▅▆▇█"
+BINS = 48
+SCHEMA = "pgle.compare/1"
+
+
+def show_text(found: Comparison, checks: Sequence[Check]) -> None:
+    """Verdict, table, picture, what was left out, footnotes."""
+    out = console()
+    style = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red"}.get(found.verdict, "bold")
+    out.print(headline(found), style=style, soft_wrap=True)
+    out.print()
+    confidence = f"{found.assumptions.confidence:.0%} CI"
+    columns = ("", printable(found.base.label), printable(found.new.label), "change", confidence, "p", "n")
+    out.print(table(columns, figures(found), right="|".join(columns[1:])))
+    out.print()
+    for line in picture(found):
+        out.print(line, soft_wrap=True)
+    out.print()
+    out.print(table(("", "runs", "steps", "left out"), [_side_row(side) for side in (found.base, found.new)]))
+    out.print(f"\n{method_line(found)}", style="dim", soft_wrap=True)
+    for number, line in enumerate(found.footnotes, 1):
+        out.print(f"[{number}] {line}", style="dim", markup=False)
+    for check in checks:
+        mark = "ok  " if check.ok else "FAIL"
+        out.print(f"{mark} {check.name}: {check.message}", markup=False, style="" if check.ok else "red")
+
+
+def headline(found: Comparison) -> str:
+    """The verdict in one line."""
+    label = " (simulated)" if found.simulated else ""
+    return f"{found.verdict}{label}: {describe(found)}"
+
+
+def method_line(found: Comparison) -> str:
+    """How the figures were made and what they can see."""
+    if math.isinf(found.minimum_detectable):
+        return f"unit: {found.design}; {found.method}"
+    return (
+        f"unit: {found.design}; {found.method}; detects {found.minimum_detectable:.2%} with 80% probability"
+        f" (p: {found.test})"
+    )
+
+
+def figures(found: Comparison) -> list[tuple[str, ...]]:
+    """Rows (figure, base, new, change, interval, p, n) of the table, as benchstat has them: ``~`` where undecided."""
+    known = found.verdict in (Verdict.FASTER, Verdict.SLOWER)
+    interval = f"{found.ci[0] - 1:+.2%} … {found.ci[1] - 1:+.2%}" if math.isfinite(found.ci[1]) else "–"
+    first = (
+        "step time",
+        *(f"{duration(side.median_s * 1e6)} ± {_percent(side.spread)}" for side in (found.base, found.new)),
+        f"{found.change:+.2%}" if known else f"~ {found.change:+.2%}",
+        interval,
+        "–" if found.p is None else f"{found.p:.3f}",
+        f"{found.n[0]}+{found.n[1]}",
+    )
+    return [first, *(_guard_row(guard) for guard in found.guards)]
+
+
+def _guard_row(guard: Guard) -> tuple[str, ...]:
+    change = f"{guard.change:+.2%}" if math.isfinite(guard.change) else "!"
+    return guard.name, _quantity(guard, guard.base), _quantity(guard, guard.new), change, "", "", ""
+
+
+def _quantity(guard: Guard, value: float) -> str:
+    if not math.isfinite(value):
+        return "not finite"
+    if guard.unit == "bytes":
+        return f"{value / 2**30:.3f} GiB"
+    return duration(value * 1e6) if guard.unit == "s" else f"{value:.5g}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
+def picture(found: Comparison) -> list[str]:
+    """Both distributions of steady step times as bars of one scale, for a terminal."""
+    values = [pooled(side) for side in (found.base, found.new)]
+    low, high = (float(np.quantile(np.concatenate(values), q)) for q in (0.005, 0.995))
+    if low == high:
+        return [f"every step takes {duration(low * 1e6)}"]
+    width = max(len(found.base.label), len(found.new.label))
+    lines = []
+    for side, times in zip((found.base, found.new), values, strict=True):
+        counts = np.histogram(np.clip(times, low, high), BINS, (low, high))[0]
+        heights = np.ceil(counts / counts.max() * len(BARS)).astype(int)
+        bars = "".join(" " if height == 0 else BARS[height - 1] for height in heights)
+        lines.append(f"{printable(side.label):<{width}} ┤{bars}├")
+    left, right = duration(low * 1e6), duration(high * 1e6)
+    lines.append(f"{'':<{width}}  {left}{right.rjust(BINS - len(left))}")
+    return lines
+
+
+def pooled(side: Side) -> Floats:
+    """Steady step times of all runs of a side, in seconds."""
+    return np.concatenate([run.step_time_s for run in side.runs])
+
+
+def _side_row(side: Side) -> tuple[str, ...]:
+    return printable(side.label), str(len(side.runs)), str(side.steps), left_out_text(side)
+
+
+def left_out_text(side: Side) -> str:
+    """What was left out of a side, by rule: ``12 warm-up, 3 profiled (5–7)``."""
+    by_rule: dict[str, list[LeftOut]] = {}
+    for run in side.runs:
+        for item in run.left_out:
+            by_rule.setdefault(item.rule, []).append(item)
+    texts = []
+    for rule, items in by_rule.items():
+        count = sum(len(item.steps) for item in items)
+        where = f" ({_ranges(items[0].steps)})" if len(side.runs) == 1 else ""
+        texts.append(f"{count} {rule}{where}")
+    return ", ".join(texts) or "nothing"
+
+
+def _ranges(steps: Sequence[int], most: int = 4) -> str:
+    """Step numbers as ranges, ``0–3, 7``."""
+    parts: list[list[int]] = []
+    for step in steps:
+        if parts and step == parts[-1][1] + 1:
+            parts[-1][1] = step
+        else:
+            parts.append([step, step])
+    texts = [str(a) if a == b else f"{a}–{b}" for a, b in parts]
+    return ", ".join(texts[:most]) + (", …" if len(texts) > most else "")
+
+
+def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
+    """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in seconds."""
+    return {
+        "verdict": found.verdict,
+        "ratio": found.ratio,
+        "ci": found.ci,
+        "p": found.p,
+        "n": {"base": found.n[0], "new": found.n[1]},
+        "minimum_detectable": found.minimum_detectable,
+        "confidence": found.assumptions.confidence,
+        "design": found.design,
+        "method": found.method,
+        "test": found.test,
+        "run_noise": found.assumptions.run_noise,
+        "simulated": found.simulated,
+        "base": _side(found.base),
+        "new": _side(found.new),
+        "guards": [{**json.plain(item), "change": json.plain(item.change)} for item in found.guards],
+        "ok": all(check.ok for check in checks),
+        "checks": list(checks),
+        "footnotes": found.footnotes,
+    }
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "label": side.label,
+        "median_s": side.median_s,
+        "spread": side.spread,
+        "steps": side.steps,
+        "stall_share": side.stall_share,
+        "runs": [
+            {
+                "source": run.series.source,
+                "format": run.series.format,
+                "median_s": run.median_s,
+                "steps": len(run),
+                "left_out": run.left_out,
+                "malformed": run.series.malformed,
+            }
+            for run in side.runs
+        ],
+    }
+
+
+def show_json(found: Comparison, checks: Sequence[Check]) -> None:
+    """``pgle.compare/1`` on stdout."""
+    json.show(SCHEMA, document(found, checks))

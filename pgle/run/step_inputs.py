@@ -1,0 +1,115 @@
+"""Step times on disk: what a path stands for, and reading it as one or several runs."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.files import read_bytes
+from pgle.steps.collect_console import read_console
+from pgle.steps.collect_records import read_csv, read_json_lines
+from pgle.steps.compare import Side
+from pgle.steps.series import Series, slowest_rank
+from pgle.steps.steady import Rules, steady
+
+RECORDS = "steps*.jsonl"
+"""What pgle records in a run directory: one file, or one per rank."""
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+TABLES = (".csv", ".tsv")
+LOGS = (".log", ".txt", ".out", ".err")
+TRACES = (".nsys-rep", ".sqlite", ".qdrep", ".pb")
+STAGES = ("baseline", "perf")
+"""Stages of a run directory that can be compared."""
+
+
+def read_side(label: str, paths: Sequence[str], *, rules: Rules, pattern: str | None = None) -> Side:
+    """The runs of one side, steady steps chosen.
+
+    Args:
+        label: name of the side in the output.
+        paths: files, run directories, directories of runs, or glob patterns.
+        rules: which steps to leave out.
+        pattern: regular expression for console logs.
+
+    Raises:
+        UserError: nothing there, or it cannot be read.
+    """
+    runs = [series for path in paths for series in read_runs(path, pattern=pattern)]
+    if not runs:
+        raise UserError("no run given", where=label)
+    return Side(label, tuple(steady(series, rules) for series in runs))
+
+
+def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
+    """The runs that a path stands for.
+
+    A run directory is one run (of its ranks the slowest, step by step); a directory of runs, one each; a glob pattern,
+    those of each match in order of name.
+    """
+    if not Path(path).exists() and any(sign in path for sign in "*?["):
+        matches = sorted(glob.glob(path))  # noqa: PTH207 - the pattern may be absolute
+        if not matches:
+            raise UserError("matches nothing", where=path, remedy="quote the pattern and check it with ls")
+        return [series for match in matches for series in read_runs(match, pattern=pattern)]
+    where = Path(path)
+    if not where.exists():
+        raise UserError("no such file or directory", where=path, remedy="check the path")
+    return _read_directory(where, pattern) if where.is_dir() else [_read_file(where, pattern)]
+
+
+def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
+    ranks = sorted(folder.glob(RECORDS))
+    if ranks:
+        return [slowest_rank([_read_file(file, pattern) for file in ranks])]
+    children = sorted(item for item in folder.iterdir() if not item.name.startswith("."))
+    if all(folder / stage in children for stage in STAGES):
+        remedy = f"pgle compare {folder}/baseline {folder}/perf"
+        raise UserError("holds several stages of one experiment, not one side", where=folder, remedy=remedy)
+    runs = [item for item in children if _is_run(item)]
+    if runs:
+        return [_read_directory(item, pattern)[0] if item.is_dir() else _read_file(item, pattern) for item in runs]
+    if next(folder.rglob("*.xplane.pb"), None) or next(folder.glob("*.parquet"), None):
+        return [_read_trace(folder)]
+    remedy = "give a run directory, a log, CSV or JSON lines; 'pgle baseline' and 'pgle perf' record steps.jsonl"
+    raise UserError("holds no step times", where=folder, remedy=remedy)
+
+
+def _is_run(path: Path) -> bool:
+    if path.is_dir():
+        return next(path.glob(RECORDS), None) is not None or (path / "console.log").is_file()
+    return _suffix(path) in (*JSON_LINES, *TABLES, *LOGS) and not path.name.startswith("manifest")
+
+
+def _suffix(path: Path) -> str:
+    """The suffix that says the format, under one of compression."""
+    name = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
+    return name.suffix.lower()
+
+
+def _read_file(path: Path, pattern: str | None) -> Series:
+    suffix = _suffix(path)
+    if suffix in TRACES:
+        return _read_trace(path)
+    text = read_bytes(path).decode(errors="replace")
+    if not text.strip():
+        raise UserError("is empty", where=path, remedy="did the run end before its first step?")
+    if suffix in TABLES:
+        series = read_csv(text, str(path))
+    elif suffix in JSON_LINES or (pattern is None and text.lstrip().startswith("{")):
+        series = read_json_lines(text, str(path))
+    else:
+        series = read_console(text, str(path), pattern=pattern)
+    if len(series) == 0:
+        item = series.malformed[0] if series.malformed else None
+        what = "holds no step time" if item is None else f"holds no step time (line {item.line}: {item.reason})"
+        raise UserError(what, where=path, remedy='write lines such as {"step": 7, "step_time_s": 0.2013}')
+    return series
+
+
+def _read_trace(path: Path) -> Series:
+    from pgle.run.inputs import read_traces
+    from pgle.steps.executions import execution_series
+
+    return execution_series(read_traces([path]), str(path))

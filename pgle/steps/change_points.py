@@ -1,0 +1,79 @@
+"""Change points: where the level of a series of numbers changes for good."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from pgle.steps.series import Floats
+
+SHORTEST = 3
+"""Values in a segment; fewer are an excursion, no new level."""
+PENALTY = 3.0
+"""A further change point must lower the sum of squares by this many ``noise² · ln n`` (the Bayesian information
+criterion has 2; autocorrelation asks for more)."""
+
+
+def change_points(values: Floats, *, noise: float | None = None, shortest: int = SHORTEST) -> tuple[int, ...]:
+    """Indices at which a new level begins, by penalised least squares, solved exactly.
+
+    Optimal partitioning (Jackson et al., "An algorithm for optimal partitioning of data on an interval", IEEE Signal
+    Processing Letters 12, 2005): the segmentation that minimises squared distance to segment means plus a penalty per
+    change. Quadratic in the number of values.
+
+    Args:
+        values: in order of time; pass logarithms to find relative changes.
+        noise: standard deviation of a value about its level; None: from successive differences, robustly.
+        shortest: the fewest values of a segment.
+    """
+    count = len(values)
+    if count < 2 * shortest:
+        return ()
+    sigma = robust_noise(values) if noise is None else noise
+    penalty = PENALTY * max(sigma, 1e-12) ** 2 * np.log(count)
+    centred = values - np.median(values)
+    sums = np.concatenate([[0.0], np.cumsum(centred)])
+    squares = np.concatenate([[0.0], np.cumsum(centred**2)])
+    best = np.full(count + 1, np.inf)
+    best[0] = -penalty
+    begins = np.zeros(count + 1, np.int64)
+    for end in range(shortest, count + 1):
+        start = np.arange(0, end - shortest + 1)
+        start = start[(start == 0) | (start >= shortest)]
+        residual = squares[end] - squares[start] - (sums[end] - sums[start]) ** 2 / (end - start)
+        cost = best[start] + residual + penalty
+        chosen = int(np.argmin(cost))
+        best[end], begins[end] = cost[chosen], start[chosen]
+    found: list[int] = []
+    at = int(begins[count])
+    while at > 0:
+        found.append(at)
+        at = int(begins[at])
+    return tuple(reversed(found))
+
+
+def robust_noise(values: Floats) -> float:
+    """Standard deviation of the values about a level that may change, from the median of successive differences."""
+    differences = np.abs(np.diff(values))
+    return float(1.4826 * np.median(differences) / np.sqrt(2)) if len(differences) else 0.0
+
+
+def level_shift(values: Floats, least: float, *, at_most: int = 2000) -> tuple[int, float] | None:
+    """The largest lasting change of level: (index, difference of the medians after and before); None below `least`.
+
+    Long series are thinned to `at_most` block medians first.
+    """
+    block = -(-len(values) // at_most) if len(values) else 1
+    whole = len(values) // block * block
+    thinned = np.median(values[:whole].reshape(-1, block), axis=1) if whole else values
+    points = change_points(thinned)
+    if not points:
+        return None
+    edges = (0, *points, len(thinned))
+    medians = [float(np.median(thinned[a:b])) for a, b in pairwise(edges)]
+    shifts = np.diff(medians)
+    largest = int(np.argmax(np.abs(shifts)))
+    if abs(shifts[largest]) < least:
+        return None
+    return points[largest] * block, float(shifts[largest])

@@ -1,0 +1,238 @@
+"""Step times from console logs.
+
+Known lines, as the programs print them:
+    MaxText  ``completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014``
+    Pax      ``step_i: 700, training loss: 3.64`` and ``steps/sec: 0.485`` (a mean over the steps since the last one)
+    Keras    ``10/100 ━━━━ 12s 123ms/step - loss: 1.23`` (a mean over the epoch so far: the last of each epoch counts)
+    plain    ``step 7 … 0.2013 s``, ``step=7 time=201.3 ms``, ``iteration 7 | 201.3 ms``, ``step 7 step_time_s=0.2``
+Other lines between them tell what happened meanwhile: profiler, checkpoints, compilation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Literal
+
+from pgle.errors import UserError
+from pgle.steps.series import Malformed, Mark, Series, Step, make_series
+
+UNITS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
+
+_MAXTEXT = re.compile(rf"completed step: (?P<step>\d+), seconds: (?P<s>{NUMBER})\b")
+_MAXTEXT_LIKE = re.compile(r"completed step:")
+_PAX_STEP = re.compile(r"\bstep_i: (?P<step>\d+)\b")
+_PAX_RATE = re.compile(rf"\bsteps/sec: (?P<rate>{NUMBER})")
+_KERAS = re.compile(rf"\b(?P<step>\d+)/(?P<all>\d+)\b.*?(?P<t>{NUMBER})(?P<unit>ms|us|µs|s)/(?:step|batch|epoch)\b")
+_PLAIN_STEP = re.compile(r"(?:^|[^\w/])(?:step|iteration|iter)(?:\s*[:=#|]\s*|\s+|\[)(?P<step>\d+)\b", re.IGNORECASE)
+_PLAIN_NAMED = re.compile(
+    rf"\b(?:step_?time|iter_?time|elapsed time|time|elapsed|took|seconds|duration|dt)(?: per (?:step|iteration|iter))?"
+    r"(?P<suffix>_(?:s|sec|seconds|ms|us))?"
+    rf"(?:\s*\((?P<paren>ms|s|us|sec)\))?\s*(?:[:=]\s*|\s)(?P<t>{NUMBER})\s*(?P<unit>seconds|secs|sec|ms|us|µs|s)?\b",
+    re.IGNORECASE,
+)
+_PLAIN_UNIT = re.compile(rf"(?<![\w.])(?P<t>{NUMBER})\s*(?P<unit>seconds|secs|sec|ms|us|µs|s)\b(?!/)", re.IGNORECASE)
+_LOSS = re.compile(rf"\bloss[\"']?\s*[:=]?\s*(?P<loss>{NUMBER})", re.IGNORECASE)
+
+_PROFILE_BEGINS = re.compile(
+    r"Capture range started|Profiler session (?:initializ|started)|Profiler session is starting"
+)
+_PROFILE_ENDS = re.compile(r"Capture range ended|Profiler session tear down|Profiler session (?:ended|stopped)")
+_PROFILE_WRITES = re.compile(r"nsys-rep|\.qdstrm|Collecting \d+ events|xplane\.pb|Processing events")
+_CHECKPOINT = re.compile(
+    r"\b(?:Sav(?:ing|ed)|Restor(?:ing|ed)|saving|saved|restor(?:ing|ed)).{0,40}[Cc]heckpoint|heckpoint\w* sav"
+)
+_COMPILE = re.compile(
+    r"Finished XLA compilation|Compiling \S+ (?:with|for)|persistent compilation cache|slow_operation_alarm"
+)
+
+EVENT_REACH = 2
+"""Steps after an event's line that it may explain: some programs print a step's line while the next one runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A step line that was recognised; `step` is None where the line carries no number."""
+
+    step: int | None
+    seconds: float
+    loss: float
+
+
+def read_console(text: str, source: str, *, pattern: str | None = None) -> Series:
+    """The steps of a console log.
+
+    Args:
+        text: the whole log; carriage returns end lines too (progress bars).
+        source: its name.
+        pattern: regular expression of the user's own step line, with a group ``s``, ``ms`` or ``us`` and, where it
+            has one, ``step``, ``loss``.
+
+    Raises:
+        UserError: no line holds a step time, or the pattern is wrong.
+    """
+    lines = re.split(r"\r\n|\n|\r", text)
+    name, match = ("pattern", _custom(pattern, source)) if pattern is not None else _dialect(lines, source)
+    steps: list[Step] = []
+    malformed: list[Malformed] = []
+    events = _Events()
+    for number, line in enumerate(lines, 1):
+        found = match(line)
+        if found is None:
+            events.see(line)
+        elif isinstance(found, str):
+            malformed.append(Malformed(number, line.strip()[:80], found))
+        else:
+            count = steps[-1].step + 1 if steps else 0
+            step = Step(count if found.step is None else found.step, found.seconds, found.loss, mark=events.step())
+            if name == "keras" and steps and step.step > steps[-1].step:
+                steps.pop()
+            steps.append(step)
+    if name == "keras":
+        steps = [replace(step, step=number) for number, step in enumerate(steps)]
+    if not steps:
+        raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
+    return make_series(source, name, steps, malformed=malformed, warnings=_notes(name))
+
+
+_REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
+
+
+def _notes(name: str) -> list[str]:
+    if name == "pax":
+        return ["Pax prints steps/sec as a mean over the steps since the line before: each is taken as one step time"]
+    if name == "keras":
+        return ["Keras prints a mean over the epoch so far: each epoch counts as one step time"]
+    return []
+
+
+class _Events:
+    """What the lines between steps say; asked once per step line."""
+
+    def __init__(self) -> None:
+        self._profiling = False
+        self._left = {Mark.NEAR_COMPILE: 0, Mark.NEAR_CHECKPOINT: 0, Mark.NEAR_PROFILER: 0, Mark.PROFILED: 0}
+
+    def see(self, line: str) -> None:
+        if _PROFILE_BEGINS.search(line):
+            self._profiling = True
+        elif _PROFILE_ENDS.search(line):
+            self._left[Mark.PROFILED] = 1  # the step in which it was stopped
+            self._left[Mark.NEAR_PROFILER] = EVENT_REACH
+            self._profiling = False
+        elif _PROFILE_WRITES.search(line):
+            self._left[Mark.NEAR_PROFILER] = EVENT_REACH
+        if _CHECKPOINT.search(line):
+            self._left[Mark.NEAR_CHECKPOINT] = EVENT_REACH
+        if _COMPILE.search(line):
+            self._left[Mark.NEAR_COMPILE] = EVENT_REACH
+
+    def step(self) -> Mark:
+        mark = Mark.PROFILED if self._profiling else Mark.NONE
+        for flag, left in self._left.items():
+            if left > 0:
+                mark |= flag
+                self._left[flag] = left - 1
+        return mark
+
+
+_Match = Callable[[str], "_Line | str | None"]
+
+
+def _dialect(lines: list[str], source: str) -> tuple[Literal["maxtext", "pax", "keras", "plain"], _Match]:
+    """The dialect whose lines occur most often; MaxText and Pax before looser ones."""
+    if any(_MAXTEXT_LIKE.search(line) for line in lines):
+        return "maxtext", _maxtext
+    if any(_PAX_RATE.search(line) for line in lines):
+        return "pax", _Pax()
+    keras = sum(_KERAS.search(line) is not None for line in lines)
+    plain = sum(isinstance(_plain(line), _Line) for line in lines)
+    if not keras and not plain:
+        raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
+    return ("keras", _keras) if keras > plain else ("plain", _plain)
+
+
+def _maxtext(line: str) -> _Line | str | None:
+    found = _MAXTEXT.search(line)
+    if found is None:
+        return "cut short" if _MAXTEXT_LIKE.search(line) else None
+    return _checked(int(found["step"]), float(found["s"]), line)
+
+
+class _Pax:
+    """Pax prints the step number and the rate on lines of their own."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._loss = ""
+
+    def __call__(self, line: str) -> _Line | str | None:
+        step = _PAX_STEP.search(line)
+        if step is not None:
+            self._step, self._loss = int(step["step"]), line
+        rate = _PAX_RATE.search(line)
+        if rate is None:
+            return None
+        per_second = float(rate["rate"])
+        number, self._step = self._step, None
+        return _checked(number, 1 / per_second if per_second else 0.0, self._loss)
+
+
+def _keras(line: str) -> _Line | str | None:
+    found = _KERAS.search(line)
+    if found is None:
+        return None
+    return _checked(int(found["step"]), float(found["t"]) * UNITS[found["unit"]], line)
+
+
+def _plain(line: str) -> _Line | str | None:
+    step = _PLAIN_STEP.search(line)
+    if step is None:
+        return None
+    rest = line[step.end() :]
+    named = _PLAIN_NAMED.search(rest)
+    if named is not None:
+        suffix = (named["suffix"] or "").lstrip("_")
+        unit = (named["unit"] or named["paren"] or suffix or "s").lower()
+    else:
+        named = _PLAIN_UNIT.search(rest)
+        if named is None:
+            return None
+        unit = named["unit"].lower()
+    return _checked(int(step["step"]), float(named["t"]) * UNITS[unit], line)
+
+
+def _custom(pattern: str, source: str) -> _Match:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"not a regular expression ({error})", where="--pattern") from None
+    unit = next((name for name in ("s", "ms", "us") if name in compiled.groupindex), None)
+    if unit is None:
+        raise UserError("has no group named s, ms or us", where="--pattern", remedy=r"write (?P<s>[\d.]+)")
+
+    def match(line: str) -> _Line | str | None:
+        found = compiled.search(line)
+        if found is None:
+            return None
+        groups = found.groupdict()
+        try:
+            step = int(groups["step"]) if groups.get("step") else None
+            return _checked(step, float(groups[unit] or "nan") * UNITS[unit], f"loss {groups.get('loss') or ''}")
+        except ValueError:
+            return "not a number"
+
+    return match
+
+
+def _checked(step: int | None, seconds: float, line: str) -> _Line | str:
+    if not 0 < seconds < float("inf"):
+        return "the step time is not a positive number"
+    loss = _LOSS.search(line)
+    if loss is None:
+        return _Line(step, seconds, float("nan"))
+    value = float(loss["loss"])
+    return _Line(step, seconds, value if isfinite(value) else float("inf"))

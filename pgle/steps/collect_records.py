@@ -1,0 +1,139 @@
+"""Step times from records: JSON lines and CSV."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pgle.errors import UserError
+from pgle.steps.series import Malformed, Mark, Series, Step, make_series
+
+TIME_KEYS: Mapping[str, float] = {
+    "step_time_s": 1.0,
+    "step_time_seconds": 1.0,
+    "perf/step_time_seconds": 1.0,  # MaxText's metrics_file
+    "step_time_ms": 1e-3,
+    "step_time_us": 1e-6,
+    "step_time": 1.0,
+    "seconds": 1.0,
+    "time_s": 1.0,
+    "time_ms": 1e-3,
+    "duration_s": 1.0,
+    "duration_ms": 1e-3,
+}
+"""Names of a step time and seconds per unit, in order of preference."""
+STEP_KEYS = ("step", "global_step", "iteration", "iter")
+LOSS_KEYS = ("loss", "learning/loss", "train_loss")
+MEMORY_KEYS = ("peak_memory_bytes", "peak_bytes_in_use")
+MARKS = {"profiled": Mark.PROFILED, "compiled": Mark.COMPILED, "checkpoint": Mark.CHECKPOINT}
+
+
+def read_json_lines(text: str, source: str) -> Series:
+    """Steps of JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``.
+
+    Optional keys: ``loss``, ``peak_memory_bytes``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened
+    in this step), ``simulated``. A line with ``compile_time_s`` and no step time gives the compile time.
+    """
+    return _series(source, "jsonl", _json_rows(text))
+
+
+def read_csv(text: str, source: str) -> Series:
+    """Steps of a table with a header; columns are named as the keys of JSON lines, other columns are ignored.
+
+    Raises:
+        UserError: no column holds a step time.
+    """
+    lines = text.splitlines()
+    delimiter = max(",;\t", key=lines[0].count) if lines else ","
+    reader = csv.DictReader(lines, delimiter=delimiter)
+    names = [name.strip() for name in reader.fieldnames or ()]
+    if not set(names) & set(TIME_KEYS):
+        what = f"no column with step times among: {', '.join(names) or 'none'}"
+        raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
+    reader.fieldnames = names
+    rows = ((reader.line_num, dict(row)) for row in reader)
+    return _series(source, "csv", ((number, lines[number - 1], row) for number, row in rows))
+
+
+def _json_rows(text: str) -> Iterator[tuple[int, str, Mapping[str, Any] | str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            yield number, line, "not JSON (cut short?)"
+            continue
+        yield number, line, row if isinstance(row, dict) else "not a JSON object"
+
+
+def _series(source: str, format: str, rows: Iterable[tuple[int, str, Mapping[str, Any] | str]]) -> Series:
+    steps: list[Step] = []
+    malformed: list[Malformed] = []
+    compile_time: float | None = None
+    simulated = False
+    for number, line, row in rows:
+        found = row if isinstance(row, str) else _step(row, len(steps))
+        if isinstance(found, Step):
+            steps.append(found)
+        elif not isinstance(row, str) and _number(row.get("compile_time_s")) is not None:
+            pass
+        else:
+            malformed.append(Malformed(number, line[:80], found))
+        if not isinstance(row, str):
+            simulated = simulated or _truth(row.get("simulated"))
+            seconds = _number(row.get("compile_time_s"))
+            compile_time = compile_time if seconds is None else max(seconds, compile_time or 0.0)
+    return make_series(source, format, steps, malformed=malformed, compile_time_s=compile_time, simulated=simulated)
+
+
+def _step(row: Mapping[str, Any], count: int) -> Step | str:
+    """The step of a record; `count` numbers it where the record does not; a reason where it is malformed."""
+    key = next((name for name in TIME_KEYS if name in row), None)
+    if key is None:
+        return "no step_time_s"
+    seconds = _number(row[key])
+    if seconds is None or seconds <= 0:
+        return f"{key} is not a positive number"
+    mark = Mark.NONE
+    for name, flag in MARKS.items():
+        mark |= flag if _truth(row.get(name)) else Mark.NONE
+    number = _first(row, STEP_KEYS)
+    memory = _first(row, MEMORY_KEYS)
+    return Step(
+        step=count if number is None else int(number),
+        step_time_s=seconds * TIME_KEYS[key],
+        loss=_loss(row),
+        peak_memory_bytes=math.nan if memory is None else memory,
+        mark=mark,
+    )
+
+
+def _first(row: Mapping[str, Any], names: Iterable[str]) -> float | None:
+    return next((value for name in names if (value := _number(row.get(name))) is not None), None)
+
+
+def _loss(row: Mapping[str, Any]) -> float:
+    """The loss; infinite where one was recorded that is no finite number, NaN where none was recorded."""
+    recorded = next((row[name] for name in LOSS_KEYS if row.get(name) not in (None, "")), None)
+    if recorded is None:
+        return math.nan
+    finite = _number(recorded)
+    return math.inf if finite is None else finite
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _truth(value: Any) -> bool:
+    return value is True or (isinstance(value, str) and value.strip().lower() in ("true", "1", "yes")) or value == 1

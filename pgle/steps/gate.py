@@ -1,0 +1,147 @@
+"""The gate: limits that a comparison must keep, each with a message that says what to do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pgle.errors import UserError
+from pgle.steps.compare import Comparison, Design, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What NEW must keep; None: not asked.
+
+    Attributes:
+        fail_slower: fail where NEW is slower and a slowdown of this share cannot be ruled out.
+        require_faster: fail unless NEW is faster.
+        fail_undecided: fail where a slowdown of `fail_slower` cannot be ruled out, shown or not.
+        max_loss_change: band of the relative difference of losses, both directions.
+        max_memory_growth: of the peak memory, relative.
+        max_compile_growth: of the compile time, relative.
+    """
+
+    fail_slower: float | None = None
+    require_faster: bool = False
+    fail_undecided: bool = False
+    max_loss_change: float | None = None
+    max_memory_growth: float | None = None
+    max_compile_growth: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One limit and how it went.
+
+    Attributes:
+        name: ``step time``, ``loss``, ``peak memory`` or ``compile time``.
+        ok: whether it was kept.
+        message: what was found and what to do, one line.
+    """
+
+    name: str
+    ok: bool
+    message: str
+
+
+def gate(comparison: Comparison, limits: Limits) -> tuple[Check, ...]:
+    """Every limit that was asked for, and a loss that is no finite number, which always fails."""
+    checks = [_step_time(comparison, limits)]
+    bounds = {
+        "loss": limits.max_loss_change,
+        "peak memory": limits.max_memory_growth,
+        "compile time": limits.max_compile_growth,
+    }
+    found = {guard.name: guard for guard in comparison.guards}
+    for name, bound in bounds.items():
+        guard = found.get(name)
+        if guard is None:
+            if bound is not None:
+                checks.append(Check(name, False, f"not recorded on both sides, cannot be checked; {RECORD[name]}"))
+            continue
+        if math.isinf(guard.new):
+            checks.append(Check(name, False, f"{guard.basis}; do not use this profile before that is understood"))
+        elif bound is not None:
+            size = abs(guard.change) if name == "loss" else guard.change
+            word = "within" if size <= bound else "outside"
+            advice = "" if size <= bound else f"; {ADVICE[name]}"
+            message = f"{guard.change:+.2%} ({guard.basis}), {word} the bound of {bound:.2%}{advice}"
+            checks.append(Check(name, size <= bound, message))
+    return tuple(checks)
+
+
+RECORD = {
+    "loss": 'record "loss" per step',
+    "peak memory": 'record "peak_memory_bytes" per step',
+    "compile time": 'record a line {"compile_time_s": …}',
+}
+ADVICE = {
+    "loss": "same seed and data on both sides? else the program changed, not only its schedule",
+    "peak memory": "LHS holds buffers longer: lower --xla_gpu_memory_limit_slop_factor or the overlap limit",
+    "compile time": "compare with a warm autotuning cache on both sides",
+}
+
+
+def parse_share(text: str, where: str) -> float:
+    """A share such as ``2%`` or ``0.02``.
+
+    Raises:
+        UserError: it is neither, or a number of 1 and more without the per cent sign.
+    """
+    stripped = text.strip()
+    percent = stripped.endswith("%")
+    try:
+        value = float(stripped.rstrip("% ")) / (100 if percent else 1)
+    except ValueError:
+        raise UserError(f"'{text}' is not a share", where=where, remedy="write it as 2%") from None
+    if not 0 <= value < math.inf or (not percent and value >= 1):
+        raise UserError(f"'{text}' is not a share", where=where, remedy=f"write {stripped}% if per cent are meant")
+    return value
+
+
+def _step_time(found: Comparison, limits: Limits) -> Check:
+    text = describe(found)
+    bound = limits.fail_slower
+    if limits.require_faster and found.verdict is not Verdict.FASTER:
+        return Check("step time", False, f"not shown to be faster: {text}. {_more(found, None)}")
+    possible = found.ci[1] >= (1 + (bound or 0)) * (1 - 1e-12)
+    if bound is not None and possible:
+        if found.verdict is Verdict.SLOWER:
+            return Check("step time", False, f"slower: {text}; the bound is {bound:.2%}. {SLOWER}")
+        if limits.fail_undecided:
+            message = f"a slowdown of {bound:.2%} cannot be ruled out: {text}. {_more(found, bound)}"
+            return Check("step time", False, message)
+        message = f"no slowdown shown, but {bound:.2%} is not ruled out: {text}. {_more(found, bound)}"
+        return Check("step time", True, message)
+    return Check("step time", True, text)
+
+
+SLOWER = (
+    "Was the profile used ('pgle confirm LOG'), does it fit the module ('pgle verify PROFILE --hlo DUMP'), "
+    "and is anything but the profile different?"
+)
+
+
+def describe(found: Comparison) -> str:
+    """The finding in one clause."""
+    level = f"{found.assumptions.confidence:.0%}"
+    if math.isinf(found.ci[1]):
+        return f"{found.change:+.2%}, with no interval"
+    return f"{found.change:+.2%} ({level} CI {found.ci[0] - 1:+.2%} … {found.ci[1] - 1:+.2%})"
+
+
+def _more(found: Comparison, bound: float | None) -> str:
+    """How much more would have to be recorded to see `bound` (or the change found)."""
+    detectable = found.minimum_detectable
+    target = bound if bound is not None else abs(found.change)
+    if math.isinf(detectable):
+        return "Record more steps, or several runs per side (--abba)"
+    seen = f"This comparison detects {detectable:.2%}"
+    if target < 5e-4 or detectable <= target:
+        return seen
+    if found.design is Design.BLOCKS:
+        return f"{seen}; several runs per side (--abba 3) detect less"
+    runs = math.ceil(max(found.n) * (detectable / target) ** 2)
+    unit = "pairs of runs" if found.design is Design.PAIRS else "runs per side"
+    return f"{seen}; about {runs} {unit} would detect {target:.2%}"

@@ -1,0 +1,162 @@
+"""Step times of one run as recorded: the value that every reader makes and every rule takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntFlag
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+class Mark(IntFlag):
+    """What a recording says of a step."""
+
+    NONE = 0
+    PROFILED = 1
+    """A profiler was on, or was started or stopped in it."""
+    COMPILED = 2
+    """Something was compiled in it."""
+    CHECKPOINT = 4
+    """A checkpoint was saved or restored in it."""
+    TRUNCATED = 8
+    """The edge of the recording cut it."""
+    WARM_UP = 16
+    """The recording itself calls it warm-up."""
+    NEAR_PROFILER = 32
+    """The log speaks of a profile just before: reports are still being written."""
+    NEAR_COMPILE = 64
+    """The log speaks of a compilation just before."""
+    NEAR_CHECKPOINT = 128
+    """The log speaks of a checkpoint just before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A line that should hold a step time and does not: a record, not an exception.
+
+    Attributes:
+        line: its number, from 1.
+        text: its beginning.
+        reason: what is wrong.
+    """
+
+    line: int
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step as a reader finds it; missing figures are NaN."""
+
+    step: int
+    step_time_s: float
+    loss: float = float("nan")
+    peak_memory_bytes: float = float("nan")
+    mark: Mark = Mark.NONE
+
+
+@dataclass(frozen=True)
+class Series:
+    """The steps of one run, n of them in the order recorded.
+
+    Attributes:
+        source: where it was read.
+        format: ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``pax``, ``keras``, ``plain``, ``pattern``, ``trace``.
+        step: int64[n], step numbers as recorded.
+        step_time_s: float64[n], seconds, all positive and finite.
+        loss: float64[n], NaN where not recorded, infinite where it was no finite number.
+        peak_memory_bytes: float64[n], NaN where not recorded.
+        mark: uint8[n], `Mark` values.
+        compile_time_s: seconds the main compilation took, None where unknown.
+        malformed: lines that could not be read.
+        simulated: True where the times come from the simulated GPU.
+        warnings: what the user should know, one line each.
+    """
+
+    source: str
+    format: str
+    step: npt.NDArray[np.int64]
+    step_time_s: Floats
+    loss: Floats
+    peak_memory_bytes: Floats
+    mark: npt.NDArray[np.uint8]
+    compile_time_s: float | None = None
+    malformed: tuple[Malformed, ...] = ()
+    simulated: bool = False
+    warnings: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def make_series(
+    source: str,
+    format: str,
+    steps: Sequence[Step],
+    *,
+    malformed: Iterable[Malformed] = (),
+    compile_time_s: float | None = None,
+    simulated: bool = False,
+    warnings: Iterable[str] = (),
+) -> Series:
+    """The series of steps; times must be positive and finite."""
+    return Series(
+        source=source,
+        format=format,
+        step=np.array([item.step for item in steps], np.int64),
+        step_time_s=np.array([item.step_time_s for item in steps], np.float64),
+        loss=np.array([item.loss for item in steps], np.float64),
+        peak_memory_bytes=np.array([item.peak_memory_bytes for item in steps], np.float64),
+        mark=np.array([int(item.mark) for item in steps], np.uint8),
+        compile_time_s=compile_time_s,
+        malformed=tuple(malformed),
+        simulated=simulated,
+        warnings=tuple(warnings),
+    )
+
+
+def slowest_rank(ranks: Sequence[Series]) -> Series:
+    """One series of several ranks of a run: each step takes as long as its slowest rank; memory is the largest rank's.
+
+    Steps that a rank lacks are taken from the ranks that have them.
+    """
+    if len(ranks) == 1:
+        return ranks[0]
+    numbers = np.unique(np.concatenate([rank.step for rank in ranks]))
+    shape = (len(ranks), len(numbers))
+    seconds, loss, memory = (np.full(shape, np.nan) for _ in range(3))
+    mark = np.zeros(len(numbers), np.uint8)
+    for row, rank in enumerate(ranks):
+        at = np.searchsorted(numbers, rank.step)
+        seconds[row, at] = rank.step_time_s
+        loss[row, at] = rank.loss
+        memory[row, at] = rank.peak_memory_bytes
+        mark[at] |= rank.mark
+    known = [rank.compile_time_s for rank in ranks if rank.compile_time_s is not None]
+    lengths = sorted({len(rank) for rank in ranks})
+    uneven = [f"ranks recorded {lengths[0]} to {lengths[-1]} steps"] if len(lengths) > 1 else []
+    return Series(
+        source=f"{ranks[0].source} and {len(ranks) - 1} more ranks",
+        format=ranks[0].format,
+        step=numbers.astype(np.int64),
+        step_time_s=np.nanmax(seconds, axis=0),
+        loss=_first_known(loss),
+        peak_memory_bytes=np.fmax.reduce(memory, axis=0),
+        mark=mark,
+        compile_time_s=max(known, default=None),
+        malformed=tuple(item for rank in ranks for item in rank.malformed),
+        simulated=any(rank.simulated for rank in ranks),
+        warnings=(*(line for rank in ranks for line in rank.warnings), *uneven),
+    )
+
+
+def _first_known(values: Floats) -> Floats:
+    result: Floats = values[0].copy()
+    for row in values[1:]:
+        result = np.where(np.isnan(result), row, result)
+    return result
