@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,9 @@ from pgle.costs.statistic import percentile_of_sorted, sorted_groups
 from pgle.trace.table import Device, Trace
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.module import Module
+
+BLOCK_SAMPLES = 1 << 20
+"""Samples whose statistics are worked out at once."""
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -167,10 +171,19 @@ def _summaries(values: Floats, groups: Codes, count: int) -> tuple[Floats, Float
 def _compute_costs(
     samples: Samples, use: npt.NDArray[np.bool_], filed: Sequence[Filed], options: AggregateOptions
 ) -> list[Cost]:
-    values = samples.time_ns[use] / 1e3
-    groups = samples.name[use].astype(np.int64)
-    cost = options.stat.over_groups(values, groups, len(filed))
-    return _costs(cost, *_summaries(values, groups, len(filed)), filed)
+    """The costs of compute instructions, some names at a time, so that memory does not grow with the trace."""
+    sizes = np.bincount(samples.name[use], minlength=len(filed))
+    edges = np.searchsorted(np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right")
+    parts = []
+    for low, high in pairwise(np.unique([0, *edges, len(filed)]).tolist()):
+        here = np.flatnonzero(use & (samples.name >= low) & (samples.name < high))
+        values, groups = samples.time_ns[here] / 1e3, samples.name[here].astype(np.int64) - low
+        cost = options.stat.over_groups(values, groups, high - low)
+        parts.append((cost, *_summaries(values, groups, high - low)))
+    if not parts:
+        return []
+    cost, least, most, spread, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _costs(cost, least, most, spread, counts, filed)
 
 
 def _costs(cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Codes, filed: Sequence[Filed]) -> list[Cost]:

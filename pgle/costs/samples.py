@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pgle.trace.table import Trace
 
-CHUNK_ROWS = 1 << 20
+CHUNK_ROWS = 1 << 18
 """GPU activities reduced at a time: bounds the working memory, whatever the length of the trace."""
 
 
@@ -78,34 +79,51 @@ def collect_samples(
             part = _reduce(trace, rows, naming[module], kept[module], names, iterations)
             if len(part):
                 parts.append(part)
-    return Samples(
-        name=np.concatenate([p.name for p in parts] or [np.empty(0, np.int32)]),
-        device=np.concatenate([p.device for p in parts] or [np.empty(0, np.int32)]),
-        execution=np.concatenate([p.execution for p in parts] or [np.empty(0, np.int32)]),
-        occurrence=np.concatenate([p.occurrence for p in parts] or [np.empty(0, np.int32)]),
-        time_ns=np.concatenate([p.time_ns for p in parts] or [np.empty(0)]),
-        names=names,
-    )
+
+    columns = [
+        (np.int32, [part.name for part in parts]),
+        (np.int32, [part.device for part in parts]),
+        (np.int32, [part.execution for part in parts]),
+        (np.int32, [part.occurrence for part in parts]),
+        (np.float64, [part.time_ns for part in parts]),
+    ]
+    parts.clear()
+
+    def joined() -> npt.NDArray[Any]:
+        dtype, pieces = columns.pop(0)  # so that a column is held twice only while it is joined
+        return np.concatenate([np.empty(0, dtype), *pieces])
+
+    return Samples(joined(), joined(), joined(), joined(), joined(), names)
 
 
 def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int64]]:
     """Row numbers of one module in batches of whole executions on one device."""
     of_module = np.flatnonzero(trace.module == module)
-    if len(of_module) == 0:
-        return
-    device, execution = trace.device[of_module], trace.execution[of_module]
-    if len(of_module) > CHUNK_ROWS:
-        order = np.lexsort((execution, device))
-        of_module, device, execution = of_module[order], device[order], execution[order]
-    edges = np.flatnonzero((np.diff(device) != 0) | (np.diff(execution) != 0)) + 1
     if len(of_module) <= CHUNK_ROWS:
-        yield of_module
+        if len(of_module):
+            yield of_module
         return
+    changes = _changes(trace, of_module)
+    # mostly one execution follows the other, device by device; then each is one run of rows
+    device, execution = trace.device[of_module[changes]], trace.execution[of_module[changes]]
+    if len(np.unique(device.astype(np.int64) << 32 | execution.astype(np.int64) & 0xFFFFFFFF)) < len(changes):
+        of_module = of_module[np.lexsort((trace.execution[of_module], trace.device[of_module]))]
+        changes = _changes(trace, of_module)
     start = 0
-    for edge in [*edges.tolist(), len(of_module)]:
+    for edge in [*changes[1:].tolist(), len(of_module)]:
         if edge - start >= CHUNK_ROWS or edge == len(of_module):
             yield of_module[start:edge]
             start = edge
+
+
+def _changes(trace: Trace, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where another execution or device begins among rows; found piece by piece, for memory."""
+    found = [np.zeros(1, np.int64)]
+    for first in range(0, len(rows) - 1, CHUNK_ROWS):
+        piece = rows[first : first + CHUNK_ROWS + 1]
+        new = (np.diff(trace.device[piece]) != 0) | (np.diff(trace.execution[piece]) != 0)
+        found.append(np.flatnonzero(new) + first + 1)
+    return np.concatenate(found)
 
 
 def _reduce(
