@@ -21,6 +21,7 @@ from typing import Any, Literal
 import pgle
 from pgle.errors import UserError
 from pgle.files import read_bytes, write_files
+from pgle.run.rehearsal_crash import crash
 
 EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
 """What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
@@ -29,7 +30,6 @@ PROFILE_FLAG = "--xla_gpu_pgle_profile_file_or_directory_path"
 REQUEST, LOG = "request.json", "xla.log"
 
 _FINGERPRINT = re.compile(rb"\x0a\x16fingerprint_before_lhs\x12\x20([0-9a-f]{32})")
-_FATAL = re.compile(r"^F\d{4} .*?\] (.*)$|^[-\d]+ [\d:.]+: F .*?\] (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def _run_worker(request: RehearsalRequest, folder: Path) -> dict[str, Any]:
         raise UserError(f"cannot start Python ({error.strerror})", where=request.python) from None
     answer = folder / RESULT
     if not answer.exists():
-        raise _crash(request, done.returncode, log)
+        raise crash(done.returncode, log, request.flags)
     found: dict[str, Any] = json.loads(answer.read_text())
     return found
 
@@ -264,26 +264,6 @@ def _environment(request: RehearsalRequest, folder: Path) -> dict[str, str]:
         # Without it the plugin prints a traceback about missing CUDA libraries, which a rehearsal does not need.
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     }
-
-
-def _crash(request: RehearsalRequest, code: int, log: Path) -> UserError:
-    """The error for a child that ended without an answer: XLA's own line where it left one."""
-    text = log.read_text(errors="replace")[-200_000:]
-    fatal = _FATAL.search(text)
-    line = next((group for group in fatal.groups() if group), "") if fatal else ""
-    if "Unknown flag" in line:
-        return UserError(f"this XLA refuses a flag: {line.strip()}", remedy="leave it out, or see: pgle flags lint")
-    bad = re.search(r"Couldn't interpret value .* for flag .*", text)
-    if bad:
-        return UserError(f"this XLA refuses a flag: {bad[0].strip()}", remedy="see: pgle flags explain FLAG")
-    if "Flag parsing failed" in line:
-        given = " ".join(request.flags)
-        return UserError(f"this XLA refuses the value of a flag, one of {given}", remedy="see: pgle flags lint")
-    if code == -9:
-        return UserError("the compiler was killed, most likely for memory", where=log)
-    last = line or next((row for row in reversed(text.splitlines()) if row.strip()), "no output")
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return UserError(f"the compiler crashed ({how}): {last.strip()[:300]}", remedy=f"the whole log: {log}")
 
 
 def _quoted(flag: str) -> str:

@@ -7,11 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-OUT = Path(sys.argv[1])
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
-os.environ["JAX_DUMP_IR_TO"] = str(OUT)
-os.environ["XLA_FLAGS"] = f"--xla_dump_to={OUT} --xla_dump_hlo_as_proto=true"
+os.environ["JAX_DUMP_IR_TO"] = sys.argv[1]
+os.environ["XLA_FLAGS"] = f"--xla_dump_to={sys.argv[1]} --xla_dump_hlo_as_proto=true"
 
 import jax
 import jax.numpy as jnp

@@ -1,0 +1,97 @@
+"""`pgle confirm` as a user calls it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+
+LOGS = "testdata/logs/jax_0.12.0.1"
+
+
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch: pytest.MonkeyPatch, testdata: Path) -> None:
+    monkeypatch.chdir(testdata.parent)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.mark.parametrize(
+    ("log", "code"),
+    [
+        (f"{LOGS}/used.log", 0),
+        (f"{LOGS}/half.log", 0),
+        (f"{LOGS}/empty.log", 1),
+        (f"{LOGS}/wrong_path.log", 1),
+        (f"{LOGS}/text_in_pb.log", 1),
+        ("testdata/maxtext_pgle/llama2_7b_pgle_run.log", 0),
+        ("testdata/logs/README.md", 1),
+    ],
+)
+def test_exit_code(log: str, code: int) -> None:
+    assert run(["confirm", log]) == code
+
+
+def test_real_run_of_2024(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["confirm", "testdata/maxtext_pgle/llama2_7b_pgle_run.log"])
+    text = capsys.readouterr().out
+    assert "profile.pbtxt was read for 17 modules" in text
+    assert "jit_train_step: used: wrapped_transpose.10 is not in the module" in text
+    assert "line 48: PGLE profile may not applicable" in text
+    assert "profile again" in text
+
+
+def test_tables_fit_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["confirm", "testdata/maxtext_pgle/llama2_7b_pgle_run.log"])
+    table = capsys.readouterr().out.partition("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= 100
+
+
+def test_missing_instructions_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["confirm", f"{LOGS}/half.log"])
+    text = capsys.readouterr().out
+    assert "18 of 36 instructions have a cost" in text
+    assert "without a cost: all-gather-start.1, " in text
+    assert "and 10 more" in text
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["confirm", f"{LOGS}/half.log", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["used"]) == ("pgle.confirm/1", True)
+    assert (found["main"]["module"], found["main"]["found"], found["main"]["missing"]) == ("jit_train_step", 18, 18)
+    assert (len(found["modules"]), found["sub_modules"]) == (1, 16)
+
+
+def test_log_from_a_pipe(monkeypatch: pytest.MonkeyPatch, testdata: Path) -> None:
+    data = (testdata / "logs/jax_0.10.2/used.log").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert run(["confirm", "-"]) == 0
+
+
+def test_compressed_log(tmp_path: Path, testdata: Path) -> None:
+    packed = tmp_path / "run.log.gz"
+    packed.write_bytes(gzip.compress((testdata / "logs/jax_0.10.2/used.log").read_bytes()))
+    assert run(["confirm", str(packed)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.log"], "nowhere.log: no such file"),
+        (["testdata"], "testdata: cannot be read (Is a directory)"),
+        ([f"{LOGS}/used.log", "--module", "("], "--module '(' is not a regular expression"),
+        ([f"{LOGS}/used.log", "--schedule", "nowhere"], "pass --profile PROFILE"),
+        ([f"{LOGS}/used.log", "--profile", "nowhere.pbtxt"], "nowhere.pbtxt"),
+    ],
+)
+def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["confirm", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
