@@ -17,7 +17,7 @@ Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,6 +31,7 @@ from pgle.trace.xplane_events import read_events, read_pairs
 from pgle.trace.xplane_executions import Launches, Scopes, number_launches
 from pgle.trace.xplane_host import add_host_plane
 from pgle.trace.xplane_planes import (
+    DERIVED_LINES,
     GPU_PREFIX,
     HOST_PLANE,
     METADATA_PLANE,
@@ -44,26 +45,8 @@ from pgle.trace.xplane_planes import (
 from pgle.trace.xplane_wire import DamagedError, repeated, signed
 
 _EVENTS, _PLANE_STATS = 4, 6  # fields of XLine and XPlane
-_DERIVED_LINES = frozenset(
-    (
-        "Async XLA Ops",
-        "XLA Modules",
-        "XLA Ops",
-        "XLA TraceMe",
-        "Steps",
-        "Source code",
-        "Source",
-        "Kernel Launch",
-        "Framework Ops",
-        "Framework Name Scope",
-        "TensorFlow Ops",
-        "TensorFlow Name Scope",
-        "CUPTI overhead",
-    )
-)
-"""Lines that repeat or summarise what the stream lines hold (`xla/tsl/profiler/utils/xplane_schema.cc`)."""
-
 _Value = TypeVar("_Value")
+_SUFFIXES = (".xplane.pb", ".xplane.pb.gz", ".xplane.pb.xz")
 _MAX_MESSAGES = 20
 _RECORD_AGAIN = "record it again, or name another file"
 
@@ -89,15 +72,10 @@ def find_xplanes(logdir: AnyPath, *, run: str | None = None) -> list[AnyPath]:
         if not parent.is_dir():
             continue
         runs = {path.name: path for path in parent.iterdir() if path.is_dir()}
-        if run is not None and run in runs:
-            found = _xplanes_in(runs[run])
+        for name in sorted(runs, reverse=True) if run is None else [run]:
+            found = _xplanes_in(runs[name]) if name in runs else []
             if found:
                 return found
-        if run is None:
-            for name in sorted(runs, reverse=True):
-                found = _xplanes_in(runs[name])
-                if found:
-                    return found
     if run is not None:
         raise UserError(f"holds no profiler run {run!r}", where=logdir, remedy="leave the run out to take the newest")
     remedy = "give the directory that jax.profiler.start_trace wrote to, or record one with `pgle profile`"
@@ -105,7 +83,7 @@ def find_xplanes(logdir: AnyPath, *, run: str | None = None) -> list[AnyPath]:
 
 
 def _xplanes_in(directory: AnyPath) -> list[AnyPath]:
-    return sorted((path for path in directory.iterdir() if ".xplane.pb" in path.name), key=lambda path: path.name)
+    return sorted((path for path in directory.iterdir() if path.name.endswith(_SUFFIXES)), key=lambda path: path.name)
 
 
 def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None] | None = None) -> Trace:
@@ -113,7 +91,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
 
     Args:
         paths: the files; ``.gz`` and ``.xz`` are decompressed.
-        progress: called with (bytes done, bytes in all).
+        progress: called with (done, total), in thousandths of a file.
 
     Raises:
         UserError: a file is missing, damaged or no xplane, or no file holds work that is tied to HLO instructions.
@@ -123,7 +101,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
     messages: list[str] = []
     seen_planes: list[str] = []
     labels: set[str] = set()
-    for path in paths:
+    for number, path in enumerate(paths):
         data = read_bytes(path)
         if not data:
             raise UserError("is empty", where=path, remedy=_RECORD_AGAIN)
@@ -133,7 +111,9 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
                 if plane.name == METADATA_PLANE:
                     hlo |= embedded_hlo(plane)
             process = _process(space, path, labels)
-            _add_space(space, data, process, gathered, progress)
+            for share in _add_space(space, data, process, gathered):
+                if progress is not None:
+                    progress(number * 1000 + int(share * 1000), len(paths) * 1000)
         except NotXplaneError:
             remedy = "name an .xplane.pb file that the JAX profiler wrote, or its log directory"
             raise UserError("is not an xplane", where=path, remedy=remedy) from None
@@ -159,21 +139,19 @@ def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
     return label
 
 
-def _add_space(
-    space: Space, data: bytes, process: str, gathered: Gathered, progress: Callable[[int, int], None] | None
-) -> None:
-    """The GPU planes of one file, or its host plane where no stream has an event."""
+def _add_space(space: Space, data: bytes, process: str, gathered: Gathered) -> Iterator[float]:
+    """Take the GPU planes of one file, or its host plane where no stream has an event; yields the share done."""
     before = len(gathered.parts["start_ns"])
     scopes = _scopes(space, data)
     for plane in space.planes:
         if plane.name.startswith(GPU_PREFIX):
             _add_gpu_plane(plane, data, process, scopes, gathered)
-            if progress is not None:
-                progress(plane.span[1], len(data))
+            yield plane.span[1] / len(data)
     if len(gathered.parts["start_ns"]) == before:
         for plane in space.planes:
             if plane.name == HOST_PLANE:
                 add_host_plane(plane, data, process, gathered)
+    yield 1.0
 
 
 def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gathered: Gathered) -> None:
@@ -183,7 +161,7 @@ def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gath
     defaults = metadata_defaults(plane, gathered.instructions, gathered.names)
     lines = [_Line(data, *span) for span in plane.lines]
     streams = [line for line in lines if line.name.startswith("Stream #")]
-    for line in streams or [line for line in lines if line.name not in _DERIVED_LINES]:
+    for line in streams or [line for line in lines if line.name not in DERIVED_LINES]:
         if len(line.starts) == 0:
             continue
         device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)

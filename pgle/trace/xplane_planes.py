@@ -24,6 +24,25 @@ SCOPE_PLANE = "/host:__ScopeRangeCallStack__"
 ENVIRONMENT_PLANE = "Task Environment"
 """Holds what the process was started with, so perhaps secrets: never read."""
 
+DERIVED_LINES = frozenset(
+    (
+        "Async XLA Ops",
+        "XLA Modules",
+        "XLA Ops",
+        "XLA TraceMe",
+        "Steps",
+        "Source code",
+        "Source",
+        "Kernel Launch",
+        "Framework Ops",
+        "Framework Name Scope",
+        "TensorFlow Ops",
+        "TensorFlow Name Scope",
+        "CUPTI overhead",
+    )
+)
+"""Lines that repeat or summarise what the stream lines hold (`xla/tsl/profiler/utils/xplane_schema.cc`)."""
+
 _SPACE_FIELDS = {1: "planes", 2: "errors", 3: "warnings", 4: "hostnames"}
 _PLANE_KINDS = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES, 6: BYTES}
 _LINES = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from pathlib import Path
 
@@ -265,3 +266,19 @@ def test_an_execution_is_told_by_the_hlo_of_that_name_where_there_is_no_program_
 def test_negative_durations_are_damage(tmp_path: Path):
     with pytest.raises(UserError, match="negative duration"):
         gpu(tmp_path, {"Stream #1": [(5, -1, op("a"))]})
+
+
+def test_progress_goes_up_to_the_whole(testdata: Path):
+    path = testdata / "jax_xplane" / "jax_conv_minimal_08_tw003.xplane.pb"
+    seen: list[tuple[int, int]] = []
+    read_xplane([path, path], progress=lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1] == (2000, 2000)
+
+
+def test_compressed_files_are_read(testdata: Path, tmp_path: Path):
+    plain = testdata / "jax_xplane" / "jax08_gemm.xplane.pb"
+    packed = tmp_path / "host.xplane.pb.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert find_xplanes(tmp_path) == [packed]
+    assert len(read_xplane([packed])) == len(read_xplane([plain]))
