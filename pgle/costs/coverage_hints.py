@@ -30,16 +30,18 @@ def hints_of(item: ModuleCoverage, wanted: WantedCosts) -> list[str]:
     if wanted.unsure:
         hints.append(
             f"{len(wanted.unsure)} collectives were renamed after scheduling and the dump does not say from what: "
-            "give --schedule, or profile with LHS on ('pgle profile --mode sync')"
+            "give --schedule, or profile with LHS on ('pgle profile --mode sync -- COMMAND')"
         )
     if item.mismatches:
         hints.append("mismatched names come from another program or XLA: profile this one again with 'pgle profile'")
     if (item.count.value or 0.0) < MOSTLY_UNKNOWN:
         hints.append(
-            "most names are unknown to the profile: is it of this program, XLA and flags? 'pgle profile' again"
+            "most names are unknown to the profile: is it of this program, XLA and flags? 'pgle profile -- COMMAND'"
         )
     if item.gaps:
-        hints.append("fill gaps from same-shape instructions and estimates with 'pgle complete'")
+        hints.append(
+            "fill gaps from same-shape instructions and estimates with 'pgle complete PROFILE --hlo DUMP -o OUT'"
+        )
     return hints
 
 

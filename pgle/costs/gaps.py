@@ -54,6 +54,9 @@ class Unused:
     reason: str
 
 
+_RENAMED = "a name of "
+
+
 class NearNames:
     """Finds unused costs that may belong to a gap."""
 
@@ -62,6 +65,8 @@ class NearNames:
         self.by_shape: dict[tuple[str, str], list[str]] = defaultdict(list)
         self.by_stem: dict[str, list[str]] = defaultdict(list)
         for item in unused:
+            if item.reason.startswith(_RENAMED):
+                continue  # it is known whose name it is
             if item.cost.shape:
                 self.by_shape[item.cost.opcode, item.cost.shape].append(item.name)
             self.by_stem[_stem(item.name)].append(item.name)
@@ -70,7 +75,7 @@ class NearNames:
         """The gap with a hint: its run-time name, an unused cost of the same shape, or of a similar name."""
         run_time = next((name for name in run_time_names if name in self.names), None)
         if run_time is not None:
-            return replace(gap, hint=f"its run-time name {run_time} is in the profile")
+            return replace(gap, hint=f"in the profile as {run_time}")
         same = self.by_shape.get((gap.opcode, gap.shape))
         if same:
             return replace(gap, hint=f"same shape: {get_close_matches(gap.name, same, 1, 0)[0]}")
@@ -128,7 +133,7 @@ def _reason(cost: Cost, fingerprints: set[str], renamed: Mapping[str, str], modu
     if re.search(r"-done(\.\d+)*$", cost.name):
         return "a done; XLA looks up its start"
     if cost.name in renamed:
-        return f"run-time name; LHS knows it as {renamed[cost.name]}"
+        return f"{_RENAMED}{renamed[cost.name]} at run time"
     for module in modules:
         inside = owner(module, cost.name)
         if inside is not None and inside != cost.name:

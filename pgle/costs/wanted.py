@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from pgle.costs.estimate import cost_kind
@@ -24,7 +24,7 @@ class Wanted:
 
     Attributes:
         name: when LHS ran.
-        accepted: the names under which XLA finds a cost, in this order.
+        accepted: the names under which XLA finds a cost, in this order; empty where nobody can tell.
         kind: what the scheduler does with it.
         opcode: of a collective the wrapped one.
         shapes: result shape as text, in the ways that profiles state it; the done's first.
@@ -80,8 +80,9 @@ def wanted_costs(module: Module, schedule: LhsSchedule | None = None) -> WantedC
             continue  # a rematerialised copy, made after LHS
         kind = collective_kind(module, instruction)
         if kind == instruction.opcode and not instruction.scheduling_name and kind not in ("send", "recv"):
-            unsure.append(instruction.name)
+            unsure.append(name)
         found[name] = _wanted(module, instruction, name)
+    found |= {name: replace(found[name], accepted=()) for name in unsure}
     return WantedCosts(module, found, _changed(names), is_lhs=False, unsure=tuple(unsure))
 
 

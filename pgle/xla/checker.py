@@ -67,7 +67,7 @@ def assumed_us(module: Module, instruction: Instruction) -> float:
     opcode = instruction.opcode
     if opcode in ("send", "recv"):
         return 10 * HIGH_US if opcode == "send" else MEDIUM_US
-    if is_start(instruction):
+    if is_start(instruction) or collective_kind(module, instruction) is not None:  # a plain one was a start then
         return HIGH_US
     if opcode == "fusion":
         return {"kLoop": MEDIUM_US, "kOutput": HIGH_US}.get(instruction.fusion_kind, LOW_US)

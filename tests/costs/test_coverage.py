@@ -182,3 +182,5 @@ def test_renamed_collectives_without_scheduling_names_are_pointed_out() -> None:
     profile = estimate_profile(recorded("jax-0.12.0.1", "sync"), find_hardware("a100-40gb"))
     found = main_of(cover(profile, [module]))
     assert any("renamed after scheduling" in hint for hint in found.hints)
+    assert found.collectives.covered == 0
+    assert {gap.assumed_us for gap in found.gaps if gap.kind == "collective"} == {5000}
