@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -12,6 +14,29 @@ from pgle.trace.table import Device, Kind, ModuleKey, Trace
 
 Row = tuple[int, int, str, int, int, int]
 """(device, execution, instruction, launch, start µs, duration µs)"""
+
+
+def _has(*names: str) -> bool:
+    return any(importlib.util.find_spec(name.split(".")[0]) and importlib.util.find_spec(name) for name in names)
+
+
+MISSING = {
+    "gpu": None if shutil.which("nvidia-smi") else "needs an NVIDIA GPU",
+    "nsys": None if shutil.which("nsys") else "needs nsys",
+    "slurm": None if shutil.which("srun") else "needs Slurm",
+    "tensorflow": None if _has("tensorflow") else "needs the tensorflow extra",
+    "rehearse": None
+    if _has("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+    else "needs the CUDA plugin wheels: pip install 'pgle[rehearse]'",
+}
+"""Why tests with a marker cannot run here; None where they can."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker, reason in MISSING.items():
+            if reason and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture

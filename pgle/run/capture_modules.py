@@ -7,12 +7,14 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pgle.errors import UserError, WorkloadError
+
+STDERR = 2
+"""File descriptor: results alone go to our stdout."""
 
 POLL_S = 0.2
 GRACE_S = 5.0
@@ -44,7 +46,7 @@ def capture_modules(
         child = subprocess.Popen(
             command,
             env=capture_environment(os.environ if environment is None else environment, folder, devices),
-            stdout=sys.stderr.fileno(),
+            stdout=STDERR,
             start_new_session=True,
         )
     except OSError as error:

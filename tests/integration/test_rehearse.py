@@ -1,0 +1,120 @@
+"""`pgle rehearse` with the real compiler: a program that a profile helps, and one that it cannot."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+
+pytestmark = pytest.mark.rehearse
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """StableHLO of two workloads, as jax dumps it."""
+    folder = tmp_path_factory.mktemp("programs")
+
+    def dump(name: str) -> Path:
+        if not (folder / name).exists():
+            from pgle.run.capture_modules import capture_modules
+
+            words = [sys.executable, "-m", f"pgle.workloads.{name}", "--compile-only"]
+            capture_modules(words, folder / name, devices=4, quiet_s=60)
+        return next((folder / name).glob("*.mlir"))
+
+    return dump
+
+
+@pytest.fixture
+def rehearse(capsys, tmp_path):
+    def call(*arguments: object) -> dict:
+        code = run(["rehearse", "-o", str(tmp_path / "out"), "--json", *map(str, arguments)])
+        captured = capsys.readouterr()
+        assert code == 0, captured.err
+        return json.loads(captured.out)
+
+    return call
+
+
+def test_the_overlap_workload_gets_better_and_its_gathers_move(programs, rehearse):
+    result = rehearse(programs("overlap"), "--target", "a100")
+    assert result["schema"] == "pgle.rehearse/1"
+    assert result["used"]
+    assert result["costs_are"] == "estimated"
+    assert result["profiled"]["step_us"] < 0.98 * result["baseline"]["step_us"]
+    assert result["profiled"]["exposed_us"] < 0.1 * result["baseline"]["exposed_us"]
+    assert "all-gather-start" in {move["name"] for move in result["moved"]}
+    assert result["worth"].startswith("Yes")
+    assert "estimated costs" in result["worth"]
+
+
+def test_a_program_without_independent_compute_cannot_be_helped(programs, rehearse):
+    result = rehearse(programs("tensor"), "--target", "a100")
+    assert result["used"]
+    assert result["worth"].startswith("No")
+    assert "nothing independent" in result["worth"]
+    assert result["moved"] == []
+
+
+def test_schedules_logs_and_the_profile_are_kept(programs, rehearse):
+    result = rehearse(programs("overlap"), "--target", "h100")
+    for side in ("baseline", "profiled"):
+        assert Path(result[side]["hlo"]).is_file()
+        assert Path(result[side]["log"]).is_file()
+    assert Path(result["profile"]).suffix == ".pbtxt"
+
+
+def test_the_profile_alone_does_not_change_the_fingerprint(programs, rehearse):
+    result = rehearse(programs("overlap"), "--target", "h100")
+    assert result["baseline"]["fingerprint"] == result["profiled"]["fingerprint"] != ""
+
+
+def test_a_captured_program_is_rehearsed(rehearse):
+    words = [sys.executable, "-m", "pgle.workloads.overlap", "--compile-only"]
+    result = rehearse("--target", "a100", "--devices", "4", "--", *words)
+    assert result["modules"][0]["name"] == "jit_overlap_step"
+
+
+def refused(capsys, *arguments: object) -> str:
+    code = run(["rehearse", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert code == 2
+    assert len(captured.err.splitlines()) == 1
+    return captured.err
+
+
+def test_a_folder_in_use_is_left_alone(capsys, tmp_path, testdata):
+    (tmp_path / "mine").write_text("x")
+    module = next((testdata / "stablehlo").glob("*.mlir"))
+    assert "not an empty directory" in refused(capsys, module, "-o", tmp_path)
+
+
+def test_a_missing_module_is_named(capsys, tmp_path):
+    assert "no such file" in refused(capsys, tmp_path / "step.mlir")
+
+
+def test_an_unknown_target_lists_the_known(capsys, testdata):
+    module = next((testdata / "stablehlo").glob("*.mlir"))
+    assert "h100" in refused(capsys, module, "--target", "h999")
+
+
+def test_a_program_that_compiles_nothing_says_so(capsys):
+    assert "compiled no jax module" in refused(capsys, "--", sys.executable, "-c", "print(1)")
+
+
+def test_a_program_that_fails_passes_its_exit_code_on(capsys):
+    code = run(["rehearse", "--", sys.executable, "-c", "raise SystemExit(3)"])
+    assert code == 3
+    assert "before it had compiled anything" in capsys.readouterr().err
+
+
+def test_help_needs_no_plugin():
+    done = subprocess.run(
+        [sys.executable, "-m", "pgle", "rehearse", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "without" in done.stdout
