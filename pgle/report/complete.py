@@ -1,0 +1,81 @@
+"""What filling the gaps of a profile gave, as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pgle.costs.complete import Completion
+from pgle.costs.profile import Cost, Origin
+from pgle.report import json
+from pgle.report.text import console, duration, printable, table, warn
+
+SHOWN = 8
+"""The costliest filled instructions; ``--json`` has all."""
+
+_HOW = {Origin.SAME_SHAPE: "as instructions of the same shape", Origin.ESTIMATED: "estimated"}
+
+
+def show_text(completions: Sequence[Completion], path: str, sha: str) -> None:
+    """Per module: how much was missing and where it comes from now; the file; warnings on stderr."""
+    out = console()
+    for item in completions:
+        out.print(
+            f"{printable(item.module)}: {item.measured:,} of {item.wanted:,} had costs, {len(item.filled):,} filled",
+            style="bold",
+            soft_wrap=True,
+        )
+        rows = []
+        for origin, how in _HOW.items():
+            of_origin = [cost for cost in item.filled if cost.origin is origin]
+            if of_origin:
+                target = f" for {item.target}" if origin is Origin.ESTIMATED else ""
+                rows.append((how + target, f"{len(of_origin):,}", duration(sum(cost.cost_us for cost in of_origin))))
+        if rows:
+            out.print(table(("filled", "names", "total"), rows, right="names|total"))
+        if item.scales:
+            factors = ", ".join(
+                f"{scale.kind} × {scale.factor:.2f} ({scale.neighbours} measured)" for scale in item.scales[:5]
+            )
+            out.print(f"estimates scaled: {factors}", style="dim")
+        if item.filled:
+            out.print()
+            out.print(_costliest(item.filled))
+    out.print(f"wrote {path}  {len(completions[-1].profile)} names, sha256 {sha[:12]}", soft_wrap=True)
+    warn(completions[-1].profile.warnings)
+
+
+def _costliest(filled: Sequence[Cost]) -> object:
+    ordered = sorted(filled, key=lambda cost: (-cost.cost_us, cost.name))[:SHOWN]
+    return table(
+        ("instruction", "what", "cost", "origin"),
+        [(printable(cost.name), printable(cost.opcode), duration(cost.cost_us), cost.origin.value) for cost in ordered],
+        right="cost",
+    )
+
+
+def show_json(completions: Sequence[Completion], path: str, sha: str) -> None:
+    """``pgle.complete/1``."""
+    profile = completions[-1].profile
+    json.show(
+        "pgle.complete/1",
+        {
+            "written": {"path": path, "sha256": sha, "names": len(profile)},
+            "modules": [
+                {
+                    "name": item.module,
+                    "target": item.target,
+                    "wanted": item.wanted,
+                    "measured": item.measured,
+                    "same_shape": item.count(Origin.SAME_SHAPE),
+                    "estimated": item.count(Origin.ESTIMATED),
+                    "scales": item.scales,
+                    "filled": [
+                        {"name": cost.full_name, "cost_us": cost.cost_us, "origin": cost.origin} for cost in item.filled
+                    ],
+                }
+                for item in completions
+            ],
+            "warnings": profile.warnings,
+        },
+    )
+    warn(profile.warnings)
