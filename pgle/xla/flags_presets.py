@@ -282,6 +282,6 @@ def _lost_names(name: str, version: str) -> tuple[Finding, ...]:
         return ()
     message = (
         f"jaxlib {version} renames collectives after scheduling, and with LHS off nothing leads back to the names "
-        "PGLE needs: 0 of 22 collectives matched (measured with 0.12.0.1)"
+        "PGLE needs: 1 of 12 collectives of an FSDP step matched, with pgle-profile-sync 12 (rehearsed with 0.12.0.1)"
     )
     return (Finding("warning", "names-lost", LHS, message, "use pgle-profile-sync"),)

@@ -1,0 +1,78 @@
+"""The modes held against the compiler: how many collectives of a profile run lead to the names PGLE looks for."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from pgle.run.rehearsal import RehearsalRequest, rehearse_compile
+from pgle.xla.collectives import find_collectives
+from pgle.xla.flags_catalogue import release
+from pgle.xla.hlo_reader import read_module
+from pgle.xla.modes import RENAMES_SINCE, flags_for
+from pgle.xla.names import lhs_names
+from pgle.xla.schedule_dump import read_schedule_dump
+from pgle.xla.targets import load_target
+
+pytestmark = pytest.mark.rehearse
+
+JAXLIB = version("jaxlib")
+PROGRAM = Path(__file__).parents[2] / f"testdata/stablehlo/fsdp_mlp_jax_{JAXLIB}.mlir"
+RENAMES = release(JAXLIB) >= release(RENAMES_SINCE)
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    if not PROGRAM.exists():
+        pytest.skip(f"no program recorded for jaxlib {JAXLIB}")
+    target = load_target("h100-sxm")
+    done = {}
+
+    def compiled(mode):
+        if mode not in done:
+            flags = tuple(flag.text for flag in flags_for(mode, JAXLIB).flags)
+            folder = tmp_path_factory.mktemp(mode)
+            request = RehearsalRequest(
+                PROGRAM, target.text, folder, portable_target=target.portable_text, topology="1x1x4", flags=flags
+            )
+            done[mode] = rehearse_compile(request)
+        return done[mode]
+
+    return compiled
+
+
+def wanted(rehearsed):
+    """The names the performance run's scheduler looks up: those of its collectives when LHS ran."""
+    schedule = read_schedule_dump(rehearsed("baseline").schedule)
+    return {item.name for item in find_collectives(schedule.module)}
+
+
+def carried_over(rehearsed, mode):
+    """The names to which the collectives of a profile run lead, by their own metadata alone."""
+    module = read_module(rehearsed(mode).after_optimizations)
+    names = lhs_names(module)
+    return {names[item.name] for item in find_collectives(module)}
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_every_collective_of_a_profile_run_leads_to_its_name(rehearsed, mode):
+    assert carried_over(rehearsed, mode) == wanted(rehearsed)
+
+
+def test_the_legacy_recipe_loses_names_where_collectives_are_renamed(rehearsed):
+    kept = wanted(rehearsed) & carried_over(rehearsed, "sync-legacy")
+    # One reduce-scatter is fused with a slice, and fusions keep their names.
+    assert kept == ({"fusion-start"} if RENAMES else wanted(rehearsed))
+
+
+def test_sync_changes_the_fingerprint_async_does_not(rehearsed):
+    assert rehearsed("async").fingerprint == rehearsed("baseline").fingerprint
+    assert rehearsed("sync").fingerprint != rehearsed("baseline").fingerprint
+
+
+def test_no_lhs_turns_the_default_of_hopper_off(rehearsed):
+    assert rehearsed("no-lhs").schedule is None
+
+
+def test_the_baseline_runs_lhs(rehearsed):
+    assert rehearsed("baseline").schedule is not None
