@@ -107,7 +107,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _MARKS = (b"PGLE", b"rofile", b"atencyHiding", b"latency estimator", b"missing instructions", b"XLA_FLAGS",
           b"for flag ", b"Fingerprint before", b"FDO", b"ompilation cache", b"XLA compilation", b"dump enabled",
           b"deviceless compilation", b"Flag parsing failed", b"guided_latency", b"Illegal value for --")  # fmt: skip
-_NOISE = ("PGLE missed cost", "PGLE did ")  # VLOG of every parameter and edge: thousands of lines that say nothing
+_MARKED = re.compile(b"|".join(map(re.escape, _MARKS)))
+# VLOG of every parameter and edge: thousands of lines that say nothing
+_NOISE = (b"] PGLE missed cost", b"] PGLE did ")
 _ESTIMATOR_FILE = "profile_guided_latency_estimator.cc"
 
 
@@ -186,13 +188,25 @@ def read_events(stream: BinaryIO, *, progress: Callable[[int, int], None] | None
             for event in _first_info(block, number):
                 seen_info = True
                 yield event
-        if any(mark in block for mark in _MARKS):
-            for offset, line in enumerate(block.split(b"\n"), 1):
-                if any(mark in line for mark in _MARKS):
-                    yield from _event(line, number + offset)
+        if any(mark in block for mark in _MARKS):  # far quicker than the expression where there is none
+            yield from _events(block, number)
         number += block.count(b"\n")
         if not chunk:
             return
+
+
+def _events(block: bytes, number: int) -> Iterator[Event]:
+    """The events in whole lines; `number` lines stand before them."""
+    position = 0
+    while (mark := _MARKED.search(block, position)) is not None:
+        start = block.rfind(b"\n", position, mark.start()) + 1 or position
+        end = block.find(b"\n", mark.end())
+        end = len(block) if end < 0 else end
+        number += block.count(b"\n", position, start)
+        line = block[start:end]
+        if not any(noise in line for noise in _NOISE):
+            yield from _event(line, number + 1)
+        position = end
 
 
 def _first_info(block: bytes, before: int) -> Iterator[Event]:
@@ -221,8 +235,6 @@ def _event(raw: bytes, number: int) -> Iterator[Event]:
         if prefix["file"].endswith(_ESTIMATOR_FILE) and text.startswith("  "):
             yield Event(Kind.MISSING_NAME, number, text, level, thread, seconds, subject=text.strip())
             return
-    if text.startswith(_NOISE):
-        return
     for pattern, kind, groups in _RULES:
         found = pattern.search(text)
         if found:
