@@ -15,7 +15,7 @@ from pathlib import PurePath
 from google.protobuf.message import DecodeError
 
 from pgle.costs.profile import Cost, Origin, Profile
-from pgle.costs.profile_text import Entry, TextSyntaxError, decode_entries, encode_entries
+from pgle.costs.profile_text import Entry, TextNameError, TextSyntaxError, decode_entries, encode_entries
 from pgle.costs.sidecar import SidecarError, apply_sidecar, sidecar
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
@@ -138,6 +138,8 @@ def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str
         if _binary(data) is not None:
             remedy = f"rename it to {where.stem}.pb"
             raise UserError(f"binary profile in a .pbtxt file: {refused}", where=where, remedy=remedy) from None
+        if isinstance(error, TextNameError):
+            raise UserError(f"{error}, so no instruction is called that", where=where, remedy=_AGAIN) from None
         reason = str(error) if isinstance(error, TextSyntaxError) else f"not text (byte {error.start})"
         raise UserError(f"{reason} ({refused})", where=where, remedy=_AGAIN) from None
     return entries, [f"{where}: {latencies} latencies, which XLA drops"] if latencies else []

@@ -2,7 +2,8 @@
 
 XLA reads it with C++ protobuf's TextFormat. What is usual goes through one regular expression; everything else that
 TextFormat knows (single quotes, joined strings, escapes, lists, ``<>``) through protobuf's own Python parser, after a
-check of the lexical rules where C++ is the stricter of the two.
+check of the lexical rules where C++ is the stricter of the two. Compared with the compiler on some hundred odd texts,
+nothing passes here that it refuses; of what it takes, only ``- 3`` (a blank after the sign) does not pass.
 Source of the grammar: https://protobuf.dev/reference/protobuf/textformat-spec/ and C++ ``io/tokenizer.h``.
 """
 
@@ -30,7 +31,7 @@ _ESCAPE = r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}
 _TOKENS = re.compile(
     r"(?:[ \t\r\n\v\f]++|#[^\n]*+"
     rf"|\"(?:[^\"\\\n\0]|{_ESCAPE})*+\"|'(?:[^'\\\n\0]|{_ESCAPE})*+'"
-    r"|[A-Za-z_]\w*+"
+    r"|(?!(?i:inf|infinity|nan)f\b)[A-Za-z_]\w*+"
     r"|0[xX][0-9a-fA-F]++(?![\w.])|(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?[fF]?(?![\w.])"
     r"|[][{}<>:;,/.-])*+",
     re.ASCII,
@@ -40,6 +41,10 @@ _PLAIN = re.compile(r"[ !#-&(-\[\]-~]*", re.ASCII)
 
 class TextSyntaxError(ValueError):
     """XLA would refuse the text; the message starts with ``LINE:COLUMN: ``."""
+
+
+class TextNameError(TextSyntaxError):
+    """XLA would read the text, but a name in it is not UTF-8."""
 
 
 def encode_entries(entries: Iterable[Entry]) -> str:
@@ -65,6 +70,8 @@ def decode_entries(text: str) -> tuple[list[Entry], int]:
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
+        if " codec can't " in str(error):
+            raise TextNameError(f"{str(error).split(' ')[0]}: a name is not UTF-8") from None
         raise TextSyntaxError(_one_line(str(error))) from None
     except (ValueError, UnicodeError, RecursionError) as error:
         raise TextSyntaxError(_one_line(f"1:1: {error}")) from None

@@ -58,6 +58,7 @@ REFUSED = {
     "underscore.pbtxt": b"costs { cost_us: 1_000 }",
     "octal.pbtxt": b"costs { cost_us: 010 }",
     "hexadecimal.pbtxt": b"costs { cost_us: 0x10 }",
+    "inff.pbtxt": b"costs { cost_us: inff }",
     "blank.pbtxt": "costs {\u00a0}".encode(),
     "escape.pbtxt": rb'costs { name: "\q" }',
     "newline.pbtxt": b'costs { name: "a\nb" }',

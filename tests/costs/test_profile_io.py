@@ -78,6 +78,7 @@ BAD = {
     "text.pb": (b'costs { name: "a" cost_us: 1 }', "text profile in a .pb file"),
     "cut.pb": (BINARY[:-2], "damaged or truncated"),
     "field.pbtxt": (b'costs { name: "a" time: 1 }', r"1:19: .*XLA would not parse it"),
+    "name.pbtxt": (rb'costs { name: "\377" }', r"1:22: a name is not UTF-8, so no instruction is called that"),
     "x.txt": (b'costs { name: "a" cost_us: 1 }', r"XLA ignores .*rename it if it is a profile"),
     "x.pbtxt.gz": (b"", "XLA ignores"),
     "x": (b"", "XLA ignores"),

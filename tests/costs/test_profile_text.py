@@ -95,6 +95,7 @@ def test_latencies_are_counted():
         ('costs {\u00a0name: "a" }', "1:8"),
         ("\ufeffcosts { }", "1:1"),
         (r'costs { name: "\q" }', "1:15"),
+        ("costs { cost_us: inff }", "1:18"),
         ("costs { costs { costs { } } }", "1:9"),
         ("[type.googleapis.com/x.Y] { }", "1:"),
     ],
