@@ -138,7 +138,7 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
     unused = find_unused(profile, list(zip(modules, wants, strict=True)))
     main = _main(profile, found)
     near = NearNames(unused)
-    marked = [replace(item, is_main=item.module == main) for item in found]
+    marked = [replace(item, is_main=(item.module, item.program_id) == main) for item in found]
     done = [
         _with_hints(item, wanted, near) if item.is_main or item.count.covered else item
         for item, wanted in zip(marked, wants, strict=True)
@@ -147,14 +147,21 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
     return Coverage(tuple(done), unused, profile_findings(profile), (*profile.warnings, *warnings_of(done, schedules)))
 
 
-def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> str:
-    """The main module: the first that the profile was made for, else the one with most time."""
-    names = {item.module for item in found}
+def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int | None]:
+    """Name and program id of the main module: of those that the profile was made for, else of all, the heaviest.
+
+    Processes share program ids; another compilation of the same name in one process has its own and is another module.
+    """
     made_for = profile.provenance.get("modules")
     for record in made_for if isinstance(made_for, Sequence) else ():
-        if isinstance(record, Mapping) and record.get("name") in names:
-            return str(record["name"])
-    return max(found, key=lambda item: (item.time.covered, item.time.total)).module
+        if isinstance(record, Mapping):
+            named = [item for item in found if item.module == record.get("name")]
+            same = [item for item in named if item.program_id == record.get("program_id")]
+            if named:
+                found = same or named
+                break
+    main = max(found, key=lambda item: (item.time.covered, item.time.total))
+    return main.module, main.program_id
 
 
 def _cover_one(profile: Profile, module: Module, wanted: WantedCosts) -> ModuleCoverage:

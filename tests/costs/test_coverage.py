@@ -144,6 +144,13 @@ def test_processes_that_compiled_differently_must_all_be_covered(full: Profile) 
     assert not cover(mine, modules).is_ok(0.5)
 
 
+def test_another_compilation_of_the_same_name_is_another_module(step: Module, full: Profile) -> None:
+    other = read_module(STEP.with_name("module_0001.jit__psum.sm_8.0_gpu_after_optimizations.hlo.pb.xz"))
+    coverage = cover(full, [replace(other, name=step.name), step])
+    assert [item.program_id for item in coverage.modules if item.is_main] == [40]
+    assert coverage.is_ok(1.0)
+
+
 def test_nothing_to_compare_with_is_a_user_error(full: Profile) -> None:
     with pytest.raises(UserError, match="no HLO module"):
         cover(full, [])

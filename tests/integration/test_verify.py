@@ -25,9 +25,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_profile_of_the_same_program_passes(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", str(profile), "--hlo", str(DUMP), "--min-time-coverage", "1"]) == 0
-    text = capsys.readouterr().out
-    assert "ok: time coverage of pjit__wrapped_step_fn is 100.0%" in text
-    assert max(map(len, text.splitlines())) <= 100 + len(str(profile))
+    assert "ok: time coverage of pjit__wrapped_step_fn is 100.0%" in capsys.readouterr().out
 
 
 def test_json_has_the_promised_keys(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,6 +44,7 @@ def test_a_profile_of_another_program_fails(capsys: pytest.CaptureFixture[str]) 
     output = capsys.readouterr()
     assert "FAILED" in output.out
     assert "by accident" in output.err
+    assert max(map(len, output.out.replace(str(MAXTEXT), "").splitlines())) <= 100
     assert "pgle profile" in output.out
 
 
