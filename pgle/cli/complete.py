@@ -18,11 +18,19 @@ from pgle.cli.options import force_option, json_option
     metavar="NAME|FILE",
     help="GPU to estimate for: a100, a100-80, h100, h200, b200, or a gpu_target_config.pbtxt.",
 )
+@click.option("--module", default="", metavar="REGEX", help="Modules to complete for.  [default: best match]")
 @click.option("--devices-per-host", default=8, show_default=True, metavar="N", help="GPUs that share NVLink.")
 @force_option
 @json_option
 def command(
-    profile: str, hlo: tuple[str, ...], output: str, target: str, devices_per_host: int, force: bool, as_json: bool
+    profile: str,
+    hlo: tuple[str, ...],
+    output: str,
+    target: str,
+    module: str,
+    devices_per_host: int,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Fill the gaps of a cost profile.
 
@@ -42,6 +50,7 @@ def command(
         tuple(map(as_path, hlo)),
         as_path(output),
         target=target,
+        module=module,
         devices_per_host=devices_per_host,
         force=force,
     )

@@ -24,6 +24,9 @@ from pgle.xla.names import lhs_names, schedulable
 MIN_NEIGHBOURS = 3
 """Measured instructions of a kind that it takes to scale the estimates of that kind."""
 
+FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
+"""Costs of these origins were filled in before: nothing else stands on them."""
+
 _CONTROL = ("conditional", "call")
 
 
@@ -88,7 +91,7 @@ def complete_profile(
         "module": module.name,
         "fingerprint": module.fingerprint,
         "target": hardware.name,
-        "filled": {origin.value: sum(cost.origin is origin for cost in new) for origin in _FILLED},
+        "filled": {origin.value: sum(cost.origin is origin for cost in new) for origin in FILLED},
         "scales": {scale.kind: round(scale.factor, 4) for scale in filler.used},
     }
     before = profile.provenance.get("completed")
@@ -99,9 +102,6 @@ def complete_profile(
     return Completion(
         result, module.name, hardware.name, filler.wanted, filler.wanted - len(new), new, tuple(filler.used)
     )
-
-
-_FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
 
 
 class _Filler:
@@ -129,7 +129,7 @@ class _Filler:
                 missing.append(item)
                 continue
             self.costs[item.name] = cost.cost_us
-            if cost.origin is Origin.MEASURED:
+            if cost.origin not in FILLED:
                 same[signature(self.module, item)].append(cost.cost_us)
         scales: Mapping[str, Scale] | None = None
         for item in missing:
@@ -161,7 +161,7 @@ class _Filler:
         ratios: dict[str, list[float]] = defaultdict(list)
         for item in self.items:
             cost = self.find(item)
-            if cost is None or cost.origin is not Origin.MEASURED or cost.cost_us <= 0:
+            if cost is None or cost.origin in FILLED or cost.cost_us <= 0:
                 continue
             ratio = cost.cost_us / self.estimate(item)
             for kind in self.kinds(item):

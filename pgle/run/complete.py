@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,9 +18,6 @@ from pgle.xla.module import Module
 from pgle.xla.names import lhs_names, schedulable
 from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.targets import load_target
-
-MIN_MATCH = 0.05
-"""A module of which the profile has a smaller share of the names is not what it was made for."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,7 @@ def complete_file(
     out: AnyPath,
     *,
     target: str,
+    module: str = "",
     devices_per_host: int = 8,
     force: bool = False,
 ) -> CompleteResult:
@@ -50,9 +49,10 @@ def complete_file(
 
     Args:
         profile: may have gaps.
-        hlo: dump files or directories; of these the modules that the profile has costs of are completed.
+        hlo: dump files or directories.
         out: ``.pbtxt`` or ``.pb``.
         target: a GPU's name or description.
+        module: regular expression searched in module names; empty: the module that the profile has most costs of.
         devices_per_host: GPUs that share NVLink.
         force: overwrite.
 
@@ -64,8 +64,8 @@ def complete_file(
         check_absent(path, force=force)
     given, hardware = read_profile(profile), find_hardware(load_target(target), devices_per_host=devices_per_host)
     completions: list[Completion] = []
-    for module, lhs_module in _matching(given, hlo, profile):
-        completions.append(complete_profile(given, module, hardware, lhs_module=lhs_module))
+    for chosen, lhs_module in _matching(given, hlo, profile, module):
+        completions.append(complete_profile(given, chosen, hardware, lhs_module=lhs_module))
         given = completions[-1].profile
     write_files(profile_files(out, given), force=force)
     return CompleteResult(tuple(completions), str(out), sha256(encode_profile(given, out.suffix)))
@@ -78,29 +78,37 @@ def complete_for(profile: Profile, modules: Sequence[Module], hardware: Hardware
     return profile
 
 
-def _matching(profile: Profile, hlo: Sequence[AnyPath], where: AnyPath) -> list[tuple[Module, Module | None]]:
-    """Modules whose names the profile has, each with the module as LHS saw it where a schedule dump lies beside."""
-    found: list[tuple[Module, Module | None]] = []
-    seen: set[tuple[str, str]] = set()
-    best = 0.0
-    for path in hlo:
-        dumps = {name: read_schedule_dump(file).module for name, file in find_schedule_dumps(path).items()}
-        for module in read_modules(path):
-            share = _share(profile, module)
-            best = max(best, share)
-            if share >= MIN_MATCH and (module.name, module.fingerprint) not in seen:
-                seen.add((module.name, module.fingerprint))
-                found.append((module, dumps.get(module.name)))
-    if not found:
+def _matching(
+    profile: Profile, hlo: Sequence[AnyPath], where: AnyPath, module: str
+) -> list[tuple[Module, Module | None]]:
+    """The modules to complete for, each with the module as LHS saw it where a schedule dump lies beside.
+
+    By default the one that the profile has most costs of: small helper modules share a name or two by accident. Where
+    costs are named by fingerprint, each module that is named.
+    """
+    dumps = {name: file for path in hlo for name, file in find_schedule_dumps(path).items()}
+    named = {cost.fingerprint for cost in profile.costs} - {""}
+    found = {(item.name, item.fingerprint): item for path in hlo for item in read_modules(path)}
+    counts = {key: _matches(profile, item) for key, item in found.items()}
+    if module:
+        try:
+            chosen = [key for key in found if re.search(module, key[0])]
+        except re.error as error:
+            raise UserError(f"invalid regular expression ({error})", where=f"--module {module}") from None
+    else:
+        best = max(counts, key=lambda key: counts[key], default=None)
+        chosen = [key for key in found if key[1] in named or (key == best and not named)]
+    chosen = [key for key in chosen if counts[key]]
+    if not chosen:
         raise UserError(
-            f"has costs of at most {best:.0%} of the names of any module given",
+            "has no cost of any instruction of the modules given",
             where=where,
             remedy="give --hlo the dump of the program it was made for; 'pgle verify' shows what matches",
         )
-    return found
+    return [(found[key], read_schedule_dump(dumps[key[0]]).module if key[0] in dumps else None) for key in chosen]
 
 
-def _share(profile: Profile, module: Module) -> float:
+def _matches(profile: Profile, module: Module) -> int:
+    """How many schedulable instructions of a module a profile has costs of."""
     known, renamed = effective_costs(profile, module.fingerprint), lhs_names(module)
-    names = [renamed.get(item.name, item.name) for item in schedulable(module)]
-    return sum(name in known for name in names) / max(len(names), 1)
+    return sum(renamed.get(item.name, item.name) in known for item in schedulable(module))
