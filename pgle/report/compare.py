@@ -17,7 +17,7 @@ from pgle.steps.series import Floats
 from pgle.steps.steady import LeftOut
 
 BARS = "▁▂▃▄▅▆▇█"
-BINS = 48
+MOST_BINS = 48
 SCHEMA = "pgle.compare/1"
 
 
@@ -34,8 +34,8 @@ def show_text(found: Comparison, checks: Sequence[Check]) -> None:
     for line in picture(found):
         out.print(line, soft_wrap=True)
     out.print()
-    out.print(table(("", "runs", "steps", "left out"), [_side_row(side) for side in (found.base, found.new)]))
-    out.print(f"\n{method_line(found)}", style="dim", soft_wrap=True)
+    out.print(table(("side", "runs", "steps", "left out"), [_side_row(side) for side in (found.base, found.new)]))
+    out.print(f"\n{method_line(found)}", style="dim", markup=False)
     for number, line in enumerate(found.footnotes, 1):
         out.print(f"[{number}] {line}", style="dim", markup=False)
     for check in checks:
@@ -68,7 +68,7 @@ def figures(found: Comparison) -> list[tuple[str, ...]]:
         *(f"{duration(side.median_s * 1e6)} ± {_percent(side.spread)}" for side in (found.base, found.new)),
         f"{found.change:+.2%}" if known else f"~ {found.change:+.2%}",
         interval,
-        "–" if found.p is None else f"{found.p:.3f}",
+        "–" if found.p is None else "<0.001" if found.p < 0.001 else f"{found.p:.3f}",
         f"{found.n[0]}+{found.n[1]}",
     )
     return [first, *(_guard_row(guard) for guard in found.guards)]
@@ -98,14 +98,15 @@ def picture(found: Comparison) -> list[str]:
     if low == high:
         return [f"every step takes {duration(low * 1e6)}"]
     width = max(len(found.base.label), len(found.new.label))
+    bins = min(MOST_BINS, max(12, min(map(len, values)) // 4))
     lines = []
     for side, times in zip((found.base, found.new), values, strict=True):
-        counts = np.histogram(np.clip(times, low, high), BINS, (low, high))[0]
+        counts = np.histogram(np.clip(times, low, high), bins, (low, high))[0]
         heights = np.ceil(counts / counts.max() * len(BARS)).astype(int)
         bars = "".join(" " if height == 0 else BARS[height - 1] for height in heights)
         lines.append(f"{printable(side.label):<{width}} ┤{bars}├")
     left, right = duration(low * 1e6), duration(high * 1e6)
-    lines.append(f"{'':<{width}}  {left}{right.rjust(BINS - len(left))}")
+    lines.append(f"{'':<{width}}  {left}{right.rjust(max(bins - len(left), len(right) + 1))}")
     return lines
 
 
@@ -126,9 +127,9 @@ def left_out_text(side: Side) -> str:
             by_rule.setdefault(item.rule, []).append(item)
     texts = []
     for rule, items in by_rule.items():
-        count = sum(len(item.steps) for item in items)
-        where = f" ({_ranges(items[0].steps)})" if len(side.runs) == 1 else ""
-        texts.append(f"{count} {rule}{where}")
+        steps = sorted(step for item in items for step in item.steps)
+        where = f" ({_ranges(steps)})" if len(side.runs) == 1 else ""
+        texts.append(f"{len(steps)} {rule}{where}")
     return ", ".join(texts) or "nothing"
 
 

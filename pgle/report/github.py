@@ -26,8 +26,7 @@ def summary(found: Comparison, checks: Sequence[Check]) -> str:
         *(_row(row) for row in figures(found)),
         "",
     ]
-    for check in checks:
-        lines.append(f"- {'✅' if check.ok else '❌'} **{check.name}**: {_cell(check.message)}")
+    lines += [f"- {'✅' if check.ok else '❌'} **{check.name}**: {_cell(check.message)}" for check in checks]
     lines += ["", "<details><summary>Distributions and what was left out</summary>", "", "```text", *picture(found)]
     lines += ["```", "", _row(("", "runs", "steps", "left out")), "|:--|--:|--:|:--|"]
     for side in (found.base, found.new):

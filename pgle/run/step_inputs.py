@@ -78,7 +78,7 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
 
 def _is_run(path: Path) -> bool:
     if path.is_dir():
-        return next(path.glob(RECORDS), None) is not None or (path / "console.log").is_file()
+        return next(path.glob(RECORDS), None) is not None or (path / "output.log").is_file()
     return _suffix(path) in (*JSON_LINES, *TABLES, *LOGS) and not path.name.startswith("manifest")
 
 

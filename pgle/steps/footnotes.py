@@ -30,7 +30,7 @@ def notes(
             "record more steps, or several runs per side"
         )
     elif design.name == "BLOCKS":
-        yield from _of_single_runs(estimate, noise)
+        yield from _of_single_runs(estimate, noise, alpha)
     elif estimate.least_p > alpha:
         needed = _fewest_pairs(alpha) if design.name == "PAIRS" else f"{_fewest_runs(alpha)} runs per side"
         yield (
@@ -52,7 +52,7 @@ def notes(
             yield from run.warnings
 
 
-def _of_single_runs(estimate: Estimate, noise: float) -> Iterator[str]:
+def _of_single_runs(estimate: Estimate, noise: float, alpha: float) -> Iterator[str]:
     if noise:
         yield (
             f"one run per side: {noise:.2%} of noise between launches is assumed (--run-noise); "
@@ -60,6 +60,12 @@ def _of_single_runs(estimate: Estimate, noise: float) -> Iterator[str]:
         )
     else:
         yield "one run per side: differences between launches (placement, clocks) are not in the interval"
+    significant = estimate.p is not None and estimate.p <= alpha
+    if noise and significant and abs(estimate.difference) <= estimate.half_width:
+        yield (
+            f"the steps do differ (p = {estimate.p:.2g}), but by no more than two launches of one program may; "
+            "repeat the runs"
+        )
     if estimate.drift:
         yield (
             f"the runs drift apart by {abs(math.expm1(estimate.drift)):.1%} over their length: "

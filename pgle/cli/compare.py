@@ -1,0 +1,123 @@
+"""`pgle compare`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgle.cli.options import force_option, json_option
+
+
+def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
+    """``FIRST:LAST``, either may be empty."""
+    if value is None:
+        return None, None
+    first, colon, last = value.partition(":")
+    if not colon or not all(part == "" or part.isdigit() for part in (first, last)):
+        raise click.BadParameter("write FIRST:LAST, such as 20:79")
+    return int(first) if first else None, int(last) if last else None
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[BASE NEW | -- COMMAND...]", type=click.UNPROCESSED)
+@click.option("--base", multiple=True, metavar="PATH", help="A further run of BASE; repeatable, globs too.")
+@click.option("--new", multiple=True, metavar="PATH", help="A further run of NEW; repeatable, globs too.")
+@click.option("--paired", is_flag=True, help="Run i of BASE belongs to run i of NEW.")
+@click.option("--label", nargs=2, default=("", ""), metavar="BASE NEW", help="Names of the sides in the output.")
+@click.option("--fail-slower", metavar="SHARE", help="Fail where NEW is slower and this much cannot be ruled out: 2%.")
+@click.option("--require-faster", is_flag=True, help="Fail unless NEW is faster.")
+@click.option("--fail-undecided", is_flag=True, help="Fail where --fail-slower cannot be ruled out, shown or not.")
+@click.option("--max-loss-change", metavar="SHARE", help="Fail where the loss differs by more.")
+@click.option("--max-memory-growth", metavar="SHARE", help="Fail where peak memory grows by more.")
+@click.option("--max-compile-growth", metavar="SHARE", help="Fail where compile time grows by more.")
+@click.option("--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.9999))
+@click.option("--same-within", default="0.5%", show_default=True, metavar="SHARE", help="What counts as the same.")
+@click.option("--run-noise", metavar="SHARE", help="Noise between launches, one run per side.  [default: 0.15%]")
+@click.option(
+    "--warmup", type=click.IntRange(0), metavar="N", help="Steps to leave out at the start.  [default: found]"
+)
+@click.option("--steps", "window", callback=_step_range, metavar="FIRST:LAST", help="Only these step numbers.")
+@click.option("--keep-stalls", is_flag=True, help="Count steps far above the median too.")
+@click.option("--pattern", metavar="REGEX", help="Own console lines: groups s, ms or us; step, loss where there.")
+@click.option("--abba", "rounds", type=click.IntRange(0), default=0, metavar="N", help="Run N rounds of four runs.")
+@click.option("--profile", type=click.Path(path_type=Path), metavar="PROFILE", help="With --abba: profile of side B.")
+@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs/abba"), show_default=True, metavar="DIR",
+              help="With --abba: where the runs are kept; the same command goes on there.")  # fmt: skip
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a report of one file.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write the distributions, .svg or .png.")
+@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the checks as JUnit XML.")
+@click.option("--github", is_flag=True, help="Write job summary and outputs of a GitHub Actions step.")
+@force_option
+@json_option
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> None:
+    """Compare the step times of two sides; exit code 1 where a limit is not kept.
+
+    BASE, NEW: run directories, console logs (MaxText, Pax, Keras, plain), CSV, JSON lines
+    {"step": 7, "step_time_s": 0.2013}, profiler traces; a directory or glob of them is several runs. One folder with
+    both stages, or of --abba, is enough. Warm-up, profiled steps and stalls are left out by rule, and listed.
+
+    The unit is the run where there are several, else blocks of steps as long as their autocorrelation asks. The
+    verdict is faster, slower, same or undecided; a difference within noise is never called faster or slower.
+
+    \b
+    pgle compare runs/a/baseline runs/a/perf --fail-slower 1%
+    pgle compare 'base/*.log' 'new/*.log' --require-faster
+    pgle compare --abba 3 --profile profile.pbtxt -- python train.py
+    pgle compare --abba 3 -- python train.py --vs python train.py --fused
+    """
+    from pgle.report import compare as report
+    from pgle.report.compare_files import write_reports
+    from pgle.run.compare import run_compare
+
+    result, checks = run_compare(_request(options), lambda line: print(f"pgle: {line}", file=sys.stderr))
+    written = write_reports(
+        result, checks, html=options["html"], picture=options["svg"], junit=options["junit"], force=options["force"]
+    )
+    if options["github"]:
+        from pgle.report.github import append
+
+        append(result, checks)
+    (report.show_json if options["as_json"] else report.show_text)(result, checks)
+    for path in written:
+        print(f"pgle: wrote {path}", file=sys.stderr)
+    ctx.exit(0 if all(check.ok for check in checks) else 1)
+
+
+def _request(options: dict[str, Any]) -> Any:
+    """The options as a `CompareRequest`."""
+    from pgle.run.compare import CompareRequest
+    from pgle.steps.compare import Assumptions
+    from pgle.steps.gate import Limits, parse_share
+    from pgle.steps.steady import Rules
+
+    def share(name: str) -> float | None:
+        text = options[name]
+        return None if text is None else parse_share(text, f"--{name.replace('_', '-')}")
+
+    first, last = options["window"]
+    return CompareRequest(
+        words=options["words"],
+        base=options["base"],
+        new=options["new"],
+        rules=Rules(options["warmup"], first, last, options["keep_stalls"]),
+        assumptions=Assumptions(
+            options["confidence"], share("same_within") or 0.0, share("run_noise"), options["paired"]
+        ),
+        limits=Limits(
+            fail_slower=share("fail_slower"),
+            require_faster=options["require_faster"],
+            fail_undecided=options["fail_undecided"],
+            max_loss_change=share("max_loss_change"),
+            max_memory_growth=share("max_memory_growth"),
+            max_compile_growth=share("max_compile_growth"),
+        ),
+        pattern=options["pattern"],
+        rounds=options["rounds"],
+        profile=options["profile"],
+        run_dir=options["run_dir"],
+        labels=options["label"],
+    )

@@ -1,0 +1,184 @@
+"""Paired runs in ABBA order: what drifts over the hours (clocks, neighbours, storage) falls on both sides alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pgle.errors import UserError, WorkloadError
+from pgle.files import read_bytes, write_files
+
+SCHEMA = "pgle.abba/1"
+PLAN = "abba.json"
+Letter = Literal["A", "B"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+        rounds: rounds of four runs, ABBA and BAAB in turn.
+        base: command A.
+        new: command B.
+        folder: where every run gets a folder of its own, and the plan is kept.
+        inside: where in a run's folder step times lie, for A and B; empty: in the folder itself.
+    """
+
+    rounds: int
+    base: tuple[str, ...]
+    new: tuple[str, ...]
+    folder: Path
+    inside: tuple[str, str] = ("", "")
+
+    def order(self) -> tuple[Letter, ...]:
+        """The runs in order; run 2 i and run 2 i + 1 are a pair."""
+        return tuple(letter for turn in range(self.rounds) for letter in ("ABBA", "BAAB")[turn % 2])  # type: ignore[misc]
+
+
+def plan_with_profile(
+    rounds: int, command: Sequence[str], profile: Path, folder: Path, options: Sequence[str] = ()
+) -> Plan:
+    """One command without (A) and with (B) a profile, each by `pgle perf`, which sets the flags and confirms the use.
+
+    Args:
+        rounds: rounds of four runs.
+        command: the user's program.
+        profile: cost profile for B.
+        folder: for the runs.
+        options: more options of `pgle perf`.
+    """
+    perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}", *options)
+    return Plan(
+        rounds,
+        (*perf, "--baseline", "--", *command),
+        (*perf, "--profile", str(profile.resolve()), "--", *command),
+        folder,
+        ("baseline", "perf"),
+    )
+
+
+def split_commands(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The two commands of ``A… --vs B…``.
+
+    Raises:
+        UserError: there are not exactly two.
+    """
+    where = [place for place, word in enumerate(words) if word == "--vs"]
+    if len(where) != 1 or where[0] in (0, len(words) - 1):
+        remedy = "pgle compare --abba 3 -- COMMAND_A --vs COMMAND_B, or --profile PROFILE -- COMMAND"
+        raise UserError("needs two commands", where="--abba", remedy=remedy)
+    return tuple(words[: where[0]]), tuple(words[where[0] + 1 :])
+
+
+def run_abba(plan: Plan, tell: Callable[[str], None]) -> tuple[list[str], list[str]]:
+    """Run what has not been run yet; the folders with the step times of A and of B, in pairs.
+
+    ``{run}`` in a command is the run's folder, as is PGLE_RUN_DIR in its environment. What it prints is kept in
+    ``output.log`` there. The same plan goes on where it stopped.
+
+    Raises:
+        UserError: the folder holds another plan.
+        WorkloadError: a command failed; its exit code is passed on, finished runs are kept.
+    """
+    finished = _finished(plan)
+    order = plan.order()
+    for number, letter in enumerate(order):
+        if number < len(finished):
+            continue
+        folder = _free(plan.folder / f"{number + 1:02d}-{letter}")
+        tell(f"run {number + 1} of {len(order)} ({letter}): {folder}")
+        _run(plan.base if letter == "A" else plan.new, folder, f"run {number + 1} ({letter})")
+        finished.append(folder.name)
+        _keep(plan, finished)
+    return sides(plan.folder)
+
+
+def sides(folder: Path) -> tuple[list[str], list[str]]:
+    """The folders with step times of a finished or unfinished ABBA folder: those of A and of B, whole pairs only.
+
+    Raises:
+        UserError: it is none, or holds no pair yet.
+    """
+    document = _load(folder)
+    try:
+        names, inside = document["finished"], document["inside"]
+        pairs = [sorted(names[i : i + 2], key=_letter) for i in range(0, len(names) - 1, 2)]
+        found = tuple([str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1))
+    except (KeyError, IndexError, TypeError):
+        raise UserError("is not a plan of pgle compare --abba", where=folder / PLAN) from None
+    if not found[0]:
+        raise UserError("holds no finished pair of runs", where=folder, remedy="run pgle compare --abba again")
+    return found[0], found[1]
+
+
+def _letter(name: str) -> str:
+    return name.split("-")[1]
+
+
+def _load(folder: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(read_bytes(folder / PLAN))
+        if document["schema"] == SCHEMA:
+            return dict(document)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise UserError("is not a plan of pgle compare --abba", where=folder / PLAN, remedy="choose another --run-dir")
+
+
+def _finished(plan: Plan) -> list[str]:
+    if not (plan.folder / PLAN).exists():
+        return []
+    document = _load(plan.folder)
+    if [document.get("base"), document.get("new")] != [list(plan.base), list(plan.new)]:
+        raise UserError("holds runs of other commands", where=plan.folder, remedy="choose another --run-dir")
+    return list(document.get("finished", []))[: 4 * plan.rounds]
+
+
+def _keep(plan: Plan, finished: Sequence[str]) -> None:
+    document = {
+        "schema": SCHEMA,
+        "base": plan.base,
+        "new": plan.new,
+        "inside": plan.inside,
+        "finished": list(finished),
+    }
+    write_files({plan.folder / PLAN: json.dumps(document, indent=2) + "\n"}, force=True)
+
+
+def _free(folder: Path) -> Path:
+    """The folder, or a new name beside it where a run that failed left one."""
+    number, candidate = 2, folder
+    while candidate.exists():
+        candidate, number = folder.with_name(f"{folder.name}.{number}"), number + 1
+    return candidate
+
+
+def _run(command: Sequence[str], folder: Path, name: str) -> None:
+    words = [word.replace("{run}", str(folder)) for word in command]
+    folder.mkdir(parents=True)
+    log = folder / "output.log"
+    try:
+        with log.open("wb") as output:
+            child = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PGLE_RUN_DIR": str(folder)},
+                check=False,
+            )
+    except OSError as error:
+        raise UserError(f"cannot be started ({error.strerror})", where=words[0], remedy="check the command") from None
+    if child.returncode:
+        code = child.returncode if child.returncode > 0 else 128 - child.returncode
+        last = log.read_text(errors="replace").strip().splitlines()[-1:]
+        said = f": {last[0][:200]}" if last else ""
+        what = f"{name} ended with code {code}{said}; see {log}; the same command goes on with this run"
+        raise WorkloadError(code, what)

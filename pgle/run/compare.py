@@ -1,0 +1,109 @@
+"""`pgle compare` as a function: paths or commands in, the comparison and its checks out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.run.abba import PLAN, Plan, plan_with_profile, run_abba, sides, split_commands
+from pgle.run.step_inputs import STAGES, read_side
+from pgle.steps.compare import Assumptions, Comparison, Side, compare
+from pgle.steps.gate import Check, Limits, gate
+from pgle.steps.steady import Rules
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """What to compare.
+
+    Attributes:
+        words: BASE and NEW; one folder that holds both; or, with `rounds`, the command or commands.
+        base: more runs of BASE.
+        new: more runs of NEW.
+        rules: which steps to leave out.
+        assumptions: of the statistics.
+        limits: of the gate.
+        pattern: regular expression for console logs.
+        rounds: rounds of ABBA; 0: only read.
+        profile: cost profile of side B, with `rounds`.
+        run_dir: folder of the ABBA runs.
+        labels: names of the sides; empty: from the paths.
+    """
+
+    words: tuple[str, ...]
+    base: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    rules: Rules = field(default_factory=Rules)
+    assumptions: Assumptions = field(default_factory=Assumptions)
+    limits: Limits = field(default_factory=Limits)
+    pattern: str | None = None
+    rounds: int = 0
+    profile: Path | None = None
+    run_dir: Path = Path("runs/abba")
+    labels: tuple[str, str] = ("", "")
+
+
+def run_compare(
+    request: CompareRequest, tell: Callable[[str], None] = lambda line: None
+) -> tuple[Comparison, tuple[Check, ...]]:
+    """Read (or first run) both sides, compare, and hold the result against the limits.
+
+    Args:
+        request: what to compare.
+        tell: told one line before each ABBA run.
+
+    Raises:
+        UserError: bad usage or input.
+        WorkloadError: an ABBA command failed.
+    """
+    base, new, paired = _paths(request, tell)
+    assumptions = request.assumptions
+    if paired and not assumptions.paired:
+        assumptions = Assumptions(assumptions.confidence, assumptions.margin, assumptions.run_noise, True)
+    labels = [label or fallback for label, fallback in zip(request.labels, _labels(base, new), strict=True)]
+    read: list[Side] = [
+        read_side(label, paths, rules=request.rules, pattern=request.pattern)
+        for label, paths in zip(labels, (base, new), strict=True)
+    ]
+    found = compare(read[0], read[1], assumptions)
+    return found, gate(found, request.limits)
+
+
+def _paths(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[str], list[str], bool]:
+    """The paths of both sides and whether they come in pairs."""
+    words = request.words
+    if request.rounds:
+        return *run_abba(_plan(request), tell), True
+    if len(words) == 1 and not request.base and not request.new:
+        folder = Path(words[0])
+        if (folder / PLAN).is_file():
+            return *sides(folder), True
+        if all((folder / stage).is_dir() for stage in STAGES):
+            return [str(folder / STAGES[0])], [str(folder / STAGES[1])], False
+    if len(words) not in (0, 2):
+        what = f"two sides are needed, {len(words)} given"
+        raise UserError(what, remedy="pgle compare BASE NEW; further runs of a side with --base and --new")
+    base, new = [*words[:1], *request.base], [*words[1:], *request.new]
+    if not base or not new:
+        raise UserError("two sides are needed", remedy="pgle compare BASE NEW, or --base PATH … --new PATH …")
+    return base, new, False
+
+
+def _plan(request: CompareRequest) -> Plan:
+    if request.profile is not None:
+        if not request.words:
+            raise UserError("needs a command", where="--abba", remedy="pgle compare --abba 3 --profile P -- COMMAND")
+        if not request.profile.is_file():
+            raise UserError("no such file", where=request.profile, remedy="make it with pgle convert")
+        return plan_with_profile(request.rounds, request.words, request.profile, request.run_dir)
+    return Plan(request.rounds, *split_commands(request.words), request.run_dir)
+
+
+def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
+    """Short names of the sides: the last part of the path in which they differ."""
+    for one, two in zip(reversed(Path(base[0]).parts), reversed(Path(new[0]).parts), strict=False):
+        if one != two and len(one) <= 24 and len(two) <= 24:
+            return one, two
+    return "base", "new"

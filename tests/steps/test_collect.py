@@ -1,0 +1,167 @@
+"""Step times out of records and console logs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.step_inputs import read_runs
+from pgle.steps.collect_console import read_console
+from pgle.steps.collect_records import read_csv, read_json_lines
+from pgle.steps.series import Mark, Series, slowest_rank
+
+
+def times(series: Series) -> dict[int, float]:
+    return dict(zip(series.step.tolist(), np.round(series.step_time_s, 9).tolist(), strict=True))
+
+
+def test_json_lines_with_optional_keys() -> None:
+    text = '{"step": 7, "step_time_s": 0.25, "loss": 2.5, "peak_memory_bytes": 1000, "profiled": true}\n'
+    series = read_json_lines(text, "a")
+    assert times(series) == {7: 0.25}
+    assert (series.loss[0], series.peak_memory_bytes[0], series.mark[0]) == (2.5, 1000, Mark.PROFILED)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"step": 1, "step_ti', "not JSON"),
+        ('{"step": 1}', "no step_time_s"),
+        ('{"step": 1, "step_time_s": -1}', "not a positive number"),
+        ('{"step": 1, "step_time_s": NaN}', "not a positive number"),
+        ("[1, 2]", "not a JSON object"),
+    ],
+)
+def test_a_malformed_line_is_a_record(line: str, reason: str) -> None:
+    series = read_json_lines(f'{{"step": 0, "step_time_s": 0.2}}\n{line}\n', "a")
+    assert times(series) == {0: 0.2}
+    assert series.malformed[0].line == 2
+    assert reason in series.malformed[0].reason
+
+
+def test_a_compile_time_line_is_no_malformed_step() -> None:
+    series = read_json_lines('{"compile_time_s": 31.5}\n{"step": 0, "step_time_s": 0.2}\n', "a")
+    assert series.compile_time_s == 31.5
+    assert series.malformed == ()
+
+
+def test_a_loss_that_is_no_number_is_infinite_not_missing() -> None:
+    series = read_json_lines('{"step": 0, "step_time_s": 1, "loss": NaN}\n{"step": 1, "step_time_s": 1}\n', "a")
+    assert np.isinf(series.loss[0])
+    assert np.isnan(series.loss[1])
+
+
+def test_metrics_file_of_maxtext() -> None:
+    line = json.dumps({"step": 3.0, "perf/step_time_seconds": 3.604, "learning/loss": 2.014})
+    series = read_json_lines(line, "a")
+    assert times(series) == {3: 3.604}
+    assert series.loss[0] == 2.014
+
+
+def test_csv_with_milliseconds_and_semicolons() -> None:
+    assert times(read_csv("step;step_time_ms;other\n1;200;x\n2;210.5;y\n", "a")) == {1: 0.2, 2: 0.2105}
+
+
+def test_csv_without_step_times_names_its_columns() -> None:
+    with pytest.raises(UserError, match="among: a, b; name it step_time_s"):
+        read_csv("a,b\n1,2\n", "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "format", "expected"),
+    [
+        ("completed step: 7, seconds: 3.604, TFLOP/s/device: 286.671, loss: 2.014", "maxtext", {7: 3.604}),
+        ("step_i: 700, training loss: 3.64\nI0306 steps/sec: 0.5", "pax", {700: 2.0}),
+        ("8/10 [==>] - ETA: 0s 90ms/step\r10/10 [===] - 2s 123ms/step - loss: 1.2\n", "keras", {0: 0.123}),
+        ("step 7: 0.2013 s", "plain", {7: 0.2013}),
+        ("Step=7 loss=2.5 time=201.3 ms", "plain", {7: 0.2013}),
+        ("iteration 7/100 | elapsed time per iteration (ms): 201.3 | lr 1e-4", "plain", {7: 0.2013}),
+        ("[10:02:11] step: 7 | step_time_s: 2.013e-1", "plain", {7: 0.2013}),
+        ("iter 7 loss 2.1 dt 201.3ms tok/s 9000", "plain", {7: 0.2013}),
+    ],
+)
+def test_console_lines(text: str, format: str, expected: dict[int, float]) -> None:
+    series = read_console(text, "log")
+    assert series.format == format
+    assert times(series) == expected
+
+
+def test_each_keras_epoch_counts_once() -> None:
+    text = "1/2 - 1s 90ms/step\r2/2 - 1s 100ms/step\nEpoch 2\n1/2 - 1s 80ms/step\r2/2 - 1s 95ms/step\n"
+    assert times(read_console(text, "log")) == {0: 0.1, 1: 0.095}
+
+
+def test_a_step_line_that_is_cut_short_is_a_record() -> None:
+    series = read_console("completed step: 1, seconds: 2.0, loss: 1\ncompleted step: 2, sec", "log")
+    assert times(series) == {1: 2.0}
+    assert series.malformed[0].line == 2
+
+
+def test_own_pattern() -> None:
+    series = read_console("t 5 took#0.3#", "log", pattern=r"t (?P<step>\d+) took#(?P<s>[\d.]+)#")
+    assert times(series) == {5: 0.3}
+
+
+def test_a_pattern_without_a_time_is_refused() -> None:
+    with pytest.raises(UserError, match="no group named s, ms or us"):
+        read_console("x", "log", pattern="(?P<step>.)")
+
+
+def test_a_log_without_steps_says_what_to_print() -> None:
+    with pytest.raises(UserError, match="no line of it holds a step time; print 'step 7"):
+        read_console("hello\nworld\n", "log")
+
+
+def test_steps_while_a_profiler_runs_are_marked() -> None:
+    log = "step 1: 1 s\nCapture range started in the application.\nstep 2: 1 s\nCapture range ended\nstep 3: 1 s\n"
+    marks = read_console(log + "step 4: 1 s\nstep 5: 1 s\n", "log").mark
+    assert [bool(mark & Mark.PROFILED) for mark in marks] == [False, True, True, False, False]
+    assert [bool(mark & Mark.NEAR_PROFILER) for mark in marks] == [False, False, True, True, False]
+
+
+def test_the_slowest_rank_counts() -> None:
+    one = read_json_lines('{"step": 0, "step_time_s": 1}\n{"step": 1, "step_time_s": 4, "profiled": true}', "r0")
+    two = read_json_lines('{"step": 0, "step_time_s": 3}\n{"step": 1, "step_time_s": 2}', "r1")
+    merged = slowest_rank([one, two])
+    assert times(merged) == {0: 3.0, 1: 4.0}
+    assert merged.mark.tolist() == [0, Mark.PROFILED]
+
+
+def line(step: int, seconds: float) -> str:
+    return json.dumps({"step": step, "step_time_s": seconds}) + "\n"
+
+
+def test_a_run_directory_is_one_run_of_several_ranks(tmp_path: Path) -> None:
+    (tmp_path / "steps.jsonl").write_text(line(0, 1))
+    (tmp_path / "steps.rank0001.jsonl").write_text(line(0, 2))
+    assert [times(run) for run in read_runs(str(tmp_path))] == [{0: 2.0}]
+
+
+def test_a_directory_of_run_directories_is_several_runs(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "steps.jsonl").write_text(line(0, 1))
+    assert len(read_runs(str(tmp_path))) == 2
+
+
+def test_a_glob_is_several_runs(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log", "c.txt"):
+        (tmp_path / name).write_text("step 0: 1 s\n")
+    assert len(read_runs(str(tmp_path / "*.log"))) == 2
+
+
+def test_an_experiment_is_not_one_side(tmp_path: Path) -> None:
+    for name in ("baseline", "perf"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "steps.jsonl").write_text(line(0, 1))
+    with pytest.raises(UserError, match=r"several stages.*pgle compare .*/baseline .*/perf"):
+        read_runs(str(tmp_path))
+
+
+def test_a_compressed_log(tmp_path: Path) -> None:
+    import gzip
+
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"step 0: 1.5 s\n"))
+    assert times(read_runs(str(tmp_path / "a.log.gz"))[0]) == {0: 1.5}
