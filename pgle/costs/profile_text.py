@@ -3,7 +3,8 @@
 XLA reads it with C++ protobuf's TextFormat. What is usual goes through one regular expression; everything else that
 TextFormat knows (single quotes, joined strings, escapes, lists, ``<>``) through protobuf's own Python parser, after a
 check of the lexical rules where C++ is the stricter of the two. Compared with the compiler on some hundred odd texts,
-nothing passes here that it refuses; of what it takes, only ``- 3`` (a blank after the sign) does not pass.
+nothing passes here that it refuses; of what it takes, only ``- 3`` (a blank after the sign), surrogate escapes and
+names that are not UTF-8 do not pass.
 Source of the grammar: https://protobuf.dev/reference/protobuf/textformat-spec/ and C++ ``io/tokenizer.h``.
 """
 
