@@ -74,11 +74,12 @@ def setting_text(setting: Setting) -> None:
 
 
 def lint_text(result: Lint) -> None:
-    """Print a lint: a line for each finding, then a verdict."""
+    """Print a lint: each finding with its remedy, then a verdict."""
     out = console()
     how = f"jaxlib {result.jaxlib}" + (" (asked)" if result.asked else " (by the catalogue)")
-    for finding in result.findings:
-        out.print(finding_text(finding), soft_wrap=True)
+    if result.findings:
+        rows = [(Text(item.level, style=STYLES[item.level]), finding_text(item)) for item in result.findings]
+        out.print(table(("level", "finding"), rows))
     errors = sum(finding.level == "error" for finding in result.findings)
     warnings = sum(finding.level == "warning" for finding in result.findings)
     flags = f"{result.flags} flag" + ("" if result.flags == 1 else "s")
@@ -86,8 +87,11 @@ def lint_text(result: Lint) -> None:
 
 
 def finding_text(finding: Finding) -> Text:
-    """A finding as one line."""
-    return Text.assemble((f"{finding.level}:".ljust(9), STYLES[finding.level]), finding.line())
+    """A finding, its remedy on a line of its own."""
+    text = Text(f"--{finding.flag}: {finding.message}" if finding.flag else finding.message)
+    if finding.remedy:
+        text.append(f"\n→ {finding.remedy}", style="dim")
+    return text
 
 
 def preset_lines(preset: Preset) -> Iterator[str]:
