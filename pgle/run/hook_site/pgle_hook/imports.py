@@ -1,0 +1,49 @@
+"""Act after a module has been imported, without importing it."""
+
+import importlib.abc
+import importlib.util
+import sys
+
+
+class _Loader(importlib.abc.Loader):
+    """A module's own loader, and then a call."""
+
+    def __init__(self, loader, then):
+        self._loader = loader
+        self._then = then
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def create_module(self, spec):
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._then(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, name, then):
+        self._name = name
+        self._then = then
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._then)
+        return spec
+
+
+def after(name, then):
+    """Call `then(module)` once the module called `name` has been imported and run."""
+    if name in sys.modules:
+        then(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, then))
