@@ -95,7 +95,9 @@ def measure_launch(
 
 def _executions(trace: Trace, kept: Mapping[int, npt.NDArray[np.bool_]]) -> list[npt.NDArray[np.int64]]:
     """Row numbers of each of the first kept executions on each device."""
-    rows = np.flatnonzero(np.isin(trace.module, list(kept)) & (trace.execution >= 0))
+    last = max((int(np.flatnonzero(mask)[:MAX_EXECUTIONS].max(initial=-1)) for mask in kept.values()), default=-1)
+    rows = np.flatnonzero((trace.execution >= 0) & (trace.execution <= last))
+    rows = rows[np.isin(trace.module[rows], list(kept))]
     known = np.zeros(len(rows), dtype=bool)
     for index, mask in kept.items():
         of_module = trace.module[rows] == index

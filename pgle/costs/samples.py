@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pgle.trace.column import Column
 from pgle.trace.table import Trace
 
 CHUNK_ROWS = 1 << 18
@@ -73,32 +73,22 @@ def collect_samples(
     """
     names = naming[modules[0]].names
     iterations = naming[modules[0]].iterations
-    parts: list[Samples] = []
+    name, device, execution, occurrence = (Column(np.int32) for _ in range(4))
+    time_ns = Column(np.float64)
     for module in modules:
         for rows in _chunks(trace, module):
             part = _reduce(trace, rows, naming[module], kept[module], names, iterations)
-            if len(part):
-                parts.append(part)
-
-    columns = [
-        (np.int32, [part.name for part in parts]),
-        (np.int32, [part.device for part in parts]),
-        (np.int32, [part.execution for part in parts]),
-        (np.int32, [part.occurrence for part in parts]),
-        (np.float64, [part.time_ns for part in parts]),
-    ]
-    parts.clear()
-
-    def joined() -> npt.NDArray[Any]:
-        dtype, pieces = columns.pop(0)  # so that a column is held twice only while it is joined
-        return np.concatenate([np.empty(0, dtype), *pieces])
-
-    return Samples(joined(), joined(), joined(), joined(), joined(), names)
+            name.append(part.name)
+            device.append(part.device)
+            execution.append(part.execution)
+            occurrence.append(part.occurrence)
+            time_ns.append(part.time_ns)
+    return Samples(name.join(), device.join(), execution.join(), occurrence.join(), time_ns.join(), names)
 
 
-def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int64]]:
+def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
     """Row numbers of one module in batches of whole executions on one device."""
-    of_module = np.flatnonzero(trace.module == module)
+    of_module = np.flatnonzero(trace.module == module).astype(np.int32)
     if len(of_module) <= CHUNK_ROWS:
         if len(of_module):
             yield of_module
@@ -116,7 +106,7 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int64]]:
             start = edge
 
 
-def _changes(trace: Trace, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """Where another execution or device begins among rows; found piece by piece, for memory."""
     found = [np.zeros(1, np.int64)]
     for first in range(0, len(rows) - 1, CHUNK_ROWS):
@@ -128,7 +118,7 @@ def _changes(trace: Trace, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]
 
 def _reduce(
     trace: Trace,
-    rows: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int32],
     naming: Naming,
     kept: npt.NDArray[np.bool_],
     names: tuple[str, ...],
@@ -144,7 +134,7 @@ def _reduce(
     return _occurrences(launches, names, iterations)
 
 
-def _launches(trace: Trace, rows: npt.NDArray[np.int64], target: npt.NDArray[np.int32]) -> Samples:
+def _launches(trace: Trace, rows: npt.NDArray[np.int32], target: npt.NDArray[np.int32]) -> Samples:
     """Activities → launches with the union of their busy intervals; `occurrence` holds the launch order."""
     device, execution = trace.device[rows], trace.execution[rows]
     instance = trace.instance[rows].astype(np.int64)

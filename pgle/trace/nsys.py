@@ -18,7 +18,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.trace.nsys_devices import devices
 from pgle.trace.nsys_graphs import RECORD_WITHOUT, Graphs
-from pgle.trace.nsys_lookup import Codes, joined
+from pgle.trace.nsys_lookup import Codes
 from pgle.trace.nsys_match import ACTIVITIES, API, Activities, read_activities
 from pgle.trace.nsys_ranges import NO_API_ROW, REASONS, Launches
 from pgle.trace.nsys_sqlite import SqliteTables
@@ -94,24 +94,24 @@ def _check(tables: Tables) -> None:
 def _trace(tables: Tables, launches: Launches, found: Activities, graphs: Graphs) -> Trace:
     """Put the columns in order and number executions and launches. The columns of `found` are used up, for memory."""
     unresolved = _unresolved(found, graphs)
-    if not any(map(len, found.start)):
+    if not len(found.start):
         raise _nothing(tables, found, unresolved)
     used = list(found.devices)
     names = devices(tables, used)
     by_name = sorted(range(len(used)), key=lambda number: (names[number].process, names[number].ordinal))
     rank = np.empty(len(used), np.int32)
     rank[by_name] = np.arange(len(used), dtype=np.int32)
-    device = rank[joined(found.device)]
-    start = joined(found.start)
+    device = rank[found.device.join()]
+    start = found.start.join()
     order = _order(device, start)
     start, device = start[order], device[order]
-    duration = joined(found.duration)[order]
-    kind = joined(found.kind)[order]
-    stream = joined(found.stream)[order]
-    owner = joined(found.owner)[order]
+    duration = found.duration.join()[order]
+    kind = found.kind.join()[order]
+    stream = found.stream.join()[order]
+    owner = found.owner.join()[order]
     if graphs.present:
-        instruction = joined(found.instruction)[order]
-        instance = _numbered(owner.astype(np.int64) << 32 | joined(found.node)[order].astype(np.int64))
+        instruction = found.instruction.join()[order]
+        instance = _numbered(owner.astype(np.int64) << 32 | found.node.join()[order].astype(np.int64))
     del order
     module_range = launches.module_range[owner]
     module = launches.module_of[module_range]

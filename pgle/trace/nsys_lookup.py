@@ -1,9 +1,9 @@
-"""Whole-column helpers: tables from integers to numbers, rows by value, parts joined."""
+"""Whole-column helpers: tables from integers to numbers, rows by value."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from pgle.trace.nsys_tables import Ints
 
 Codes: TypeAlias = npt.NDArray[np.int32]
-Number = TypeVar("Number", bound=np.generic)
 
 
 def by_value(values: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp] | slice]]:
@@ -57,10 +56,3 @@ class Lookup:
             return np.where(inside, found, self._missing)
         at = np.searchsorted(self._keys, keys, side="right") - 1
         return np.where(self._keys[at] == keys, self._table[at], self._missing)
-
-
-def joined(parts: list[npt.NDArray[Number]]) -> npt.NDArray[Number]:
-    """The parts as one array; the list is emptied, so that a column is held twice only while it is joined."""
-    whole = np.concatenate(parts)
-    parts.clear()
-    return whole

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from pgle.trace.column import Column
 from pgle.trace.nsys_graphs import Graphs, read_graphs
-from pgle.trace.nsys_lookup import Codes, Lookup, by_value, joined
+from pgle.trace.nsys_lookup import Codes, Lookup, by_value
 from pgle.trace.nsys_ranges import BAD_TIME, GRAPH_NODE, NO_API_ROW, Launches, Ranges, read_ranges
 from pgle.trace.nsys_tables import Columns, Ints, Tables
 from pgle.trace.table import Kind
@@ -52,14 +52,14 @@ class Activities:
         seen: activities read.
     """
 
-    start: list[Ints] = field(default_factory=list)
-    duration: list[Ints] = field(default_factory=list)
-    kind: list[npt.NDArray[np.uint8]] = field(default_factory=list)
-    device: list[Codes] = field(default_factory=list)
-    stream: list[Codes] = field(default_factory=list)
-    owner: list[Codes] = field(default_factory=list)
-    node: list[Codes] = field(default_factory=list)
-    instruction: list[Codes] = field(default_factory=list)
+    start: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
+    duration: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
+    kind: Column[np.uint8] = field(default_factory=lambda: Column(np.uint8))
+    device: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    stream: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    owner: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    node: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    instruction: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
     devices: dict[tuple[int, int], int] = field(default_factory=dict)
     left_out: dict[int, list[int]] = field(default_factory=dict)
     seen: int = 0
@@ -74,18 +74,15 @@ class Activities:
 
 def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> dict[int, Lookup]:
     """For each process (globalPid) from correlation id to the thunk range of the API call, or a reason."""
-    keys: dict[int, list[npt.NDArray[np.integer]]] = {}
-    owners: dict[int, list[Codes]] = {}
+    keys: dict[int, Column[np.int64]] = {}
+    owners: dict[int, Column[np.int32]] = {}
     for start, tid, correlation in tables.integers(API, ("start", "globalTid", "correlationId")):
         step(len(start))
         owner = ranges.owners(tid, start)
         for pid, rows in by_value(tid & PROCESS):
-            key = correlation[rows]
-            # CUPTI's correlation ids have 32 bits
-            small = int(key.min()) >= 0 and int(key.max()) < 2**31
-            keys.setdefault(pid, []).append(key.astype(np.int32) if small else key)
-            owners.setdefault(pid, []).append(owner[rows])
-    return {pid: Lookup(joined(keys[pid]), joined(owners[pid]), NO_API_ROW) for pid in keys}
+            keys.setdefault(pid, Column(np.int64)).append(correlation[rows])
+            owners.setdefault(pid, Column(np.int32)).append(owner[rows])
+    return {pid: Lookup(keys[pid].join(), owners[pid].join(), NO_API_ROW) for pid in keys}
 
 
 def read_activities(tables: Tables, step: Callable[[int], None]) -> tuple[Launches, Activities, Graphs]:
@@ -146,8 +143,9 @@ def _add(result: Activities, calls: dict[int, Lookup], graphs: Graphs, kind: Kin
         for number, some in by_value(ordinal[rows]):
             mine[some] = result.devices.setdefault((process, number), len(result.devices))
         device[rows] = mine
-    for column, values in (
-        (result.start, start), (result.duration, duration), (result.kind, np.full(len(start), kind, np.uint8)),
-        (result.device, device), (result.stream, stream.astype(np.int32)), (result.owner, owner.astype(np.int32)),
-    ):  # fmt: skip
-        column.append(values)  # type: ignore[arg-type]
+    result.start.append(start)
+    result.duration.append(duration)
+    result.kind.append(np.full(len(start), kind, np.uint8))
+    result.device.append(device)
+    result.stream.append(stream)
+    result.owner.append(owner)

@@ -9,8 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from pgle.errors import UserError
+from pgle.trace.column import Column
 from pgle.trace.nsys_forest import levels, nesting_order
-from pgle.trace.nsys_lookup import Codes, Lookup, by_value, joined
+from pgle.trace.nsys_lookup import Codes, Lookup, by_value
 from pgle.trace.nsys_tables import NULL, Ints, Tables
 from pgle.trace.nsys_text import MAX_TEXT, PREFIXES, RangeKind, module_key, range_kind, thunk_instruction
 from pgle.trace.table import ModuleKey
@@ -139,10 +140,8 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     """
     labels = _Labels()
     threads: dict[int, int] = {}
-    starts: list[Ints] = []
-    ends: list[Ints] = []
-    codes: list[Codes] = []
-    texts: list[Codes] = []
+    starts, ends = Column(np.int64), Column(np.int64)
+    codes, texts = Column(np.int32), Column(np.int32)
     for start, end, tid, label in _labelled(tables, labels, step):
         end = np.where(end == NULL, np.iinfo(np.int64).max, end)
         # an empty range holds no call, and would break the count of open ranges
@@ -154,14 +153,14 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
         ends.append(end[chosen])
         codes.append(code[chosen])
         texts.append(label[chosen])
-    if not any(map(len, starts)) or RangeKind.THUNK not in labels.kind:
+    if not len(starts) or RangeKind.THUNK not in labels.kind:
         raise UserError(
             "no `Thunk:` ranges of XLA",
             where=tables.path,
             remedy="record a JAX program on a GPU with `nsys profile --trace=cuda,nvtx`",
         )
     tids = np.array(list(threads), np.int64)
-    return _forest(tables, tids, joined(starts), joined(ends), joined(codes), joined(texts), labels)
+    return _forest(tables, tids, starts.join(), ends.join(), codes.join(), texts.join(), labels)
 
 
 def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> Iterator[tuple[Ints, Ints, Ints, Codes]]:

@@ -1,0 +1,50 @@
+"""Columns that grow, for tables whose length is not known beforehand."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Number = TypeVar("Number", bound=np.generic)
+
+BLOCK_BYTES = 32 << 20
+"""From this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)."""
+
+
+class Column(Generic[Number]):
+    """A column that grows by whole batches and is joined once.
+
+    Batches are copied into blocks so large that the C library gives their memory back as soon as they are freed; kept
+    as they come, they would leave holes that add up to a third of the memory of a long trace.
+    """
+
+    def __init__(self, dtype: type[Number]) -> None:
+        self._dtype = dtype
+        self._full: list[npt.NDArray[Number]] = []
+        self._block = np.empty(0, dtype)
+        self._used = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._full)) + self._used
+
+    def append(self, values: npt.NDArray[np.generic]) -> None:
+        """Add values, as this column's type."""
+        while len(values):
+            if self._used == len(self._block):
+                first = not len(self)
+                if not first:
+                    self._full.append(self._block)
+                size = len(values) if first else BLOCK_BYTES // self._block.itemsize
+                self._block, self._used = np.empty(size, self._dtype), 0
+            count = min(len(values), len(self._block) - self._used)
+            self._block[self._used : self._used + count] = values[:count]
+            self._used += count
+            values = values[count:]
+
+    def join(self) -> npt.NDArray[Number]:
+        """The whole column; it is empty afterwards, so that it is held twice only while it is joined."""
+        parts = [*self._full, self._block[: self._used]]
+        self._full, self._block, self._used = [], np.empty(0, self._dtype), 0
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
