@@ -22,6 +22,7 @@ _Words: TypeAlias = npt.NDArray[np.uint64]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _PADDING = 32
 _HIGH_BITS = np.uint64(0x8080808080808080)
+_FIRST_HIGH_BIT, _FIRST_BITS = np.uint64(0x80), np.uint64(0x7F)
 
 
 class DamagedError(ValueError):
@@ -82,36 +83,43 @@ def repeated(data: bytes, start: int, end: int, number: int) -> tuple[Ints, Ints
         int64[n] starts, int64[n] ends, and the other fields as `fields` gives them.
     """
     tag = number << 3 | BYTES
-    starts: list[int] = []
-    ends: list[int] = []
+    heads: list[int] = []
+    long: list[tuple[int, int]] = []
     others: list[Field] = []
-    add_start, add_end = starts.append, ends.append
+    add = heads.append
     position = start
     safe = end - 3
     while position < end:
-        if position < safe and data[position] == tag:  # once per event: lengths of one or two bytes are read in place
+        # This runs once per event: lengths of one or two bytes are only skipped, and read in numpy below.
+        if position < safe and data[position] == tag:
             size = data[position + 1]
             if size < 0x80:
-                position += 2
-            elif (more := data[position + 2]) < 0x80:
-                size += (more << 7) - 0x80
-                position += 3
-            else:
-                size, position = _varint(data, position + 1, end)
-            add_start(position)
-            position += size
-            add_end(position)
-            continue
+                add(position)
+                position += 2 + size
+                continue
+            more = data[position + 2]
+            if more < 0x80:
+                add(position)
+                position += size + (more << 7) - 0x7D
+                continue
         field = next(fields(data, position, end))
         position = field[3]
         if field[0] == number and field[1] == BYTES:
-            add_start(field[2])
-            add_end(position)
+            long.append((field[2], position))
         else:
             others.append(field)
     if position > end:
         raise DamagedError(f"a message ends at byte {position:,}, its parent at {end:,}")
-    return np.array(starts, np.int64), np.array(ends, np.int64), others
+    head = np.array(heads, np.int64)
+    raw = np.frombuffer(data, np.uint8)
+    low, high = raw[head + 1].astype(np.int64), raw[head + 2].astype(np.int64)
+    two = low >= 0x80
+    starts = head + 2 + two
+    ends = starts + np.where(two, low - 0x80 + (high << 7), low)
+    if long:
+        starts = np.sort(np.append(starts, [item[0] for item in long]))
+        ends = np.sort(np.append(ends, [item[1] for item in long]))
+    return starts, ends, others
 
 
 class Block:
@@ -140,22 +148,45 @@ class Block:
     def varints(self, position: Ints) -> tuple[Ints, Ints]:
         """Integers of base 128 at each position: int64[n] values (64-bit two's complement) and int64[n] byte counts."""
         words = self.words(position)
-        if not (words & np.uint64(0x80)).any():
-            return (words & np.uint64(0x7F)).view(np.int64), np.ones(len(position), np.int64)
-        stops = ~words & _HIGH_BITS
-        stop = stops & (~stops + np.uint64(1))
-        # stop is 0x80 << 8k; the product moves byte k of the constant to the top: the count k + 1
-        count = ((stop >> np.uint64(7)) * np.uint64(0x0102030405060708)) >> np.uint64(56)
-        value = _compact(words & (stop | (stop - np.uint64(1))))
-        length = count.view(np.int64)
-        long = np.flatnonzero(stop == 0)
+        if not (words & _FIRST_HIGH_BIT).any():
+            return (words & _FIRST_BITS).view(np.int64), np.ones(len(position), np.int64)
+        value, count = _first_varint(words)
+        long = np.flatnonzero(count == 0)
         if len(long):
             rest = self.words(position[long] + 8)
-            two = (rest & np.uint64(0x80)) != 0
-            value[long] = _compact(words[long]) | (rest & np.uint64(0x7F)) << np.uint64(56)
+            two = (rest & _FIRST_HIGH_BIT) != 0
+            value[long] = _compact(words[long]) | (rest & _FIRST_BITS) << np.uint64(56)
             value[long] |= np.where(two, (rest >> np.uint64(8) & np.uint64(1)) << np.uint64(63), np.uint64(0))
-            length[long] = np.where(two, 10, 9)
-        return value.view(np.int64), length
+            count[long] = np.where(two, 10, 9)
+        return value.view(np.int64), count
+
+    def tagged(self, position: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """A tag at each position and the integer behind it: int64[n] tags, integers, where these start and end."""
+        words = self.words(position)
+        if (words & _FIRST_HIGH_BIT).any():
+            tag, size = self.varints(position)
+            value, count = self.varints(position + size)
+            return tag, value, position + size, position + size + count
+        tag = (words & _FIRST_BITS).view(np.int64)
+        start = position + 1
+        rest = words >> np.uint64(8)  # seven bytes and a zero: what does not end in the seven has a count of 8
+        if not (rest & _FIRST_HIGH_BIT).any():
+            return tag, (rest & _FIRST_BITS).view(np.int64), start, start + 1
+        unsigned, count = _first_varint(rest)
+        value = unsigned.view(np.int64)
+        long = np.flatnonzero(count == 8)
+        if len(long):
+            value[long], count[long] = self.varints(start[long])
+        return tag, value, start, start + count
+
+
+def _first_varint(words: _Words) -> tuple[_Words, Ints]:
+    """The integer that each word begins with, and its byte count: 0 where it does not end within the word."""
+    stops = ~words & _HIGH_BITS
+    stop = stops & (~stops + np.uint64(1))
+    # stop is 0x80 << 8k; the product moves byte k of the constant to the top: the count k + 1
+    count = ((stop >> np.uint64(7)) * np.uint64(0x0102030405060708)) >> np.uint64(56)
+    return _compact(words & (stop | (stop - np.uint64(1)))), count.view(np.int64)
 
 
 def _compact(words: _Words) -> _Words:
@@ -190,13 +221,10 @@ class Cursors:
             self._position, self._limit, self._which = (c[more] for c in (self._position, self._limit, self._which))
         if len(self._position) == 0:
             return False
-        tag, size = self._block.varints(self._position)
+        tag, value, start, end = self._block.tagged(self._position)
         if (tag < 8).any():
             raise DamagedError("a field without a number")
-        value, value_size = self._block.varints(self._position + size)
         kind = tag & 7
-        start = self._position + size
-        end = start + value_size
         if not (kind == VARINT).all():
             is_bytes, is_fixed = kind == BYTES, (kind == FIXED64) | (kind == FIXED32)
             if not (is_bytes | is_fixed | (kind == VARINT)).all() or (value[is_bytes] < 0).any():
