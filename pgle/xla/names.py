@@ -8,7 +8,7 @@ that compilation. It is used for collectives only: elsewhere simplifications aft
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 
 from pgle.xla.collectives import collective_kind, is_start, result_shape, walk_collectives
 from pgle.xla.module import Instruction, Module, trip_count
@@ -174,10 +174,10 @@ def scheduled_computations(module: Module) -> tuple[str, ...]:
 
 
 def schedulable(module: Module) -> tuple[Instruction, ...]:
-    """The instructions that need a cost, as XLA's PGLE accuracy checker counts them.
+    """The instructions that want a cost: all of the entry computation and of loops, but no-ops, loops and dones.
 
-    All of the entry computation and of loops, but no-ops (`NO_OPS`), loops themselves, and dones. Compared with the
-    checker's own "Found N" and "Missing M" lines in the tests.
+    XLA's accuracy checker misses the same, apart from copies (never missed) and dones of asynchronous fusions (which
+    cost nothing): `pgle.xla.checker.checker_counts` gives its very numbers.
     """
     return tuple(
         item
@@ -188,11 +188,6 @@ def schedulable(module: Module) -> tuple[Instruction, ...]:
 
 
 def needs_cost(instruction: Instruction) -> bool:
-    """Whether the checker would call an instruction of a scheduled computation missing."""
+    """Whether an instruction of a scheduled computation wants a cost."""
     opcode = instruction.opcode
     return opcode not in NO_OPS and opcode != "while" and not opcode.endswith(("-done", "-update"))
-
-
-def names_in(module: Module) -> Mapping[str, Instruction]:
-    """The schedulable instructions by name."""
-    return {item.name: item for item in schedulable(module)}

@@ -1,0 +1,50 @@
+"""What `pgle verify` says of a profile, and what the installed XLA says when it compiles with it. No GPU."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pgle.costs.coverage import cover
+from pgle.costs.estimate import estimate_profile
+from pgle.xla.hardware import find_hardware
+from pgle.xla.hlo_reader import read_modules
+from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
+
+pytestmark = [pytest.mark.rehearse, pytest.mark.slow]
+RECORD = Path(__file__).parents[2] / "testdata" / "hlo" / "record.py"
+
+
+@pytest.fixture(scope="module")
+def record() -> ModuleType:
+    if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
+        pytest.skip("needs the CUDA plugin wheels")
+    spec = importlib.util.spec_from_file_location("record", RECORD)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_costs_of_a_synchronous_profile_run_are_found_as_foretold(record: ModuleType, tmp_path: Path) -> None:
+    dump = ["--xla_dump_hlo_as_proto", "--xla_dump_latency_hiding_schedule=true"]
+    record.child("step", [record.LHS, record.SYNC, *dump, f"--xla_dump_to={tmp_path}/profile"])
+    record.child("step", [record.LHS, *dump, f"--xla_dump_to={tmp_path}/performance"])
+    (profiled,) = read_modules(tmp_path / "profile")
+    modules = [module for module in read_modules(tmp_path / "performance") if module.name == "jit_step"]
+    schedules = {name: read_schedule_dump(path) for name, path in find_schedule_dumps(tmp_path / "performance").items()}
+    profile = estimate_profile(profiled, find_hardware("a100-40gb"))
+
+    main = cover(profile, modules, schedules).modules[0]
+    log = record.child("step", [record.LHS], [cost.name for cost in profile.costs])
+
+    assert (main.count.value, main.collectives.value) == (1, 1)
+    assert main.log is not None
+    found = re.search(r"Found (\d+) instructions from the profile", log)
+    missing = re.findall(r"profile_guided_latency_estimator\.cc:\d+\]   (\S+)", log)
+    assert sorted(missing) == sorted(main.log.missing)
+    assert found is None or int(found.group(1)) == main.log.found
+    assert all("-done" in name for name in missing)
