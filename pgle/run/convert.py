@@ -16,11 +16,14 @@ from pgle.costs.sidecar import sidecar
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress
+from pgle.run.complete import complete_for
 from pgle.run.inputs import is_run_dir, read_traces
 from pgle.trace.table import Trace, Unresolved
+from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo_reader import module_from_bytes, read_modules
 from pgle.xla.module import Module
 from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.targets import load_target
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,19 @@ def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Tr
         for fingerprint in (_fingerprints(result) if prefix else ("",))
         for name, table in result.occurrences.items()
     }
-    return Profile(tuple(costs), _provenance(results, request, trace), warnings, occurrences)
+    profile = Profile(tuple(costs), _provenance(results, request, trace), warnings, occurrences)
+    return profile if request.target is None else _completed(profile, results, request.target, prefix=prefix)
+
+
+def _completed(profile: Profile, results: Sequence[ProgramCosts], target: str, *, prefix: bool) -> Profile:
+    """The profile with its gaps filled for the modules of `results`."""
+    modules = []
+    for program in (result.program for result in results):
+        if program.hlo is None:
+            raise UserError(f"no HLO of {program.key.name} to complete", where="--complete", remedy="pass --hlo DUMP")
+        fingerprints = program.fingerprints if prefix else (program.hlo.fingerprint,)
+        modules += [replace(program.hlo, fingerprint=fingerprint) for fingerprint in fingerprints]
+    return complete_for(profile, modules, find_hardware(load_target(target)))
 
 
 def _provenance(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Trace) -> dict[str, object]:
