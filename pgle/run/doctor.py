@@ -51,6 +51,7 @@ def diagnose(world: World, run_dir: str = ".") -> Diagnosis:
         ("ptxas", lambda: software.check_ptxas(world)),
         ("packages", lambda: software.check_packages(world)),
         ("XLA_FLAGS", lambda: software.check_flags(world)),
+        ("variables", lambda: software.check_variables(world)),
         ("XLA log", lambda: software.check_log(world)),
         ("compilation cache", lambda: software.check_compilation_cache(world)),
         ("disk", lambda: host.check_disk(world, run_dir)),

@@ -10,7 +10,7 @@ from pgle.run.doctor_world import Check, World
 from pgle.run.environment import user_flags
 from pgle.run.flag_lint import lint_flags
 from pgle.xla.flags import as_bool
-from pgle.xla.flags_catalogue import release
+from pgle.xla.flags_catalogue import catalogue, nearest, release
 
 OLDEST_REHEARSAL = "0.4.34"
 """First plugin that compiles without a GPU (0.4.36 does not)."""
@@ -118,3 +118,20 @@ def check_compilation_cache(world: World) -> Check:
         "switches it off in its runs; elsewhere give every profile its own name"
     )
     return Check("compilation cache", "warn", folder, remedy)
+
+
+def check_variables(world: World) -> Check:
+    """Variables about PGLE, memory or logging that nobody reads, or that exclude each other."""
+    both = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
+    if all(world.environ.get(name) for name in both):
+        return Check("variables", "fail", f"{' and '.join(both)} are both set: jax will not start", f"unset {both[0]}")
+    settings = catalogue()
+    for name in sorted(world.environ):
+        setting = settings.get(name)
+        if setting is not None and setting.reader == "nobody":
+            return Check("variables", "warn", f"{name} is read by nobody", f"use {setting.use}")
+        if setting is None and name.startswith("JAX_") and "PGLE" in name:
+            near = nearest(name, [item for item in settings if item.startswith("JAX_")])
+            remedy = f"did you mean {near[0]}?" if near else "'pgle flags list PGLE' shows what there is"
+            return Check("variables", "warn", f"{name} is no setting of JAX that we know", remedy)
+    return Check("variables", "ok", "none that is without effect")

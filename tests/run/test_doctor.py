@@ -180,6 +180,25 @@ def test_xla_flags_are_linted(flags, verdict):
     assert check.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("environ", "verdict", "remedy"),
+    [
+        ({"JAX_ENABLE_PGLE": "1", "NCCL_DEBUG": "INFO"}, "ok", ""),
+        ({"JAX_PGLE_EMBEDDING_DIR": "/d"}, "warn", "'pgle flags list PGLE' shows what there is"),
+        ({"JAX_PGLE_PROFILE_RUNS": "3"}, "warn", "did you mean JAX_PGLE_PROFILING_RUNS?"),
+        ({"TF_CPP_MAX_LOG_LEVEL": "100"}, "warn", "use TF_CPP_MAX_VLOG_LEVEL"),
+        (
+            {"XLA_CLIENT_MEM_FRACTION": "0.9", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"},
+            "fail",
+            "unset XLA_PYTHON_CLIENT_MEM_FRACTION",
+        ),
+    ],
+)
+def test_variables_without_effect(environ, verdict, remedy):
+    check = doctor_software.check_variables(world(environ=environ))
+    assert (check.verdict, check.remedy) == (verdict, remedy)
+
+
 @pytest.mark.parametrize(("level", "verdict"), [(None, "ok"), ("0", "ok"), ("1", "warn")])
 def test_the_log_level(level, verdict):
     environ = {} if level is None else {"TF_CPP_MIN_LOG_LEVEL": level}
@@ -250,4 +269,4 @@ def test_every_failure_and_warning_has_a_remedy():
 
 
 def test_this_machine_can_be_looked_at(tmp_path):
-    assert len(diagnose(this_world(), str(tmp_path / "not" / "there")).checks) == 17
+    assert len(diagnose(this_world(), str(tmp_path / "not" / "there")).checks) == 18
