@@ -14,10 +14,17 @@ from pgle.cli.options import json_option
     "--schedule", metavar="PATH", help="Schedule dump of the same run (file or directory): what the scheduler believed."
 )
 @click.option("--profile", metavar="PROFILE", help="The profile of the run; default: the one that the log names.")
+@click.option("--jax", "release", metavar="VERSION", help="The jax that wrote the log; default: told by its wordings.")
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, log: str, module: str | None, schedule: str | None, profile: str | None, as_json: bool
+    ctx: click.Context,
+    log: str,
+    module: str | None,
+    schedule: str | None,
+    profile: str | None,
+    release: str | None,
+    as_json: bool,
 ) -> None:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
@@ -44,6 +51,7 @@ def command(
         module,
         None if schedule is None else as_path(schedule),
         None if profile is None else as_path(profile),
+        release,
     )
     with progress("reading log") as told:
         verdict = confirm(request, progress=told)

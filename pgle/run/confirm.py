@@ -33,12 +33,14 @@ class ConfirmRequest:
         module: regular expression for the main module; None: the weightiest.
         schedule: schedule dump, or a directory that holds some; None: the log alone.
         profile: the profile of the run; None: the one that the log names, where it is still there.
+        release: version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings.
     """
 
     log: str
     module: str | None = None
     schedule: AnyPath | None = None
     profile: AnyPath | None = None
+    release: str | None = None
 
 
 def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> LogVerdict:
@@ -59,11 +61,21 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         except (OSError, EOFError, lzma.LZMAError) as error:
             raise UserError(f"cannot be read to its end ({error})", where=request.log) from None
     names = () if profile is None else tuple(cost.name for cost in profile.costs)
-    verdict = judge(blocks, module=request.module, names=names)
+    release = _release(request.release)
+    verdict = judge(blocks, module=request.module, names=names, release=release)
     if request.schedule is None:
         return verdict
     evidence = _evidence(request, request.schedule, profile or _profile_of(verdict, blocks), verdict)
-    return judge(blocks, module=request.module, names=names, schedule=evidence)
+    return judge(blocks, module=request.module, names=names, schedule=evidence, release=release)
+
+
+def _release(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    numbers = re.match(r"\d+(?:\.\d+)+", text)
+    if numbers is None:
+        raise UserError(f"--jax {text!r} is not a version of jax", remedy="write it like 0.6.2")
+    return tuple(map(int, numbers[0].split(".")))
 
 
 def _open(log: str) -> BinaryIO:

@@ -33,6 +33,10 @@ _WORST_FIRST = (
 )
 
 
+FIRST_WITH_LISTS = (0, 5, 1)
+"""First release of jax whose XLA lists the instructions that a profile has no cost for."""
+
+
 @dataclass(frozen=True)
 class ModuleVerdict:
     """The verdict on one module.
@@ -93,6 +97,7 @@ def judge(
     module: str | None = None,
     schedule: ScheduleEvidence | None = None,
     names: Sequence[str] = (),
+    release: tuple[int, ...] | None = None,
 ) -> LogVerdict:
     """Judge a log.
 
@@ -102,9 +107,11 @@ def judge(
             scheduler memory, instructions or compile time.
         schedule: what a schedule dump says of the same compilation; it beats the log.
         names: names in the profile, in file order; they tell how far a 2024 XLA got before its first miss.
+        release: of jax, where known: from 0.5.1 on a log without missing instructions proves that all matched.
     """
     blocks = log if isinstance(log, Blocks) else collect(log)
-    context = _Context(blocks, tuple(names), _common_miss(blocks))
+    lists = blocks.prints_missing or (release is not None and release >= FIRST_WITH_LISTS)
+    context = _Context(blocks, tuple(names), _common_miss(blocks), lists)
     wanted = module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
     rows: list[tuple[tuple[int, int, float], ModuleVerdict]] = []
     sub_modules = 0
@@ -113,7 +120,9 @@ def judge(
             sub_modules += 1
             continue
         verdict = _merged(context, name, group)
-        rows.append((max(block.weight for block in group), verdict))
+        memory, instructions, seconds = max(block.weight for block in group)
+        # What 0.7.2 and 0.8.x say of a step's clone in directory mode names no module and weighs as much as the step.
+        rows.append(((memory if name else memory // 2, instructions, seconds), verdict))
     rows.sort(key=lambda row: row[0], reverse=True)
     verdicts = [row[1] for row in rows]
     main = _main(context, verdicts, wanted)
@@ -128,6 +137,7 @@ class _Context:
     blocks: Blocks
     names: tuple[str, ...]
     common_miss: str
+    lists_missing: bool
 
 
 def _by_module(blocks: Blocks) -> dict[str, list[Block]]:
@@ -202,12 +212,14 @@ def _judge_used(context: _Context, base: ModuleVerdict, block: Block) -> ModuleV
         return _proved(base, Verdict.USED, why, proof, Remedy.PARTIAL)
     if block.not_in_module is not None:
         return _judge_2024(context, base, block.not_in_module)
-    if context.blocks.prints_missing:
+    if context.lists_missing:
         why = "XLA lists no instruction without a cost: every one has one"
         return _proved(replace(base, missing=0), Verdict.USED, why, proof, "")
     if block.costs_found:
         return _proved(base, Verdict.USED, f"{block.costs_found} times a cost of the profile was taken", proof, "")
-    why = "the scheduler has the profile; this XLA (0.5.0 or older) does not say whether any name matched"
+    why = (
+        "the scheduler has the profile and lists nothing as missing: from jax 0.5.1 on that is proof, before it is not"
+    )
     return _proved(base, Verdict.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
 
 

@@ -36,7 +36,8 @@ class Remedy(StrEnum):
     )
     OTHER_MODULE = "normal for helper modules; for the main module see `pgle verify PROFILE --hlo DUMP`"
     OLD_XLA = (
-        "run with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass "
+        "say which jax it was (--jax 0.6.2), or run with "
+        "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass "
         "`--schedule DIR --profile PROFILE`"
     )
     CACHE = "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty JAX_COMPILATION_CACHE_DIR"

@@ -56,7 +56,7 @@ def missing_names(log: str) -> list[str]:
             module = event.module
         elif event.kind is Kind.MISSING_NAME:
             names.setdefault(module, []).append(event.subject)
-    return sorted(names["jit_train_step"])
+    return sorted(names.get("jit_train_step") or names[""])  # no module name before 0.7.0
 
 
 def costs(names: list[str], prefix: str = "") -> str:

@@ -68,6 +68,11 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (len(found["modules"]), found["sub_modules"]) == (1, 16)
 
 
+def test_release_given_by_the_user() -> None:
+    log = "testdata/logs/jax_0.5.3/used.log"
+    assert (run(["confirm", log]), run(["confirm", log, "--jax", "0.5.3"])) == (1, 0)
+
+
 def test_log_from_a_pipe(monkeypatch: pytest.MonkeyPatch, testdata: Path) -> None:
     data = (testdata / "logs/jax_0.10.2/used.log").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
@@ -87,6 +92,7 @@ def test_compressed_log(tmp_path: Path, testdata: Path) -> None:
         (["testdata"], "testdata: cannot be read (Is a directory)"),
         ([f"{LOGS}/used.log", "--module", "("], "--module '(' is not a regular expression"),
         ([f"{LOGS}/used.log", "--schedule", "nowhere"], "pass --profile PROFILE"),
+        ([f"{LOGS}/used.log", "--jax", "new"], "--jax 'new' is not a version of jax; write it like 0.6.2"),
         ([f"{LOGS}/used.log", "--profile", "nowhere.pbtxt"], "nowhere.pbtxt"),
     ],
 )

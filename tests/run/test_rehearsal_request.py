@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
+from pgle.run import jax_private
 from pgle.run.rehearsal import RehearsalRequest, fingerprint_of, matches_job, rehearse_compile, xla_flags
 from pgle.run.rehearsal_worker import NO_TOOLKIT, hlo_module_bytes, module_kind
 
@@ -140,3 +141,17 @@ def test_a_dump_without_fingerprint_matches_nothing(testdata: Path, tmp_path: Pa
     path.write_bytes(b"\x0a\x05\x0a\x03abc")
     with pytest.raises(UserError, match=r"holds no fingerprint"):
         matches_job(None, path)  # type: ignore[arg-type]
+
+
+def test_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_private, "_installed", lambda name: False)
+    with pytest.raises(UserError, match=r"CUDA plugin of jax is not installed.*; pip install 'pgle\[rehearse\]'"):
+        jax_private.topology_devices("target", "1x1x1")
+
+
+@pytest.mark.parametrize("release", ["0.4.30", "0.4.36"])
+def test_releases_that_cannot_rehearse(release: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    jaxlib = pytest.importorskip("jaxlib")
+    monkeypatch.setattr(jaxlib, "__version__", release)
+    with pytest.raises(UserError, match=rf"jaxlib {release} cannot compile for a GPU.*; install jax 0.4.38 or newer"):
+        jax_private.version()

@@ -94,6 +94,38 @@ def test_a_release_without_missing_lists(case: str, verdict: Verdict) -> None:
     assert of_file(LOGS / f"jax_0.4.38/{case}.log").main.verdict is verdict
 
 
+@pytest.mark.parametrize("release", ["jax_0.5.3", "jax_0.8.3"])
+@pytest.mark.parametrize(
+    ("case", "verdict"),
+    [
+        ("half", Verdict.USED),
+        ("empty", Verdict.USED_WITHOUT_MATCHES),
+        ("lhs_unset", Verdict.USED),
+        ("lhs_false", Verdict.USED),
+        ("wrong_path", Verdict.NOT_USED),
+        ("no_profile", Verdict.NOT_USED),
+        ("text_in_pb", Verdict.WRONG_FORMAT),
+    ],
+)
+def test_releases_between(release: str, case: str, verdict: Verdict) -> None:
+    assert of_file(LOGS / release / f"{case}.log").main.verdict is verdict
+
+
+def test_full_coverage_cannot_be_told_from_an_old_release_that_never_lists() -> None:
+    main = of_file(LOGS / "jax_0.5.3/used.log").main
+    assert (main.verdict, "from jax 0.5.1 on that is proof" in main.why) == (Verdict.CANNOT_TELL, True)
+
+
+@pytest.mark.parametrize(("release", "verdict"), [((0, 5, 0), Verdict.CANNOT_TELL), ((0, 5, 3), Verdict.USED)])
+def test_the_release_settles_it(release: tuple[int, ...], verdict: Verdict) -> None:
+    assert of_file(LOGS / "jax_0.5.3/used.log", release=release).main.verdict is verdict
+
+
+def test_the_clone_of_a_step_is_not_taken_for_the_step() -> None:
+    main = of_file(LOGS / "jax_0.8.3/directory.log").main
+    assert (main.module, main.verdict) == ("jit_train_step", Verdict.USED)
+
+
 MAXTEXT = Path(__file__).parents[2] / "testdata/maxtext_pgle/llama2_7b_pgle_run.log"
 
 
