@@ -1,0 +1,127 @@
+"""What is no export, or none that costs can be read from: one line each."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.trace.nsys import read_nsys
+
+TESTDATA = Path(__file__).parents[2] / "testdata"
+PROCESS = 1 << 48 | 1 << 24
+STEP = "XlaModule:#hlo_module=jit_step,program_id=7#"
+
+
+def test_no_activity_is_an_error(export: Any) -> None:
+    export.range(STEP, 0, 1000)
+    export.range("Thunk:#hlo_op=dot.2#", 10, 90)
+    with pytest.raises(UserError, match=r"no GPU activity;.*--trace=cuda,nvtx"):
+        export.read()
+
+
+def test_no_thunk_is_an_error(export: Any) -> None:
+    export.range("my range", 0, 1000)
+    export.launch(50)
+    with pytest.raises(UserError, match="no `Thunk:` ranges"):
+        export.read()
+
+
+def test_nothing_resolved_is_an_error_that_says_why(export: Any) -> None:
+    export.range("Thunk:#hlo_op=dot.2#", 10, 90)
+    export.launch(50)
+    with pytest.raises(UserError, match="no-module 1"):
+        export.read()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        (b"", "is empty"),
+        (b"hello", "not a SQLite database"),
+        (b"NVIDIA Tegra Profiler Report 2024@1@1@59-1v0.", "is a report, not an export"),
+        (b"SQLite format 3\0", "truncated"),
+    ],
+)
+def test_a_file_that_is_no_database_is_named(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "x.sqlite"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_nsys(path)
+
+
+def test_a_truncated_database_is_an_error(export: Any) -> None:
+    export.step_with("dot.2")
+    export.database.close()
+    data = export.path.read_bytes()
+    export.path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(UserError, match="truncated: "):
+        export.read()
+
+
+def test_a_damaged_database_is_an_error(export: Any) -> None:
+    export.step_with(*(f"dot.{number}" for number in range(300)))
+    export.database.close()
+    data = bytearray(export.path.read_bytes())
+    data[8192:] = b"\xff" * (len(data) - 8192)
+    export.path.write_bytes(data)
+    with pytest.raises(UserError, match="damaged database"):
+        export.read()
+
+
+def test_another_database_is_an_error(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "x.sqlite") as database:
+        database.execute("CREATE TABLE books (title TEXT)")
+    with pytest.raises(UserError, match="not an Nsight Systems export"):
+        read_nsys(tmp_path / "x.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("healthy_1pct.sqlite", "CUPTI_ACTIVITY_KIND_KERNEL lacks the column globalPid"),
+        ("mock.sqlite", "no NVTX ranges"),
+        ("h100_2gpu_1s.sqlite", "no `Thunk:` ranges"),
+    ],
+)
+def test_real_exports_without_xla_are_refused(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_nsys(TESTDATA / "nsys_exports" / name)
+
+
+def test_text_where_a_number_belongs_is_an_error(export: Any) -> None:
+    export.step_with("dot.2")
+    export.database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 'zero'")
+    with pytest.raises(UserError, match="damaged database"):
+        export.read()
+
+
+def test_absurd_numbers_cost_no_memory(export: Any) -> None:
+    export.step_with("dot.2")
+    huge = 2**62
+    export.row("StringIds", id=huge, value="Thunk:#hlo_op=far.1#")
+    export.row("NVTX_EVENTS", start=200, end=300, eventType=59, globalTid=PROCESS | 1, textId=huge)
+    export.work(3000, export.call(250, correlation=huge), device=huge)
+    export.work(-(2**63), huge, duration=0)
+    export.row(
+        "CUPTI_ACTIVITY_KIND_KERNEL", start=1, end=2**63 - 1, deviceId=0, streamId=0, correlationId=1,
+        globalPid=PROCESS,
+    )  # fmt: skip
+    export.database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET rowid = ? WHERE deviceId = ?", (huge, huge))
+    trace = export.read()
+    assert [trace.instructions[at] for at in trace.instruction] == ["dot.2", "far.1"]
+    assert [device.ordinal for device in trace.devices] == [0, huge]
+    assert [(entry.reason, entry.count) for entry in trace.unresolved] == [("bad-time", 2)]
+
+
+def test_absurd_nesting_is_an_error(export: Any) -> None:
+    for depth in range(1200):
+        export.range("Thunk:#hlo_op=dot.2#", depth, 10_000 - depth)
+    export.launch(5000)
+    with pytest.raises(UserError, match="nested 1,199 deep"):
+        export.read()
