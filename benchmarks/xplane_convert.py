@@ -146,7 +146,9 @@ def main() -> None:
             size = f"{len(data) / 2**20:,.0f} MiB"
             print(f"{events:,} events, {size}, written in {seconds:.2f} s")
             del trace, data
-            best = {r: min(measure(r, folder) for _ in range(options.repeat)) for r in readers}
+            # in turn, so that a busy machine slows all of them
+            runs = [{reader: measure(reader, folder) for reader in readers} for _ in range(options.repeat)]
+            best = {reader: min(run[reader] for run in runs) for reader in readers}
             for reader, (seconds, peak) in best.items():
                 ratio = seconds / best["jaxlib"][0]
                 print(f"  {reader:12} {seconds:8.2f} s  {ratio:6.2f} x jaxlib  peak {peak:6,.0f} MiB")
