@@ -30,7 +30,7 @@ def command() -> None:
     """List, explain, lint and preset XLA, NCCL, CUDA and JAX settings."""
 
 
-@command.command("list")
+@command.command("list", short_help="List settings, or those that match a word.")
 @click.argument("pattern", default="")
 @JAXLIB
 @json_option
@@ -45,7 +45,7 @@ def list_(pattern: str, jaxlib: str | None, as_json: bool) -> None:
         report.settings_list(found, release)
 
 
-@command.command(context_settings={"ignore_unknown_options": True})
+@command.command(context_settings={"ignore_unknown_options": True}, short_help="Explain one setting.")
 @click.argument("name", type=click.UNPROCESSED)
 @json_option
 def explain(name: str, as_json: bool) -> None:
@@ -57,7 +57,7 @@ def explain(name: str, as_json: bool) -> None:
         report.setting_text(setting)
 
 
-@command.command(context_settings={"ignore_unknown_options": True})
+@command.command(context_settings={"ignore_unknown_options": True}, short_help="Check XLA flags against a jaxlib.")
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 @click.option("--file", "file", metavar="PATH", help="Read the flags from a file, as XLA does for XLA_FLAGS=PATH.")
 @JAXLIB
@@ -84,7 +84,7 @@ def lint(
     ctx.exit(0 if result.ok else 1)
 
 
-@command.command("preset")
+@command.command("preset", short_help="Print a named set of settings.")
 @click.argument("name", default="")
 @JAXLIB
 @PYTHON
@@ -113,7 +113,7 @@ def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, she
         sys.stdout.write("".join(f"# {line}\n" for line in report.preset_reasons(found)))
 
 
-@command.command()
+@command.command(short_help="Compute combine thresholds from a module.")
 @click.option("--hlo", required=True, metavar="PATH", help="Dump of the module: .hlo.pb, .txt or a directory.")
 @json_option
 def thresholds(hlo: str, as_json: bool) -> None:

@@ -158,12 +158,14 @@ def find(name: str) -> Setting:
     """
     wanted = name.strip().lstrip("-").split("=")[0]
     settings = catalogue()
-    for candidate in (wanted, wanted.upper(), f"xla_gpu_{wanted}"):
+    if wanted.upper() in settings:
+        return settings[wanted.upper()]
+    for candidate in (wanted, f"xla_gpu_{wanted}", f"xla_gpu_enable_{wanted}"):
         if candidate in settings:
             return settings[candidate]
-    kind = known_flags().kinds.get(wanted)
-    if kind is not None:
-        return Setting(wanted, "XLA_FLAGS", kind, "(not described in the catalogue)", **_observed(wanted))
+        kind = known_flags().kinds.get(candidate)
+        if kind is not None:
+            return Setting(candidate, "XLA_FLAGS", kind, "(not described in the catalogue)", **_observed(candidate))
     near = nearest(wanted, [*settings, *known_flags().kinds])
     hint = f"did you mean {near[0]}?" if near else "'pgle flags list' shows those that are described"
     raise UserError(f"no setting called '{wanted}'", remedy=hint)

@@ -102,8 +102,8 @@ def test_find_takes_dashes_values_and_short_names():
 
 
 def test_find_knows_flags_that_are_not_described():
-    setting = find("xla_gpu_enable_priority_fusion")
-    assert (setting.kind, setting.lifetime) == ("bool", "<0.6.2")
+    setting = find("priority_fusion")
+    assert (setting.name, setting.lifetime) == ("xla_gpu_enable_priority_fusion", "<0.6.2")
 
 
 def test_find_suggests_the_nearest_name():
