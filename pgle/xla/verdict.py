@@ -283,15 +283,16 @@ def _with_schedule(
     """Let the schedule dump decide on its module: it holds the costs that the scheduler believed."""
     if main.module and main.module != schedule.module:
         return main, verdicts
+    silent = main.verdict is Verdict.CANNOT_TELL
     verdict, remedy = main.verdict, main.remedy
-    if schedule.compared:
-        share = schedule.equal / schedule.compared
-        if share >= 0.5:
-            verdict, remedy = Verdict.USED, Remedy.PARTIAL if main.missing else ""
-        else:
-            verdict, remedy = Verdict.NOT_USED, main.remedy or Remedy.NOT_GIVEN
-    new = replace(main, module=schedule.module, verdict=verdict, why=f"{schedule.sentence}; log: {main.why}",
-                  remedy=str(remedy))  # fmt: skip
+    if not schedule.compared:
+        remedy = Remedy.NO_NAMES
+    elif schedule.equal >= schedule.compared / 2:
+        verdict, remedy = Verdict.USED, Remedy.PARTIAL if main.missing else ""
+    else:
+        verdict, remedy = Verdict.NOT_USED, Remedy.NOT_GIVEN if silent or not remedy else remedy
+    why = schedule.sentence if main.line is None else f"{schedule.sentence}; log: {main.why}"
+    new = replace(main, module=schedule.module, verdict=verdict, why=why, remedy=str(remedy))
     return new, [new if item is main else item for item in verdicts]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pgle.errors import UserError
+from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearsal import RehearsalRequest, RehearsalResult, fingerprint_of, matches_job, rehearse_compile
 from pgle.xla.hlo_reader import read_module
 from pgle.xla.log import read_events
@@ -126,6 +127,20 @@ def test_verdict_on_a_compile_option(rehearse: Rehearse, costs: str, tmp_path: P
     profile.write_text(costs)
     main = verdict_of(rehearse(profile=profile, profile_as="option")).main
     assert (main.module, main.verdict, main.profile) == (STEP, Verdict.USED, "fdo_profile (text)")
+
+
+def test_a_schedule_dump_alone_is_proof(
+    rehearse: Rehearse, baseline: RehearsalResult, costs: str, tmp_path: Path
+) -> None:
+    profile, silence = tmp_path / "p.pbtxt", tmp_path / "silent.log"
+    profile.write_text(costs)
+    silence.write_text("")
+    with_profile = rehearse(profile=profile)
+    verdicts = [
+        confirm(ConfirmRequest(str(silence), schedule=result.schedule, profile=profile)).main.verdict
+        for result in (with_profile, baseline)
+    ]
+    assert verdicts == [Verdict.USED, Verdict.NOT_USED]
 
 
 def test_verdict_without_the_scheduler(rehearse: Rehearse, costs: str, tmp_path: Path) -> None:

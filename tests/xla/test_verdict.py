@@ -252,4 +252,9 @@ def test_a_schedule_proves_use_where_the_log_is_silent() -> None:
 
 def test_a_schedule_with_other_costs_disproves_use() -> None:
     main = of_lines("Found profile, using profile guided latency estimator", schedule=evidence(30, 0)).main
-    assert main.verdict is Verdict.NOT_USED
+    assert (main.verdict, main.remedy) == (Verdict.NOT_USED, Remedy.NOT_GIVEN)
+
+
+def test_a_schedule_without_common_names_proves_nothing() -> None:
+    main = of_lines("W@1:nothing", schedule=evidence(0, 0)).main
+    assert (main.verdict, main.remedy) == (Verdict.CANNOT_TELL, Remedy.NO_NAMES)
