@@ -33,10 +33,9 @@ class Column(Generic[Number]):
         """Add values, as this column's type."""
         while len(values):
             if self._used == len(self._block):
-                first = not len(self)
-                if not first:
+                if self._used:
                     self._full.append(self._block)
-                size = len(values) if first else BLOCK_BYTES // self._block.itemsize
+                size = min(max(len(values), 2 * self._used), BLOCK_BYTES // self._block.itemsize)
                 self._block, self._used = np.empty(size, self._dtype), 0
             count = min(len(values), len(self._block) - self._used)
             self._block[self._used : self._used + count] = values[:count]

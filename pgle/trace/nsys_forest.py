@@ -86,4 +86,4 @@ def _blocks(depth: npt.NDArray[np.int16]) -> list[int]:
     """Where to cut: before ranges that nothing is around, about every `BLOCK` ranges."""
     tops = np.flatnonzero(depth == 0)
     near = np.searchsorted(tops, np.arange(0, len(depth), BLOCK))
-    return [*np.unique(tops[near[near < len(tops)]]).tolist(), len(depth)]
+    return [*dict.fromkeys(tops[near[near < len(tops)]].tolist()), len(depth)]

@@ -71,5 +71,5 @@ def _last_field(text: str, key: str) -> str | None:
     at = max(text.rfind(f"#{key}="), text.rfind(f",{key}="))
     if at < 0:
         return None
-    value = text[at + len(key) + 2 :]
-    return re.split(r"[,#]", value, maxsplit=1)[0].strip().lstrip("%")
+    value = text[at + len(key) + 2 :].partition("#")[0].partition(",")[0]
+    return value.strip().lstrip("%")
