@@ -6,7 +6,7 @@ import numpy as np
 
 from pgle.steps.series import Floats
 
-RESAMPLES = 1000
+RESAMPLES = 500
 SEED = 20240306
 _CHUNK = 4_000_000
 """Values resampled at once, to bound memory."""

@@ -32,7 +32,7 @@ def change_points(values: Floats, *, noise: float | None = None, shortest: int =
         return ()
     sigma = robust_noise(values) if noise is None else noise
     penalty = PENALTY * max(sigma, 1e-12) ** 2 * np.log(count)
-    centred = values - np.median(values)
+    centred = without_excursions(values - np.median(values), sigma)
     sums = np.concatenate([[0.0], np.cumsum(centred)])
     squares = np.concatenate([[0.0], np.cumsum(centred**2)])
     best = np.full(count + 1, np.inf)
@@ -51,6 +51,13 @@ def change_points(values: Floats, *, noise: float | None = None, shortest: int =
         found.append(at)
         at = int(begins[at])
     return tuple(reversed(found))
+
+
+def without_excursions(values: Floats, sigma: float) -> Floats:
+    """Values farther than 4 `sigma` from the median of the five around them, replaced by it (Hampel's filter)."""
+    padded = np.pad(values, 2, mode="edge")
+    around = np.median(np.lib.stride_tricks.sliding_window_view(padded, 5), axis=1)
+    return np.where(np.abs(values - around) > 4 * sigma, around, values)
 
 
 def robust_noise(values: Floats) -> float:
