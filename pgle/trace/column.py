@@ -12,6 +12,9 @@ Number = TypeVar("Number", bound=np.generic)
 BLOCK_BYTES = 32 << 20
 """From this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)."""
 
+MANY = 1 << 17
+"""A column of so many values is likely to become long; new memory is zeroed in steps of 2 MiB, so short ones stay small."""
+
 
 class Column(Generic[Number]):
     """A column that grows by whole batches and is joined once.
@@ -33,9 +36,9 @@ class Column(Generic[Number]):
         """Add values, as this column's type."""
         while len(values):
             if self._used == len(self._block):
+                size = max(len(values), BLOCK_BYTES // self._block.itemsize if len(self) >= MANY else 2 * self._used)
                 if self._used:
                     self._full.append(self._block)
-                size = min(max(len(values), 2 * self._used), BLOCK_BYTES // self._block.itemsize)
                 self._block, self._used = np.empty(size, self._dtype), 0
             count = min(len(values), len(self._block) - self._used)
             self._block[self._used : self._used + count] = values[:count]
