@@ -13,7 +13,7 @@ BLOCK_BYTES = 32 << 20
 """From this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)."""
 
 MANY = 1 << 17
-"""A column of so many values is likely to become long; new memory is zeroed in steps of 2 MiB, so short ones stay small."""
+"""A column of so many values is likely to become long. New memory is zeroed in steps of 2 MiB: short ones stay small."""
 
 
 class Column(Generic[Number]):
