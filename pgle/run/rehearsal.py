@@ -27,6 +27,9 @@ EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_sch
 """What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
 
 PROFILE_FLAG = "--xla_gpu_pgle_profile_file_or_directory_path"
+CODE_GENERATION = (".ll", ".ptx", ".ttir")
+"""Dumps of code generation, hundreds for a large step and of no use here (jax before 0.12): removed."""
+
 REQUEST, LOG = "request.json", "xla.log"
 
 _FINGERPRINT = re.compile(rb"\x0a\x16fingerprint_before_lhs\x12\x20([0-9a-f]{32})")
@@ -120,6 +123,8 @@ def rehearse_compile(request: RehearsalRequest) -> RehearsalResult:
     began = time.perf_counter()
     folder = request.dump_dir.resolve()
     answer = _run_worker(request, folder)
+    for by_product in (path for path in folder.iterdir() if path.suffix in CODE_GENERATION):
+        by_product.unlink()
     log = folder / LOG
     if "user_error" in answer:
         error = answer["user_error"]
@@ -260,6 +265,7 @@ def _environment(request: RehearsalRequest, folder: Path) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "0",
         "TF_CPP_VMODULE": request.vmodule,
         "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",  # a GPU that is there is left alone
         "JAX_ENABLE_COMPILATION_CACHE": "false",
         # Without it the plugin prints a traceback about missing CUDA libraries, which a rehearsal does not need.
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",

@@ -80,6 +80,10 @@ def test_leaves_a_scheduled_module_and_a_schedule(baseline: RehearsalResult) -> 
     assert baseline.before_optimizations is not None
 
 
+def test_leaves_no_generated_code(baseline: RehearsalResult) -> None:
+    assert {path.suffix for path in baseline.log.parent.iterdir()} & {".ll", ".ptx"} == set()
+
+
 def test_says_how_long_it_took(baseline: RehearsalResult) -> None:
     assert 0 < baseline.compile_s + baseline.start_s <= baseline.wall_s
 
