@@ -13,7 +13,7 @@ BLOCK_BYTES = 32 << 20
 """From this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)."""
 
 MANY = 1 << 17
-"""A column of so many values is likely to become long. New memory is zeroed in steps of 2 MiB: short ones stay small."""
+"""A column of so many values is likely to become long. Short ones stay small: new memory is zeroed 2 MiB at a time."""
 
 
 class Column(Generic[Number]):

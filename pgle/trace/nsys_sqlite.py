@@ -51,7 +51,7 @@ class SqliteTables:
             self._connection = sqlite3.connect(self._uri, uri=True)
             self._connection.execute("PRAGMA trusted_schema = OFF")
             self._columns = self._read_columns()
-        self._threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+        self._threads = min(MAX_THREADS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="nsys")
         self._local = threading.local()
 
