@@ -56,6 +56,8 @@ class Kind(StrEnum):
     """The accuracy checker failed the compilation."""
     FLAG_REFUSED = "flag-refused"
     """XLA ended the process for a flag [the flag]."""
+    EMPTY_TRACE = "empty-trace"
+    """JAX's AutoPGLE recorded nothing, so it has no profile to give."""
     CACHE_HIT = "cache-hit"
     """JAX loaded an executable instead of compiling it; such a module logs nothing."""
     CACHE_WRITE = "cache-write"
@@ -104,7 +106,7 @@ _PREFIX = re.compile(
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 # Wanted: cheap tests on bytes that any line of interest passes, most of them by one substring.
-_MARKS = (b"PGLE", b"rofile", b"atencyHiding", b"latency estimator", b"missing instructions", b"XLA_FLAGS",
+_MARKS = (b"PGLE", b"rofile", b"atencyHiding", b"latency estimator", b"missing instructions", b"name to remain", b"XLA_FLAGS",
           b"for flag ", b"Fingerprint before", b"FDO", b"ompilation cache", b"XLA compilation", b"dump enabled",
           b"deviceless compilation", b"Flag parsing failed", b"guided_latency", b"Illegal value for --")  # fmt: skip
 _MARKED = re.compile(b"|".join(map(re.escape, _MARKS)))
@@ -146,7 +148,8 @@ _RULES = (
     _rule(r"^PGLE found cost for: (\S+)", Kind.COST_FOUND, subject="1"),
     _rule(r"^PGLE found latency for async op (.+?) and \(assumed\)", Kind.COST_FOUND, subject="1"),
     _rule(r"Found (\d+) missing instructions\. Discarding the profile", Kind.DISCARDED, count="1"),
-    _rule(r"Expected instruction name to remain the same\. Was '.*?async-to-sync", Kind.DISCARDED),
+    _rule(r"Expected instruction name to remain the same\. Was '", Kind.DISCARDED),  # the checker at ERROR since 0.11.1
+    _rule(r"PGLE collected an empty trace", Kind.EMPTY_TRACE),
     _rule(r"^Unknown flags? in XLA_FLAGS: (.*?)\s*$", Kind.FLAG_REFUSED, subject="1"),
     _rule(r"^Couldn't interpret value (.+ for flag \w+)", Kind.FLAG_REFUSED, subject="1"),
     _rule(r"^Illegal value for (--\w+.*?)\s*$", Kind.FLAG_REFUSED, subject="1"),

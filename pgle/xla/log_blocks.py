@@ -83,6 +83,7 @@ class Blocks:
         cache_hits: modules that JAX loaded from its cache, with the line.
         flag_refused: XLA ended over a flag.
         discarded: the accuracy checker failed a compilation, as Python reports it (without a module).
+        empty_trace: AutoPGLE recorded nothing.
         prints_missing: True where this XLA lists instructions without a cost (0.5.1 and newer).
     """
 
@@ -94,6 +95,7 @@ class Blocks:
     cache_hits: dict[str, Event] = field(default_factory=dict)
     flag_refused: Event | None = None
     discarded: Event | None = None
+    empty_trace: Event | None = None
     prints_missing: bool = False
 
 
@@ -269,6 +271,9 @@ class _Gatherer:
     def info(self, event: Event) -> None:
         self.result.info = self.result.info or event
 
+    def empty_trace(self, event: Event) -> None:
+        self.result.empty_trace = self.result.empty_trace or event
+
     def flag(self, event: Event) -> None:
         self.result.flag_refused = self.result.flag_refused or event
 
@@ -289,6 +294,7 @@ _HANDLERS = {
     Kind.COST_FOUND: _Gatherer.cost_found,
     Kind.DISCARDED: _Gatherer.discard,
     Kind.FLAG_REFUSED: _Gatherer.flag,
+    Kind.EMPTY_TRACE: _Gatherer.empty_trace,
     Kind.CACHE_HIT: _Gatherer.cache_hit,
     Kind.CACHE_WRITE: _Gatherer.cache_write,
     Kind.COMPILED: _Gatherer.compiled,

@@ -299,6 +299,8 @@ def _with_schedule(
 def _warnings(blocks: Blocks) -> Iterable[str]:
     if blocks.discarded is not None:
         yield f"line {blocks.discarded.line}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
+    if blocks.empty_trace is not None:
+        yield f"line {blocks.empty_trace.line}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
     if blocks.cache_hits:
         some = ", ".join(sorted(blocks.cache_hits)[:3])
         yield f"{len(blocks.cache_hits)} modules came from JAX's compilation cache and say nothing ({some})"

@@ -44,6 +44,7 @@ class Remedy(StrEnum):
     LEVEL = (
         "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO lines), or pass --schedule"
     )
+    EMPTY_TRACE = "another profiler, such as nsys, holds CUPTI: run `pgle auto` without it first"
     FLAG = "see `pgle flags lint`"
     MODULE = "choose another --module"
     WHOLE_LOG = "give the whole log of the run"

@@ -227,6 +227,24 @@ def test_the_speed_of_light_model_is_no_profile() -> None:
     assert (main.verdict, "Speed-of-Light" in main.why) == (Verdict.NOT_USED, True)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jaxlib.XlaRuntimeError: INVALID_ARGUMENT: Found 1 missing instructions. Discarding the profile.",
+        "JaxRuntimeError: FAILED_PRECONDITION: Expected instruction name to remain the same. Was 'a.3' is 'b.13'",
+    ],
+)
+def test_the_checker_in_a_traceback(line: str) -> None:
+    text = f"I1121 00:00:01.0 1 x.cc:1] {FOUND.format('jit_step')}\n{line}\n"
+    main = judge(read_events(io.BytesIO(text.encode()))).main
+    assert (main.module, main.verdict, main.remedy) == ("jit_step", Verdict.NOT_USED, Remedy.CHECKER)
+
+
+def test_an_empty_trace_of_autopgle_is_a_warning() -> None:
+    line = b"RuntimeWarning: PGLE collected an empty trace, may be due to contention with another tool"
+    assert "AutoPGLE recorded nothing" in judge(read_events(io.BytesIO(line))).warnings[0]
+
+
 def test_clones_are_left_out() -> None:
     found = of_lines(FOUND.format("jit_step-clone"), FOUND.format("jit_step"), LHS.format(1))
     assert [item.module for item in found.modules] == ["jit_step"]
