@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -76,6 +77,12 @@ def rehearsal(module: Path, target: str, folder: Path) -> float:
     return time.perf_counter() - began
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process and its children so far."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(item.ru_utime + item.ru_stime for item in used)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("module", nargs="?", type=Path)
@@ -83,7 +90,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     target = load_target("h100-sxm")
-    ratios, bares, rehearsals = [], [], []
+    ratios, bares, rehearsals, cpu_ratios = [], [], [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         description = folder / "target.txtpb"
@@ -91,14 +98,18 @@ def main() -> int:
         module = arguments.module or lowered(folder, arguments.layers)
         bare(module, description)  # the first one also reads the plugin from disk
         for turn in range(arguments.repeats):
+            before = cpu_seconds()
             bares.append(bare(module, description))
+            between = cpu_seconds()
             rehearsals.append(rehearsal(module, target.text, folder / f"dump{turn}"))
             ratios.append(rehearsals[-1] / bares[-1])
+            cpu_ratios.append((cpu_seconds() - between) / (between - before))
     ratio = statistics.median(ratios)
     print(f"bare compile {statistics.median(bares):.2f} s, rehearsal {statistics.median(rehearsals):.2f} s (medians)")
     print(
         f"ratio {ratio:.3f} (of {len(ratios)}: {', '.join(f'{value:.3f}' for value in sorted(ratios))}), bound {BOUND}"
     )
+    print(f"CPU time, which a busy machine disturbs less: ratio {statistics.median(cpu_ratios):.3f}")
     return 0 if ratio <= BOUND else 1
 
 
