@@ -126,8 +126,9 @@ def measure(kernels: int, folder: Path, arguments: argparse.Namespace) -> None:
     """Generate one export and print a line per program."""
     database = folder / f"kernels_{kernels}_{arguments.devices}.sqlite"
     if not database.exists():
-        wrote = generate(database, kernels, arguments.devices)
-        print(f"\n{kernels:,} kernels on {arguments.devices} device(s): written in {wrote:.1f} s", end="")
+        # in a child: the largest resident set of a process counts what its parent held when it was forked
+        sizes = [str(kernels), str(arguments.devices)]
+        subprocess.run([sys.executable, __file__, "--generate", str(database), *sizes], check=True)
     print(f"\n{database.name}: {database.stat().st_size / 2**20:,.0f} MiB")
     repeat = arguments.repeat if kernels <= 1_000_000 else 1
     theirs = None
@@ -160,7 +161,12 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="runs of each program up to 1 million kernels")
     parser.add_argument("--no-peer", action="store_true", help="leave nsys out")
     parser.add_argument("--keep", type=Path, help="where exports are put and kept; by default a temporary folder")
+    parser.add_argument("--generate", nargs=3, metavar=("FILE", "KERNELS", "DEVICES"), help="only write one export")
     arguments = parser.parse_args()
+    if arguments.generate:
+        path, kernels, devices = arguments.generate
+        print(f"\n{int(kernels):,} kernels, {devices} GPUs: {generate(Path(path), int(kernels), int(devices)):.1f} s")
+        return
     sizes = [*arguments.sizes, *([TEN_MILLION] if arguments.ten_million else [])]
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="pgle-bench-") as temporary:
