@@ -1,0 +1,120 @@
+"""`pgle history`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pgle.cli.options import force_option, json_option
+
+_file = click.option(
+    "--file", "path", type=click.Path(path_type=Path), default=Path("perf/history.jsonl"), show_default=True,
+    metavar="FILE", help="JSON lines; SQLite where it ends in .sqlite or .db.",
+)  # fmt: skip
+_name = click.option("--name", metavar="NAME", help="Only this workload.")
+_hardware = click.option("--hardware", metavar="NAME", help="Only this hardware.")
+
+
+@click.group()
+def command() -> None:
+    """Keep step times over time: trend and change points.
+
+    \b
+    pgle history add runs/a/perf --name llama-7b
+    pgle history show
+    pgle history plot -o trend.svg
+    """
+
+
+@command.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--name", required=True, metavar="NAME", help="The workload; trends are kept by name and hardware.")
+@click.option("--hardware", metavar="NAME", help="What it ran on.  [default: what nvidia-smi says]")
+@click.option("--commit", metavar="ID", help="Commit of the program.  [default: that of the working directory]")
+@click.option("--time", "when", metavar="TIME", help="ISO 8601.  [default: now]")
+@click.option("--note", default="", metavar="TEXT")
+@click.option("--pattern", metavar="REGEX", help="As of pgle compare.")
+@_file
+@json_option
+def add(
+    runs: tuple[str, ...],
+    name: str,
+    hardware: str | None,
+    commit: str | None,
+    when: str | None,
+    note: str,
+    pattern: str | None,
+    path: Path,
+    as_json: bool,
+) -> None:
+    """Add the runs of one state: run directories, logs, CSV or JSON lines, as of pgle compare."""
+    from datetime import UTC, datetime
+
+    from pgle.errors import UserError
+    from pgle.report import history as report
+    from pgle.run import history
+    from pgle.run.step_inputs import read_side
+    from pgle.steps.history import make_entry
+    from pgle.steps.steady import Rules
+
+    try:
+        time = datetime.fromisoformat(when) if when else datetime.now(UTC)
+    except ValueError:
+        raise UserError(f"'{when}' is not a time", where="--time", remedy="write 2026-01-31T12:00:00") from None
+    side = read_side(name, runs, rules=Rules(), pattern=pattern)
+    entry = make_entry(
+        side,
+        time=time.isoformat(timespec="seconds"),
+        name=name,
+        hardware=hardware or ("simulated" if side.simulated else history.hardware_name()),
+        commit=history.git_commit() if commit is None else commit,
+        note=note,
+    )
+    history.add(path, entry)
+    report.show_added(path, entry, as_json=as_json)
+
+
+@command.command()
+@_name
+@_hardware
+@click.option("--last", type=click.IntRange(0), default=20, show_default=True, help="Entries to list; 0: all.")
+@_file
+@json_option
+def show(name: str | None, hardware: str | None, last: int, path: Path, as_json: bool) -> None:
+    """Show the trend of each workload and hardware; lasting changes of level are marked."""
+    from pgle.report import history as report
+    from pgle.run.history import read
+    from pgle.steps.history import make_history
+
+    entries, warnings = read(path)
+    history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
+    if as_json:
+        report.show_json(history)
+    else:
+        report.show_text(history, last)
+
+
+@command.command()
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help=".svg or .png")
+@_name
+@_hardware
+@_file
+@force_option
+def plot(output: Path, name: str | None, hardware: str | None, path: Path, force: bool) -> None:
+    """Plot the trends with their change points."""
+    import sys
+
+    from pgle.errors import UserError
+    from pgle.files import check_absent, write_files
+    from pgle.report import history as report
+    from pgle.run.history import read
+    from pgle.steps.history import make_history
+
+    if output.suffix not in (".svg", ".png"):
+        raise UserError("neither .svg nor .png", where=output, remedy="choose one of these")
+    check_absent(output, force=force)
+    entries, warnings = read(path)
+    history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
+    write_files({output: report.plot(history, output.suffix[1:])}, force=force)
+    print(f"pgle: wrote {output}", file=sys.stderr)

@@ -1,0 +1,116 @@
+"""The file of a history: JSON lines (to keep in a repository) or SQLite (by the suffix)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from contextlib import closing
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.files import read_bytes, write_files
+from pgle.steps.history import Entry, parse_entry
+
+DATABASES = (".sqlite", ".sqlite3", ".db")
+COLUMNS = tuple(item.name for item in fields(Entry))
+TYPES = {"median_s": "REAL", "spread": "REAL", "runs": "INTEGER", "steps": "INTEGER", "simulated": "INTEGER"}
+
+
+def add(path: Path, entry: Entry) -> None:
+    """Append an entry; the file is made where there is none.
+
+    Raises:
+        UserError: the file cannot be read or written, or is of another kind.
+    """
+    if path.suffix in DATABASES:
+        _add_row(path, entry)
+        return
+    before = read_bytes(path).decode(errors="replace") if path.exists() else ""
+    if before and not before.endswith("\n"):
+        before += "\n"
+    write_files({path: before + json.dumps(asdict(entry), ensure_ascii=False) + "\n"}, force=True)
+
+
+def read(path: Path) -> tuple[list[Entry], list[str]]:
+    """The entries in the order kept, and a line for each that cannot be read.
+
+    Raises:
+        UserError: there is no such file, or it is no history.
+    """
+    if not path.exists():
+        raise UserError("no such history", where=path, remedy=f"pgle history add RUN --file {path} --name NAME")
+    rows = _rows(path) if path.suffix in DATABASES else _lines(path)
+    entries: list[Entry] = []
+    warnings: list[str] = []
+    for number, row in rows:
+        try:
+            record = json.loads(row) if isinstance(row, str) else row
+            if not isinstance(record, dict):
+                raise ValueError("not a JSON object")
+            entries.append(parse_entry(record))
+        except ValueError as error:
+            warnings.append(f"{path}: entry {number} could not be read ({error})")
+    if not entries:
+        what = "holds no entry" if not warnings else "is not a history of pgle"
+        raise UserError(what, where=path, remedy=f"pgle history add RUN --file {path} --name NAME")
+    return entries, warnings
+
+
+def _lines(path: Path) -> list[tuple[int, str | dict[str, object]]]:
+    text = read_bytes(path).decode(errors="replace")
+    return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+
+def _rows(path: Path) -> list[tuple[int, str | dict[str, object]]]:
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            database.row_factory = sqlite3.Row
+            found = database.execute("SELECT * FROM steps ORDER BY rowid").fetchall()
+    except sqlite3.Error as error:
+        raise UserError(f"is not a history of pgle ({error})", where=path, remedy="choose another --file") from None
+    return [(number, dict(row)) for number, row in enumerate(found, 1)]
+
+
+def _add_row(path: Path, entry: Entry) -> None:
+    names = ", ".join(f'"{name}"' for name in COLUMNS)  # commit is a keyword
+    columns = ", ".join(f'"{name}" {TYPES.get(name, "TEXT")}' for name in COLUMNS)
+    values = asdict(entry)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(f"CREATE TABLE IF NOT EXISTS steps ({columns})")
+            marks = ", ".join("?" * len(COLUMNS))
+            row = [values[name] for name in COLUMNS]
+            database.execute(f"INSERT INTO steps ({names}) VALUES ({marks})", row)
+    except (sqlite3.Error, OSError) as error:
+        raise UserError(f"cannot be written ({error})", where=path, remedy="choose another --file") from None
+
+
+def git_commit() -> str:
+    """The commit of the working directory, short, with ``+`` where it has changes; empty outside a repository."""
+    try:
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if commit and _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(("git", *words), capture_output=True, text=True, timeout=20, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def hardware_name() -> str:
+    """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``; ``no-gpu``."""
+    query = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return "no-gpu"
+    names = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    if not names:
+        return "no-gpu"
+    slug = "".join(sign if sign.isalnum() else "-" for sign in names[0].lower()).strip("-")
+    return f"{len(names)}x-{slug}"

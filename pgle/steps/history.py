@@ -1,0 +1,160 @@
+"""A stored history of step times: entries, series by key, change points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+
+from pgle.errors import UserError
+from pgle.steps.change_points import change_points, robust_noise
+from pgle.steps.compare import Side
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run, or several of one state, as kept.
+
+    Attributes:
+        time: ISO 8601.
+        name: of the workload.
+        hardware: what it ran on; series of different hardware are never joined.
+        commit: of the program; empty where unknown.
+        median_s: median step time.
+        spread: half the distance of the quartiles, relative.
+        runs: how many.
+        steps: steady steps in all.
+        simulated: on the simulated GPU.
+        note: free text.
+    """
+
+    time: str
+    name: str
+    hardware: str
+    commit: str
+    median_s: float
+    spread: float
+    runs: int
+    steps: int
+    simulated: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change point of a trend.
+
+    Attributes:
+        index: of the first entry of the new level.
+        before_s: median of the level before.
+        after_s: median of the level after.
+    """
+
+    index: int
+    before_s: float
+    after_s: float
+
+    @property
+    def change(self) -> float:
+        """Relative; positive is slower."""
+        return self.after_s / self.before_s - 1
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The entries of one name and hardware in order of time, and where their level changed."""
+
+    name: str
+    hardware: str
+    entries: tuple[Entry, ...]
+    changes: tuple[Change, ...]
+    noise: float
+    """Standard deviation between entries of one level, relative."""
+
+
+@dataclass(frozen=True)
+class History:
+    """All trends.
+
+    Attributes:
+        trends: by name, then hardware.
+        warnings: what could not be read, one line each.
+    """
+
+    trends: tuple[Trend, ...]
+    warnings: tuple[str, ...] = field(default=())
+
+
+def make_entry(side: Side, *, time: str, name: str, hardware: str, commit: str = "", note: str = "") -> Entry:
+    """The entry of the runs of a side."""
+    return Entry(
+        time=time,
+        name=name,
+        hardware=hardware,
+        commit=commit,
+        median_s=side.median_s,
+        spread=side.spread,
+        runs=len(side.runs),
+        steps=side.steps,
+        simulated=side.simulated,
+        note=note,
+    )
+
+
+def parse_entry(row: Mapping[str, Any]) -> Entry:
+    """An entry from a record.
+
+    Raises:
+        ValueError: a field is missing or of the wrong kind.
+    """
+    try:
+        median = float(row["median_s"])
+        if not 0 < median < float("inf"):
+            raise ValueError("median_s is not a positive number")
+        return Entry(
+            time=str(row["time"]),
+            name=str(row["name"]),
+            hardware=str(row["hardware"]),
+            commit=str(row.get("commit") or ""),
+            median_s=median,
+            spread=float(row.get("spread") or 0.0),
+            runs=int(row.get("runs") or 1),
+            steps=int(row.get("steps") or 0),
+            simulated=bool(row.get("simulated")),
+            note=str(row.get("note") or ""),
+        )
+    except KeyError as error:
+        raise ValueError(f"no {error.args[0]}") from None
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+def make_history(
+    entries: Iterable[Entry], *, name: str | None = None, hardware: str | None = None, warnings: Iterable[str] = ()
+) -> History:
+    """Trends of the entries, in order of time (as recorded where equal), with change points of the log medians.
+
+    Raises:
+        UserError: nothing matches `name` and `hardware`.
+    """
+    chosen = [
+        entry
+        for entry in entries
+        if (name is None or entry.name == name) and (hardware is None or entry.hardware == hardware)
+    ]
+    if not chosen:
+        raise UserError("no entry matches", where="--name, --hardware", remedy="see pgle history show without them")
+    chosen.sort(key=lambda entry: (entry.name, entry.hardware, entry.time))
+    groups = groupby(chosen, key=lambda entry: (entry.name, entry.hardware))
+    return History(tuple(_trend(*key, tuple(group)) for key, group in groups), tuple(warnings))
+
+
+def _trend(name: str, hardware: str, entries: tuple[Entry, ...]) -> Trend:
+    logs = np.log([entry.median_s for entry in entries])
+    points = change_points(logs)
+    levels = [float(np.exp(np.median(part))) for part in np.split(logs, points)]
+    changes = tuple(Change(at, before, after) for at, (before, after) in zip(points, pairwise(levels), strict=True))
+    return Trend(name, hardware, entries, changes, robust_noise(logs))

@@ -1,0 +1,90 @@
+#!/bin/sh
+# Compare step times in CI, with a baseline file per hardware. The one script behind the GitHub action, GitLab and Slurm.
+#
+# In the environment (all but NEW may be left out):
+#   NEW           run directory, log or glob of the state under test
+#   BASE          what to compare with; default: the baseline file of this hardware
+#   COMMAND       instead of BASE and NEW: a command to run in ABBA order, without and with PROFILE
+#   PROFILE       cost profile for COMMAND
+#   ROUNDS        rounds of four runs of COMMAND (3)
+#   BASELINES     folder of baseline files (.pgle/baselines)
+#   HARDWARE      name of this hardware (default: what nvidia-smi says, else no-gpu)
+#   SAVE_BASELINE true: NEW becomes the baseline of this hardware when the gate passes
+#   FAIL_SLOWER   bound of a slowdown (1%)
+#   OPTIONS       more options of pgle compare, split at spaces
+#   REPORT        folder for report.html, junit.xml and compare.json (pgle-report)
+#   PGLE          the command to call (pgle)
+# Exit code: that of pgle compare; 0 with a note where there is no baseline yet.
+set -eu
+PGLE=${PGLE:-pgle}
+BASELINES=${BASELINES:-.pgle/baselines}
+REPORT=${REPORT:-pgle-report}
+FAIL_SLOWER=${FAIL_SLOWER:-1%}
+
+if [ -z "${HARDWARE:-}" ]; then
+  HARDWARE=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | sort | uniq -c | head -n 1 |
+    tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9]\{1,\}/-/g; s/^-//; s/-$//' || true)
+  HARDWARE=${HARDWARE:-no-gpu}
+fi
+case $HARDWARE in
+*[!A-Za-z0-9._-]* | .*)
+  echo "HARDWARE is '$HARDWARE': use letters, digits, dots, dashes" >&2
+  exit 2
+  ;;
+esac
+baseline="$BASELINES/$HARDWARE"
+mkdir -p "$REPORT"
+[ -z "${GITHUB_OUTPUT:-}" ] || printf 'hardware=%s\n' "$HARDWARE" >>"$GITHUB_OUTPUT"
+
+set -- --fail-slower "$FAIL_SLOWER" --html "$REPORT/report.html" --junit "$REPORT/junit.xml" --json --force
+[ -z "${GITHUB_ACTIONS:-}" ] || set -- "$@" --github
+# shellcheck disable=SC2086 # OPTIONS is a list of words
+set -- "$@" ${OPTIONS:-}
+
+say() {
+  printf '%s\n' "$1"
+  [ -z "${GITHUB_STEP_SUMMARY:-}" ] || printf '%s\n' "$1" >>"$GITHUB_STEP_SUMMARY"
+}
+
+keep() {
+  mkdir -p "$BASELINES"
+  rm -rf "$baseline.new"
+  if [ -d "$NEW" ]; then
+    mkdir "$baseline.new"
+    find "$NEW" -maxdepth 2 \( -name 'steps*.jsonl' -o -name output.log \) | while read -r file; do
+      name=${file#"$NEW"/}
+      mkdir -p "$(dirname "$baseline.new/$name")"
+      cp "$file" "$baseline.new/$name"
+    done
+  else
+    mkdir "$baseline.new"
+    # shellcheck disable=SC2086 # NEW may be a pattern
+    cp -- $NEW "$baseline.new/"
+  fi
+  rm -rf "$baseline"
+  mv "$baseline.new" "$baseline"
+  say "The baseline of $HARDWARE is now $NEW."
+}
+
+code=0
+if [ -n "${COMMAND:-}" ]; then
+  : "${PROFILE:?COMMAND needs PROFILE, the profile of the second side}"
+  # shellcheck disable=SC2086 # COMMAND is a list of words
+  "$PGLE" compare "$@" --abba "${ROUNDS:-3}" --profile "$PROFILE" --run-dir "$REPORT/runs" -- $COMMAND \
+    >"$REPORT/compare.json" || code=$?
+else
+  : "${NEW:?set NEW to the run to check, or COMMAND to the program to run}"
+  if [ -z "${BASE:-}" ]; then
+    if [ ! -e "$baseline" ]; then
+      if [ "${SAVE_BASELINE:-}" = true ]; then keep; fi
+      say "No baseline for $HARDWARE in $BASELINES yet: nothing was compared."
+      [ -z "${GITHUB_OUTPUT:-}" ] || printf 'verdict=undecided\nok=true\n' >>"$GITHUB_OUTPUT"
+      exit 0
+    fi
+    BASE=$baseline
+  fi
+  "$PGLE" compare "$@" "$BASE" "$NEW" >"$REPORT/compare.json" || code=$?
+  if [ "$code" -eq 0 ] && [ "${SAVE_BASELINE:-}" = true ]; then keep; fi
+fi
+cat "$REPORT/compare.json"
+exit "$code"

@@ -1,0 +1,236 @@
+"""`pgle compare` as users call it."""
+
+import json
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from pgle.cli.main import run
+
+
+def write_run(folder: Path, level: float, seed: int, *, count: int = 120, noise: float = 0.01) -> str:
+    """A run directory: compile in step 0, a checkpoint stall in step 50, a falling loss."""
+    random = np.random.default_rng(seed)
+    times = level * np.exp(noise * random.standard_normal(count))
+    times[0], times[50] = 20, 5
+    folder.mkdir(parents=True)
+    lines = [
+        json.dumps({"step": i, "step_time_s": round(t, 6), "loss": 3 - i / 100, "checkpoint": i == 50})
+        for i, t in enumerate(times.tolist())
+    ]
+    (folder / "steps.jsonl").write_text("\n".join(lines) + "\n")
+    return str(folder)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    return write_run(tmp_path / "baseline", 0.2, 1)
+
+
+def test_a_job_two_percent_worse_fails_and_says_what_to_do(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", base, write_run(tmp_path / "perf", 0.204, 2), "--fail-slower", "2%"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("slower: +")
+    assert "FAIL step time: slower" in out
+    assert "pgle confirm" in out
+
+
+def test_a_job_a_third_of_a_percent_worse_in_noise_of_one_passes(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", base, write_run(tmp_path / "perf", 0.2006, 2), "--fail-slower", "1%"]) == 0
+    out = capsys.readouterr().out
+    assert "~ +" in out
+    assert "ok   step time" in out
+
+
+def test_the_json_contract(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", base, write_run(tmp_path / "perf", 0.19, 2), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["schema"] == "pgle.compare/1"
+    assert result["verdict"] == "faster"
+    assert result["ci"][0] < result["ratio"] < result["ci"][1] < 1
+    assert result["p"] < 0.05
+    assert result["n"] == {"base": 10, "new": 10}
+    assert 0 < result["minimum_detectable"] < 0.02
+    assert result["base"]["runs"][0]["left_out"][0] == {"rule": "checkpoint", "steps": [50], "seconds": 5.0}
+
+
+def test_the_text_fits_a_page_and_lists_what_was_left_out(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["compare", base, write_run(tmp_path / "perf", 0.2, 2)])
+    out = capsys.readouterr().out
+    assert "1 checkpoint (50), 1 warm-up (0)" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_real_log_against_itself(testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = str(testdata / "maxtext_pgle" / "llama2_7b_pgle_run.log")
+    assert run(["compare", log, log, "--steps", "9:29"]) == 0
+    assert "21" in capsys.readouterr().out
+
+
+def test_one_experiment_folder_is_enough(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "perf", 0.19, 2)
+    assert run(["compare", str(tmp_path), "--require-faster"]) == 0
+    assert "baseline" in capsys.readouterr().out
+
+
+def test_several_runs_per_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i in range(4):
+        write_run(tmp_path / "a" / f"{i}", 0.2, i)
+        write_run(tmp_path / "b" / f"{i}", 0.21, i + 9)
+    assert run(["compare", str(tmp_path / "a"), str(tmp_path / "b" / "*"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n"] == {"base": 4, "new": 4}
+
+
+def test_reports_are_written_and_not_overwritten(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    new = write_run(tmp_path / "perf", 0.21, 2)
+    words = ["compare", base, new, "--fail-slower", "1%"]
+    for option, name in (("--html", "r.html"), ("--svg", "r.svg"), ("--junit", "r.xml")):
+        words += [option, str(tmp_path / name)]
+    assert run(words) == 1
+    page = (tmp_path / "r.html").read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("https://matplotlib.org", "")
+    suite = ElementTree.parse(tmp_path / "r.xml").getroot()
+    assert suite.attrib["failures"] == "1"
+    assert "slower" in suite.find("testcase/failure").attrib["message"]  # type: ignore[union-attr]
+    picture = (tmp_path / "r.svg").read_bytes()
+    assert run(words) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert run([*words, "--force"]) == 1
+    assert (tmp_path / "r.svg").read_bytes() == picture
+
+
+def test_github_summary_and_outputs(
+    tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write_run(tmp_path / "perf", 0.21, 2)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    assert run(["compare", base, new, "--fail-slower", "1%", "--github"]) == 1
+    outputs = dict(line.split("=", 1) for line in (tmp_path / "output").read_text().splitlines())
+    assert outputs["verdict"] == "slower"
+    assert outputs["ok"] == "false"
+    assert float(outputs["ci-low"]) < float(outputs["ratio"]) < float(outputs["ci-high"])
+    summary = (tmp_path / "summary.md").read_text()
+    assert summary.startswith("### 🔴 pgle compare: slower")
+    assert "| step time |" in summary
+
+
+def test_github_outside_of_actions(tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    monkeypatch.delenv("GITHUB_OUTPUT", raising=False)
+    assert run(["compare", base, base, "--github"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere", "nowhere"], "nowhere: no such file or directory; check the path"),
+        (["x"], "two sides are needed, 1 given; pgle compare BASE NEW"),
+        (["*.nothing", "x"], "matches nothing"),
+        ([".", ".", "--fail-slower", "2"], "--fail-slower: '2' is not a share; write 2% if per cent are meant"),
+        ([".", ".", "--steps", "5"], "write FIRST:LAST"),
+        (["--abba", "2", "--", "true"], "--abba: needs two commands"),
+        ([".", ".", "--pattern", "("], "holds no step times"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["compare", *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "name"), [("", "a.log"), ("\x00\xff", "a.log"), ("[]", "a.jsonl"), ("a,b", "a.csv")]
+)
+def test_bad_files_are_one_line(content: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert run(["compare", str(path), str(path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+PROGRAM = """
+import os, sys
+level = float(sys.argv[1])
+folder = os.environ["PGLE_RUN_DIR"]
+number = int(os.path.basename(folder)[:2])
+if len(sys.argv) > 2 and not os.path.exists(sys.argv[2]):
+    open(sys.argv[2], "w").close()
+    sys.exit("out of luck" if number == 2 else 0)
+for step in range(30):
+    print(f"step {step}: {level * (1 + 0.01 * number) * (1 + 0.001 * (step * 7 % 5)):.6f} s")
+"""
+
+
+def test_abba_runs_in_order_and_takes_the_drift_of_the_session_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    folder = tmp_path / "abba"
+    command = [sys.executable, str(program)]
+    words = [
+        "compare",
+        "--abba",
+        "2",
+        "--run-dir",
+        str(folder),
+        "--json",
+        "--",
+        *command,
+        "1.0",
+        "--vs",
+        *command,
+        "1.02",
+    ]
+    assert run(words) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [
+        "01-A", "02-B", "03-B", "04-A", "05-B", "06-A", "07-A", "08-B",
+    ]  # fmt: skip
+    assert result["design"] == "pairs of runs"
+    assert result["n"] == {"base": 4, "new": 4}
+    assert result["ratio"] == pytest.approx(1.02, abs=0.001)
+    assert run(["compare", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ratio"] == result["ratio"]
+
+
+def test_abba_passes_a_failure_on_and_goes_on_where_it_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program)]
+    words = ["compare", "--abba", "1", "--run-dir", str(tmp_path / "abba"), "--"]
+    words += [*command, "1.0", "--vs", *command, "1.02", str(tmp_path / "seen")]
+    assert run(words) == 1
+    assert "run 2 (B) ended with code 1: out of luck" in capsys.readouterr().err
+    assert run(words) == 0
+    names = sorted(path.name for path in (tmp_path / "abba").iterdir() if path.is_dir())
+    assert names == ["01-A", "02-B", "02-B.2", "03-B", "04-A"]
+
+
+def test_abba_does_not_mix_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program)]
+    words = ["compare", "--abba", "1", "--run-dir", str(tmp_path / "abba"), "--"]
+    assert run([*words, *command, "1.0", "--vs", *command, "1.02"]) == 0
+    assert run([*words, *command, "1.0", "--vs", *command, "1.05"]) == 2
+    assert "holds runs of other commands" in capsys.readouterr().err
