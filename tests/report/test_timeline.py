@@ -1,5 +1,6 @@
 """The picture, the page and the text of a small timeline: well-formed, self-contained, true to the times."""
 
+import json
 import re
 from xml.etree import ElementTree
 
@@ -8,6 +9,7 @@ import pytest
 
 from pgle.report.timeline import render_page, render_svg, text_timeline
 from pgle.report.timeline_layout import GUTTER, MARGIN, WIDTH, View, lay_out
+from pgle.report.timeline_trace import render_trace
 from pgle.schedule.timeline import Loop, Stream, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -95,6 +97,15 @@ def test_the_text_fits_the_terminal_and_marks_exposed_time() -> None:
     marks = next(line for line in text.splitlines() if line.strip().startswith("exposed "))
     # 84 cells for 100 µs: exposed from 20 to 40 µs
     assert marks[16:].count("^") == pytest.approx(84 / 5, abs=1.5)
+
+
+def test_the_trace_holds_every_activity_with_its_stream_and_time() -> None:
+    events = json.loads(render_trace(VIEWS))["traceEvents"]
+    gather = next(event for event in events if event["name"] == "ag-start")
+    assert (gather["ts"], gather["dur"], gather["cat"]) == (0, 40, "all-gather")
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names[gather["pid"], gather["tid"]] == "communication"
+    assert sum(event["ph"] == "X" for event in events) == 6
 
 
 def test_an_empty_timeline_can_be_drawn() -> None:
