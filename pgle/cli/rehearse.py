@@ -63,7 +63,8 @@ def command(
         quiet_s=quiet_for,
     )
     result = run(options)
+    picture = report.write_pictures(result)
     if as_json:
-        report.show_json(result)
+        report.show_json(result, picture)
     else:
-        report.show_text(result, target)
+        report.show_text(result, target, picture)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from pgle.files import write_files
 from pgle.report import json
 from pgle.report.text import console, duration, table, warn
+from pgle.report.timeline import picture_files
+from pgle.report.timeline_layout import View
 from pgle.run.rehearse import Rehearsal, Side
 from pgle.schedule.moves import Move, Placement
 
@@ -11,7 +16,18 @@ SHOWN = 12
 """Collectives in the text table; `--json` has all."""
 
 
-def show_text(result: Rehearsal, out: str) -> None:
+def write_pictures(result: Rehearsal) -> Path:
+    """Draw both schedules, one above the other, beside the dumps of the rehearsal; the page's path is returned."""
+    folder = result.baseline.compiled.after_optimizations.parent.parent
+    views = [
+        View(label, side.prediction.timeline, result.costs_are)
+        for label, side in (("baseline: no profile", result.baseline), ("with the profile", result.profiled))
+    ]
+    write_files(picture_files(folder, views, title=result.baseline.module.name, intro=result.worth))
+    return folder / "timeline.html"
+
+
+def show_text(result: Rehearsal, out: str, picture: Path | None = None) -> None:
     """Tables on stdout, warnings on stderr."""
     screen = console()
     label = "" if result.costs_are == "measured" else f" ({result.costs_are} costs)"
@@ -43,6 +59,8 @@ def show_text(result: Rehearsal, out: str) -> None:
         same = "the same fingerprint as" if result.matches_job else "ANOTHER fingerprint than"
         screen.print(f"the module recompiles to {same} the job")
     screen.print(result.worth, style="bold")
+    if picture is not None:
+        screen.print(f"both timelines: {picture}", soft_wrap=True)
     warn(result.warnings)
 
 
@@ -90,9 +108,9 @@ def _exposed(placement: Placement | None) -> str:
     return "–" if placement is None else f"{placement.exposed_us:.1f} µs"
 
 
-def show_json(result: Rehearsal) -> None:
+def show_json(result: Rehearsal, picture: Path | None = None) -> None:
     """``pgle.rehearse/1``."""
-    json.show("pgle.rehearse/1", as_dict(result))
+    json.show("pgle.rehearse/1", {**as_dict(result), "picture": picture})
     warn(result.warnings)
 
 

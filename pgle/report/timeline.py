@@ -10,8 +10,10 @@ from importlib import resources
 import numpy as np
 from jinja2 import Environment, PackageLoader
 
+from pgle.files import AnyPath
 from pgle.report.text import duration
 from pgle.report.timeline_layout import Picture, View, lay_out
+from pgle.report.timeline_trace import render_trace
 from pgle.schedule.intervals import covered, without
 from pgle.schedule.timeline import Exposure, Stream
 
@@ -57,6 +59,15 @@ def render_page(views: Sequence[View], *, title: str = "Timeline", intro: str = 
             warnings=list(dict.fromkeys(line for view in views for line in view.timeline.warnings)),
         )
     )
+
+
+def picture_files(folder: AnyPath, views: Sequence[View], *, title: str, intro: str = "") -> dict[AnyPath, str]:
+    """What to write for a comparison: ``timeline.html``, ``timeline.svg`` and ``timeline.trace.json`` (Perfetto)."""
+    return {
+        folder / "timeline.html": render_page(views, title=title, intro=intro),
+        folder / "timeline.svg": render_svg(views),
+        folder / "timeline.trace.json": render_trace(views),
+    }
 
 
 def text_timeline(views: Sequence[View], width: int = 100) -> str:
