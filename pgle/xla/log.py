@@ -106,9 +106,11 @@ _PREFIX = re.compile(
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 # Wanted: cheap tests on bytes that any line of interest passes, most of them by one substring.
-_MARKS = (b"PGLE", b"rofile", b"atencyHiding", b"latency estimator", b"missing instructions", b"name to remain",
-          b"XLA_FLAGS", b"for flag ", b"Fingerprint before", b"FDO", b"ompilation cache", b"XLA compilation",
-          b"dump enabled", b"deviceless compilation", b"Flag parsing failed", b"guided_latency", b"Illegal value for --")  # fmt: skip
+_MARKS = (
+    b"PGLE", b"rofile", b"atencyHiding", b"latency estimator", b"missing instructions", b"name to remain",
+    b"XLA_FLAGS", b"for flag ", b"Fingerprint before", b"FDO", b"ompilation cache", b"XLA compilation",
+    b"dump enabled", b"deviceless compilation", b"Flag parsing failed", b"guided_latency", b"Illegal value for --",
+)  # fmt: skip
 _MARKED = re.compile(b"|".join(map(re.escape, _MARKS)))
 # VLOG of every parameter and edge: thousands of lines that say nothing
 _NOISE = (b"] PGLE missed cost", b"] PGLE did ")
