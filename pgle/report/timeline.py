@@ -135,8 +135,8 @@ def _summary(views: Sequence[View]) -> list[tuple[str, list[str]]]:
 
 
 def _collectives(views: Sequence[View]) -> list[tuple[str, str, list[Exposure | None]]]:
-    """Name, kind and, per view, what becomes of it; most exposed anywhere first."""
-    tables = [{item.name: item for item in view.timeline.exposures} for view in views]
+    """Name when LHS ran, kind and, per view, what becomes of it; most exposed anywhere first."""
+    tables = [{item.lhs_name or item.name: item for item in view.timeline.exposures} for view in views]
     names = dict.fromkeys(name for table in tables for name in table)
     rows = []
     for name in names:
@@ -152,19 +152,20 @@ def _close_ups(views: Sequence[View]) -> list[tuple[list[View], tuple[float, flo
     for item in views[0].timeline.exposures[:CLOSE_UPS] if views else ():
         if item.exposed_us < 0.001 * views[0].timeline.step_us:
             continue
-        spans = [_span(view, item.name) for view in views]
+        spans = [_span(view, item.lhs_name or item.name) for view in views]
         reach = max(end - start for start, end in spans if end > start) * 1.5
         for view, (start, end) in zip(views, spans, strict=True):
             if end > start:
                 window = (max(start - reach, 0.0), min(end + reach, view.timeline.step_us))
-                found.append(([replace(view, label=f"{item.name} in {view.label}")], window))
+                found.append(([replace(view, label=f"{item.lhs_name or item.name} in {view.label}")], window))
     return found
 
 
 def _span(view: View, name: str) -> tuple[float, float]:
     """The first run of an instruction; (0, 0) where it does not run."""
     timeline = view.timeline
-    if name not in timeline.names:
+    names = timeline.lhs_names or timeline.names
+    if name not in names:
         return 0.0, 0.0
-    row = int(np.flatnonzero(timeline.instruction == timeline.names.index(name))[0])
+    row = int(np.flatnonzero(timeline.instruction == names.index(name))[0])
     return float(timeline.start_us[row]), float(timeline.end_us[row])

@@ -54,6 +54,7 @@ class Op:
         priced: False where no cost was found.
         kernels: launches.
         kind: the collective (``all-gather``), ``matmul``, or the opcode.
+        lhs_name: of a collective, its name when LHS ran; else `name`.
         start: of a done, the name of the op it waits for.
         bodies: of loops, calls and branches, the computations.
         trips: of a loop.
@@ -68,6 +69,7 @@ class Op:
     priced: bool = True
     kernels: float = 1.0
     kind: str = ""
+    lhs_name: str = ""
     start: str = ""
     bodies: tuple[str, ...] = ()
     trips: int = 1
@@ -195,15 +197,16 @@ class _Reader:
 
     def _priced(self, instruction: Instruction, action: Action, stream: Stream, lane: str) -> Op:
         kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
+        lhs_name = self.renamed.get(instruction.name, instruction.name)
         found = self._cost(instruction)
         if found is not None:
-            return Op(instruction.name, action, stream, lane, found.cost_us, found.origin, True, kernels, kind)
+            cost_us, origin = found.cost_us, found.origin
+            return Op(instruction.name, action, stream, lane, cost_us, origin, True, kernels, kind, lhs_name)
         guess = self.estimate(instruction) if self.estimate is not None else None
         if guess is None:
             self.missing.append(instruction.name)
-        return Op(
-            instruction.name, action, stream, lane, guess or 0.0, Origin.ESTIMATED, guess is not None, kernels, kind
-        )
+        cost_us, origin = guess or 0.0, Origin.ESTIMATED
+        return Op(instruction.name, action, stream, lane, cost_us, origin, guess is not None, kernels, kind, lhs_name)
 
     def _cost(self, instruction: Instruction) -> Cost | None:
         """The cost that belongs to an instruction; of an async op the start's name wins, as in XLA."""

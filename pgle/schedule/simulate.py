@@ -90,6 +90,7 @@ class _Device:
         self.rows = _Rows()
         self.names: list[str] = []
         self.kinds: list[str] = []
+        self.lhs_names: list[str] = []
         self.codes: dict[str, int] = {}
         self.loops: list[Loop] = []
         self.depth = 0
@@ -252,6 +253,7 @@ class _Device:
             code = self.codes[op.name] = len(self.names)
             self.names.append(op.name)
             self.kinds.append(op.kind)
+            self.lhs_names.append(op.lhs_name)
         rows.code.append(code)
         rows.stream.append(op.stream)
         rows.sync.append(sync)
@@ -281,6 +283,7 @@ class _Device:
             step_us=float((start + duration).max()) - first if len(start) else 0.0,
             module=module,
             kinds=tuple(self.kinds),
+            lhs_names=tuple(self.lhs_names),
             loops=tuple(_stretch(loop, 0.0, 1, -first) for loop in self.loops),
             missing=self.program.missing,
             warnings=self.program.warnings,

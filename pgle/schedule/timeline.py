@@ -88,6 +88,7 @@ class Exposure:
         count: executions.
         sync: it runs on the compute stream, nothing can hide it.
         origin: where its cost comes from.
+        lhs_name: its name when LHS ran.
     """
 
     name: str
@@ -97,6 +98,7 @@ class Exposure:
     count: int
     sync: bool
     origin: Origin
+    lhs_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ class Timeline:
         step_us: length of the step, from the start of the first activity to the end of the last.
         module: name of the module.
         kinds: what each of `names` is: ``all-gather``, ``matmul``, else its opcode; empty where unknown.
+        lhs_names: what each of `names` was called when LHS ran, by which schedules are compared; empty where unknown.
         missing: instructions that had no cost from anywhere and count as nothing.
         warnings: what the user should know, one line each.
     """
@@ -152,6 +155,7 @@ class Timeline:
     module: str = ""
     loops: tuple[Loop, ...] = ()
     kinds: tuple[str, ...] = ()
+    lhs_names: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -189,7 +193,8 @@ class Timeline:
             count = int(self.count[rows[of_name]].sum())
             origin = ORIGINS[int(self.origin[first])]
             name, kind = self.names[code], self.kinds[code] if self.kinds else ""
-            found.append(Exposure(name, kind, total, exposed, count, bool(self.sync[first]), origin))
+            lhs_name = self.lhs_names[code] if self.lhs_names else name
+            found.append(Exposure(name, kind, total, exposed, count, bool(self.sync[first]), origin, lhs_name))
         return tuple(sorted(found, key=lambda item: (-item.exposed_us, -item.duration_us, item.name)))
 
     @cached_property

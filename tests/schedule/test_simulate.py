@@ -90,6 +90,7 @@ def test_a_collective_that_xla_left_synchronous_runs_on_the_compute_stream() -> 
 def test_a_plain_collective_is_synchronous_and_found_by_its_scheduling_name() -> None:
     found = run(module(op("psum.14", "all-reduce", scheduling_name="ar-start"), op("a")), ar_start=7, a=1)
     assert rows(found) == [("psum.14", 0, 7), ("a", 7, 8)]
+    assert found.exposures[0].lhs_name == "ar-start"
 
 
 def test_copies_run_on_their_own_stream() -> None:
