@@ -18,7 +18,7 @@ from pgle.costs.profile import CostKind
 from pgle.costs.programs import Program
 from pgle.costs.samples import Naming
 from pgle.trace.table import Trace
-from pgle.xla.collectives import collective_kind
+from pgle.xla.collectives import collective_kind, result_shape
 from pgle.xla.guess import guess_kind
 from pgle.xla.module import HOST_MEMORY_SPACE, Instruction, Module
 from pgle.xla.names import lhs_names, loops, owner
@@ -127,7 +127,7 @@ def _file(module: Module, translate: Mapping[str, str], name: str) -> Filed | st
         name=target,
         kind=cost_kind,
         opcode=kind or wrapped.opcode,
-        shape=str(wrapped.shape),
+        shape=str(result_shape(module, instruction) if kind else wrapped.shape),
         trace_name="" if target == name else name,
         iterations=iterations,
         groups=wrapped.replica_groups or instruction.replica_groups,

@@ -21,7 +21,7 @@ def show_text(result: Conversion) -> None:
             right="executions|devices|step|compute||collectives",
         )
     )
-    out.print(f"{result.activities:,} GPU activities, {duration(result.gpu_time_us)} of GPU time", style="dim")
+    out.print(f"{result.activities:,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
     for line in _left_out(result):
         out.print(f"left out: {line}", style="dim", highlight=False)
     for written in result.written:
@@ -61,7 +61,7 @@ def _left_out(result: Conversion) -> list[str]:
     ]
     if result.other_modules:
         share = sum(result.other_modules.values())
-        lines.append(f"{len(result.other_modules)} other modules, {share:.1%} of GPU time (--module all to convert)")
+        lines.append(f"{len(result.other_modules)} other modules, {share:.1%} of the time (--module all to convert)")
     return lines
 
 

@@ -18,7 +18,7 @@ from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress
 from pgle.run.complete import complete_for
 from pgle.run.inputs import is_run_dir, read_traces
-from pgle.trace.table import Trace, Unresolved
+from pgle.trace.table import Kind, Trace, Unresolved
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo_reader import module_from_bytes, read_modules
 from pgle.xla.module import Module
@@ -118,7 +118,7 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Con
         for program in find_programs(trace, ())
         if program.key not in chosen and total > 0
     }
-    warnings = (*trace.warnings, *(line for result in results for line in result.warnings))
+    warnings = (*trace.warnings, *_host_only(trace), *(line for result in results for line in result.warnings))
     return Conversion(results, written, len(trace), total, trace.unresolved, others, tuple(dict.fromkeys(warnings)))
 
 
@@ -279,6 +279,13 @@ def _provenance(results: Sequence[ProgramCosts], request: ConvertRequest, trace:
             for result in results
         ],
     }
+
+
+def _host_only(trace: Trace) -> tuple[str, ...]:
+    """CPU devices run the program, but their times say nothing of a GPU."""
+    if bool((trace.kind == Kind.HOST).all()):
+        return ("recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run",)
+    return ()
 
 
 def _label(program: Program) -> str:
