@@ -27,7 +27,8 @@ def summary(found: Comparison, checks: Sequence[Check]) -> str:
         "",
     ]
     lines += [f"- {'✅' if check.ok else '❌'} **{check.name}**: {_cell(check.message)}" for check in checks]
-    lines += ["", "<details><summary>Distributions and what was left out</summary>", "", "```text", *picture(found)]
+    lines += ["", "<details><summary>Distributions and what was left out</summary>", "", "```text"]
+    lines += [line.replace("`", "'") for line in picture(found)]
     lines += ["```", "", _row(("", "runs", "steps", "left out")), "|:--|--:|--:|:--|"]
     for side in (found.base, found.new):
         lines.append(_row((side.label, str(len(side.runs)), str(side.steps), left_out_text(side))))

@@ -15,7 +15,7 @@ mechanics", 1996, section 3)."""
 BLOCK = 5.0
 """Length of a block in autocorrelation times: blocks are then nearly independent (benchmarks/compare_power.py)."""
 MOST_BLOCKS = 10
-"""More blocks narrow the interval by less than 3 %, but see less of slow noise (Ibragimov and Müller, "t-statistic
+"""A block is at least this part of the steps. More blocks narrow the interval by less than 3 %, but see less of slow noise (Ibragimov and Müller, "t-statistic
 based correlation and heterogeneity robust inference", Journal of Business & Economic Statistics 28, 2010)."""
 
 
@@ -42,7 +42,7 @@ def autocorrelation_time(values: Floats) -> float:
 
 
 def block_length(values: Floats) -> int:
-    """Steps per block: `BLOCK` autocorrelation times beyond the first, and at most `MOST_BLOCKS` blocks; at least 1."""
+    """Steps per block: `BLOCK` autocorrelation times beyond the first, at least n / `MOST_BLOCKS`, and 1."""
     needed = math.ceil(BLOCK * (autocorrelation_time(values) - 1)) + 1
     return max(needed, len(values) // MOST_BLOCKS, 1)
 

@@ -101,6 +101,17 @@ def read_console(text: str, source: str, *, pattern: str | None = None) -> Serie
 _REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
 
 
+_XLA_LINE = re.compile(r"[IWEF]\d{4} \d{2}:\d{2}:|\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d+: [IWEF] ")
+
+
+def step_number(line: str) -> int | None:
+    """The number of the step that a line of output names, in any of the known ways; None where it names none."""
+    if _XLA_LINE.match(line):
+        return None
+    found = _PAX_STEP.search(line) or _PLAIN_STEP.search(line) or _KERAS.search(line)
+    return int(found["step"]) if found is not None and len(found["step"]) < 12 else None
+
+
 def _notes(name: str) -> list[str]:
     if name == "pax":
         return ["Pax prints steps/sec as a mean over the steps since the line before: each is taken as one step time"]

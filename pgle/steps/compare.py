@@ -201,7 +201,7 @@ def compare(base: Side, new: Side, assumptions: Assumptions = Assumptions()) -> 
         base=base,
         new=new,
         guards=checked,
-        footnotes=tuple(footnotes.notes(base, new, estimate, design, noise, alpha)),
+        footnotes=tuple(dict.fromkeys(footnotes.notes(base, new, estimate, design, noise, alpha))),
     )
 
 

@@ -22,6 +22,8 @@ def notes(
     """The footnotes of a comparison."""
     if base.simulated or new.simulated:
         yield "simulated: step times come from the simulated GPU, no hardware was measured"
+        if estimate is not None and design.name != "BLOCKS" and estimate.half_width == 0:
+            yield "repeated simulations are identical: their spread says nothing about noise"
     if base.runs[0].series.format == "trace":
         yield "times are spans of the main module in a profiler trace: profilers inflate them by some per cent"
     if estimate is None:

@@ -1,0 +1,75 @@
+"""Renderers of a comparison."""
+
+from xml.etree import ElementTree
+
+from pgle.report.compare import document, figures, left_out_text, picture
+from pgle.report.compare_html import page
+from pgle.report.github import outputs, summary
+from pgle.report.junit import xml
+from pgle.steps.compare import Comparison, Side, compare
+from pgle.steps.gate import Check, Limits, gate
+from pgle.steps.series import Mark, Step, make_series
+from pgle.steps.steady import steady
+
+
+def side(label: str, level: float, memory: float = 2.0**30) -> Side:
+    steps = [
+        Step(i, level * (1 + 0.001 * (i * 7 % 5)), 2.0, memory, Mark.PROFILED if i in (4, 5, 6, 9) else Mark.NONE)
+        for i in range(60)
+    ]
+    return Side(label, (steady(make_series(f"{label}.jsonl", "jsonl", steps)),))
+
+
+def slower(label: str = "new") -> Comparison:
+    return compare(side("base", 0.2), side(label, 0.21, 1.5 * 2**30))
+
+
+def test_rows_as_benchstat_prints_them() -> None:
+    first, loss, memory = figures(slower())
+    assert first[:4] == ("step time", "200.4 ms ± 0.1%", "210.4 ms ± 0.1%", "+5.00%")
+    assert first[5:] == ("<0.001", "11+11")
+    assert loss[:4] == ("loss", "2", "2", "+0.00%")
+    assert memory[:4] == ("peak memory", "1.000 GiB", "1.500 GiB", "+50.00%")
+
+
+def test_an_undecided_change_is_marked_with_a_tilde() -> None:
+    assert figures(compare(side("a", 0.2), side("b", 0.2)))[0][3].startswith("~")
+
+
+def test_left_out_steps_are_given_as_ranges() -> None:
+    assert left_out_text(side("a", 0.2)) == "4 profiled (4–6, 9)"
+
+
+def test_the_picture_has_one_scale_for_both() -> None:
+    lines = picture(slower())
+    assert lines[0].index("█") < lines[1].index("█")
+    assert lines[2].split() == ["200", "ms", "210.8", "ms"]
+
+
+def test_equal_steps_need_no_picture() -> None:
+    steady_steps = make_series("a", "jsonl", [Step(i, 0.2) for i in range(20)])
+    one = Side("a", (steady(steady_steps),))
+    assert picture(compare(one, one)) == ["every step takes 200 ms"]
+
+
+def test_names_cannot_break_markdown_html_or_xml() -> None:
+    found = slower("<script>|`*\n\x1b")
+    checks = (Check("step time", False, "<b>|\x00"),)
+    markdown = summary(found, checks)
+    assert "<script>" not in markdown.split("```")[0]
+    assert markdown.count("`") == 6
+    assert "&lt;b&gt;\\|" in markdown
+    assert "<script>" not in page(found, checks)
+    assert ElementTree.fromstring(xml(found, checks)).attrib["failures"] == "1"
+
+
+def test_outputs_are_single_lines() -> None:
+    found = slower()
+    values = outputs(found, gate(found, Limits(fail_slower=0.01)))
+    assert values["verdict"] == "slower"
+    assert values["message"].startswith("step time: slower: +5.00%")
+    assert not any("\n" in value for value in values.values())
+
+
+def test_the_document_has_the_promised_keys() -> None:
+    assert {"verdict", "ratio", "ci", "p", "n", "minimum_detectable"} <= set(document(slower(), ()))
