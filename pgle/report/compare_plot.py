@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pgle.report.compare import headline, pooled
+from pgle.report.text import printable
 from pgle.steps.compare import Comparison, Side
 
 COLOURS = ("#4477aa", "#ee6677")
@@ -42,7 +43,7 @@ def _histograms(axes: Any, found: Comparison) -> None:
     edges = np.linspace(low, high, 61)
     for side, times, colour in zip((found.base, found.new), values, COLOURS, strict=True):
         share = np.full(len(times), 1 / len(times))
-        axes.hist(np.clip(times, low, high), edges, weights=share, alpha=0.5, color=colour, label=side.label)
+        axes.hist(np.clip(times, low, high), edges, weights=share, alpha=0.5, color=colour, label=printable(side.label))
         axes.axvline(side.median_s * 1e3, color=colour)
     axes.set(xlabel="step time, ms (lines: medians)", ylabel="share of steady steps")
     axes.legend()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.steps.series import Mark, Series, Step, make_series
-from pgle.trace.table import SIMULATED, ModuleKey, Trace
+from pgle.trace.table import ModuleKey, Trace
 from pgle.trace.windows import find_executions
 from pgle.xla.guess import guess_kind
 
@@ -62,8 +62,7 @@ def execution_series(trace: Trace, source: str) -> Series:
     spans = main_module_spans(trace)
     columns = zip(spans.execution.tolist(), spans.span_ns.tolist(), spans.mark.tolist(), strict=True)
     steps = [Step(number, span / 1e9, mark=Mark(mark)) for number, span, mark in columns if span > 0]
-    simulated = any(SIMULATED in line for line in trace.warnings)
-    return make_series(source, "trace", steps, simulated=simulated, warnings=trace.warnings)
+    return make_series(source, "trace", steps, simulated=trace.simulated, warnings=trace.warnings)
 
 
 def _mark(reason: str) -> Mark:
