@@ -92,7 +92,8 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False) ->
                 path.write_bytes(data)
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            # Ranks on other hosts, in containers above all, may have our pid.
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
             staged.append((temporary, path))
             temporary.write_bytes(data)
         for temporary, path in staged:

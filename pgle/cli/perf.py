@@ -45,6 +45,7 @@ def command(
     from pgle.run.stages import profile_of, run_stage
 
     options["quiet_s"] = options.pop("quiet_for")
+    options["stdout"] = 2 if as_json else 1
     if baseline:
         request = StageRequest("baseline", words, run_dir, "baseline", flags=flags, **options)
     else:

@@ -40,5 +40,6 @@ def command(
     from pgle.run.stages import run_stage
 
     options["quiet_s"] = options.pop("quiet_for")
-    result = run_stage(StageRequest("profile", words, run_dir, flags=flags, **options), force=force)
+    request = StageRequest("profile", words, run_dir, flags=flags, stdout=2 if as_json else 1, **options)
+    result = run_stage(request, force=force)
     (report.show_json if as_json else report.show_text)(result)

@@ -44,7 +44,7 @@ def command(
     from pgle.run.stage import StageRequest
 
     options["quiet_s"] = options.pop("quiet_for")
-    stage = StageRequest("profile", words, run_dir, flags=flags, **options)
+    stage = StageRequest("profile", words, run_dir, flags=flags, stdout=2, **options)
     result = run_pipeline(PipelineRequest(stage, min_time_coverage, force), report.announce)
     (report.show_json if as_json else report.show_text)(result)
     ctx.exit(0 if result.good else 1)

@@ -17,17 +17,22 @@ NEXT = {
 
 
 def show_text(result: StageResult, *, next_step: bool = True) -> None:
-    """A few lines on stdout, warnings on stderr."""
-    out = console()
+    """A few lines, warnings on stderr. Where stdout was the program's own, all goes to stderr, and rank 0 speaks."""
     request = result.request
+    if result.rank:
+        warn(f"rank {result.rank}: {line}" for line in result.warnings)
+        return
+    out = console(stderr=not result.simulated and request.stdout == 1)
     label = " on the simulated GPU" if result.simulated else ""
-    out.print(f"{request.stage}{label}: {result.facts.get('module', '')} in {request.files.folder}", style="bold")
+    module = f" {result.facts['module']}" if result.facts.get("module") else ""
+    out.print(f"{request.stage}{label}:{module} in {request.files.folder}", style="bold")
     if result.step_times_s:
         middle = duration(statistics.median(result.step_times_s) * 1e6)
         out.print(f"{len(result.step_times_s)} steps, median {middle}{' (simulated)' if result.simulated else ''}")
     if request.stage == "profile":
+        window = f" ({result.facts['window']})" if "window" in result.facts else ""
         for path in traces(request.run_dir):
-            out.print(f"trace {path}")
+            out.print(f"trace {path}{window}")
     if result.verdict is not None:
         out.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
         if result.verdict.proof:

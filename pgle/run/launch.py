@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from pgle.errors import UserError
 
 CHUNK_BYTES = 1 << 16
+LINE_BYTES = 1 << 16
+"""A longer line is shown to nobody but the log."""
+GRACE_S = 5.0
+"""How long a grandchild that keeps the output open is waited for once the command has ended."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 OnLine = Callable[[str], None]
 
 
-def launch(command: Sequence[str], environment: Mapping[str, str], log: Path, on_line: OnLine | None = None) -> int:
+def launch(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    on_line: OnLine | None = None,
+    *,
+    stdout: int = 1,
+) -> int:
     """Run a command, its output teed unbuffered to ours and to a log.
 
     Args:
         command: the words of the command; no shell is involved.
         environment: of the command.
         log: where both streams are written, in the order in which they came.
-        on_line: told every complete line of either stream, decoded.
+        on_line: told every complete line of either stream, decoded; carriage returns end lines too.
+        stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
 
     Returns:
         The exit code; 128 + N where signal N ended the command.
@@ -46,47 +61,66 @@ def launch(command: Sequence[str], environment: Mapping[str, str], log: Path, on
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
+        assert child.stdout is not None  # both are pipes
+        assert child.stderr is not None
         with _forwarding(child):
             pumps = [
                 threading.Thread(target=_pump, args=(stream, descriptor, file, on_line), daemon=True)
-                for stream, descriptor in ((child.stdout, 1), (child.stderr, 2))
+                for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2))
             ]
             for pump in pumps:
                 pump.start()
             code = child.wait()
-            # A grandchild may keep the pipes open; what it prints after the command has ended is not waited for long.
             for pump in pumps:
-                pump.join(timeout=5)
+                pump.join(timeout=GRACE_S)
     return code if code >= 0 else 128 - code
 
 
 def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | None) -> None:
-    """Copy a stream to one of ours and to the log, byte for byte."""
+    """Copy a stream to one of ours and to the log, byte for byte; what fails there does not stop the program."""
     rest = b""
+    broken: set[str] = set()
     while data := os.read(stream.fileno(), CHUNK_BYTES):
-        _write(descriptor, data)
-        log.write(data)
+        _try("output", broken, partial(_write, descriptor, data))
+        _try("log", broken, partial(log.write, data))
         if on_line is None:
             continue
-        *lines, rest = (rest + data).split(b"\n")
+        *lines, rest = re.split(rb"[\r\n]", rest + data)
+        rest = rest[-LINE_BYTES:]
         for line in lines:
-            on_line(line.decode(errors="replace"))
+            _try("line", broken, partial(on_line, line.decode(errors="replace")))
+
+
+def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
+    """Do it unless it has failed before: a reader that went away, a full disk."""
+    if name in broken:
+        return
+    try:
+        action()
+    except (OSError, ValueError) as error:
+        broken.add(name)
+        if not isinstance(error, BrokenPipeError):
+            _complain(f"pgle: warning: the {name} of the program is no longer kept ({error})\n")
+
+
+def _complain(text: str) -> None:
+    try:
+        os.write(2, text.encode())
+    except OSError:
+        return
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Write all of it; a reader that went away is no reason to stop the program."""
+    """Write all of it, also where the descriptor does not block."""
     while data:
         try:
             data = data[os.write(descriptor, data) :]
-        except BrokenPipeError:
-            return
+        except BlockingIOError:
+            select.select([], [descriptor], [])
 
 
 class _forwarding:  # noqa: N801 - reads as a word: `with _forwarding(child):`
-    """Signals that we get go to the command; its end decides ours.
-
-    From a terminal the whole foreground group gets SIGINT, so that one is not sent twice.
-    """
+    """Signals that we get go to the command; its end decides ours."""
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self._child = child
@@ -96,14 +130,29 @@ class _forwarding:  # noqa: N801 - reads as a word: `with _forwarding(child):`
         if threading.current_thread() is not threading.main_thread():
             return
         for number in FORWARDED:
-            self._before[number] = signal.signal(number, self._forward)
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                self._before[number] = signal.signal(number, self._forward)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
     def _forward(self, number: int, _: object) -> None:
-        if number == signal.SIGINT and os.isatty(0):
-            return
+        if number == signal.SIGINT and _in_foreground():
+            return  # Ctrl-C: the terminal has sent it to the command as well
         if self._child.poll() is None:
             self._child.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    """Whether a terminal sends its signals to our process group."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

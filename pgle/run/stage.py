@@ -78,6 +78,7 @@ class StageRequest:
         quiet_s: a captured program is stopped when it has compiled nothing new for so long.
         seed: of simulated noise.
         flags: more XLA flags, as the user gave them on the command line.
+        stdout: where a real program's stdout goes: ours, or 2 (stderr) where ours is for results.
     """
 
     stage: StageName
@@ -93,6 +94,7 @@ class StageRequest:
     quiet_s: float = 20.0
     seed: int = 0
     flags: tuple[str, ...] = ()
+    stdout: Literal[1, 2] = 1
 
     @property
     def files(self) -> StageFiles:
@@ -112,6 +114,7 @@ class StageResult:
         step_times_s: of the slowest rank, in order; simulated where `simulated`.
         facts: for the report: name → value.
         warnings: one line each.
+        rank: of this process among those of the job.
     """
 
     request: StageRequest
@@ -121,6 +124,7 @@ class StageResult:
     step_times_s: tuple[float, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    rank: int = 0
 
     @property
     def good(self) -> bool:
@@ -162,4 +166,14 @@ def now() -> str:
 def trace_files(run_dir: Path) -> tuple[Path, ...]:
     """The traces of a run directory's profile stage, one per rank."""
     folder = StageFiles(run_dir, "profile").trace
-    return tuple(sorted(folder.iterdir())) if folder.is_dir() else ()
+    if not folder.is_dir():
+        return ()
+    found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    reports = {path.stem for path in found if path.suffix == ".nsys-rep"}
+    return tuple(
+        path for path in found if _holds_trace(path) and (path.suffix != ".qdstrm" or path.stem not in reports)
+    )
+
+
+def _holds_trace(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.suffix not in (".json", ".tmp")

@@ -55,7 +55,7 @@ def content_addressed(profile: Path, run_dir: Path) -> Path:
         files: dict[AnyPath, bytes | str] = {named: data}
         if beside.exists():
             files[sidecar_path(named)] = beside.read_bytes()
-        write_files(files)
+        write_files(files, force=True)  # ranks may write the same content at once
     return named.resolve()
 
 

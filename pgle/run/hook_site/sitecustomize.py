@@ -1,4 +1,4 @@
-"""Put first on PYTHONPATH by `pgle profile` and `pgle perf`: starts the hook, then whatever sitecustomize was hidden."""
+"""Put first on PYTHONPATH by `pgle profile` and `pgle perf`: starts the hook, then the sitecustomize that it hides."""
 
 import os
 import sys

@@ -12,19 +12,23 @@ _hook = None
 
 
 def install(config_path):
-    """Read the configuration and wait for jax to be imported."""
+    """Read the configuration, leave a sign that the hook runs, and wait for jax to be imported."""
     from pgle_hook import imports
+    from pgle_hook.place import Place
 
     with open(config_path) as file:
         config = json.load(file)
-    imports.after("jax", lambda module: guarded(lambda: _attach(config, module)))
+    place = Place(config, os.environ)
+    with open(place.seen, "a"):
+        pass
+    imports.after("jax", lambda module: guarded(lambda: _attach(config, place, module)))
 
 
-def _attach(config, jax):
+def _attach(config, place, jax):
     global _hook
     from pgle_hook.hook import Hook
 
-    _hook = Hook(config, jax)
+    _hook = Hook(config, place, jax)
     _hook.attach()
 
 
@@ -35,7 +39,10 @@ def active():
 
 def warn(text):
     """One line on stderr."""
-    sys.stderr.write("pgle: warning: %s\n" % " ".join(str(text).split()))
+    try:
+        sys.stderr.write("pgle: warning: %s\n" % " ".join(str(text).split()))
+    except Exception:  # a closed stderr is no reason to disturb the program
+        pass
 
 
 def guarded(function):

@@ -6,52 +6,64 @@ import platform
 import socket
 import sys
 
-PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "numpy")
+from pgle_hook.place import beside
+
+PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "numpy")
+
+KEPT_TIMES = 200
 
 
 class Facts:
-    """The facts file of one process, ``facts.json`` beside the log, renewed while the program runs.
+    """The facts file of one process, renewed while the program runs: a killed program leaves the last one.
 
     Args:
-        config: ``facts`` is the path.
+        place: the files of this rank.
         jax: the module; asked for devices only once the program has made them.
     """
 
-    def __init__(self, config, jax):
-        self._path = config.get("facts")
+    def __init__(self, place, jax):
+        self._wanted = place.facts
         self._jax = jax
-        self._written = None
+        self._path = None
+        self.stale = False
         self.values = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "rank": config.get("rank", 0),
+            "rank": place.rank,
             "executable": sys.executable,
-            "versions": {"python": platform.python_version(), **_versions()},
+            "versions": dict(_versions(), python=platform.python_version()),
             "compilations": 0,
             "compile_s": 0.0,
+            "compiled_at": [],
+            "steps": 0,
         }
 
-    def compiled(self, seconds):
-        """Something was compiled."""
+    def compiled(self, seconds, at):
+        """Something was compiled, in so many seconds, until `at`; the times of the first ones are kept."""
         self.values["compilations"] += 1
+        if self.values["compilations"] <= KEPT_TIMES:
+            self.values["compiled_at"].append(round(at, 6))
         self.values["compile_s"] = round(self.values["compile_s"] + seconds, 6)
+        self.stale = True
+
+    def set(self, name, value):
+        """Note something for the next writing."""
+        self.values[name] = value
+        self.stale = True
 
     def write(self, final=False):
         """Write the file whole. A process that never compiled anything leaves none."""
-        if self._path is None or not self.values["compilations"]:
+        self.stale = False
+        if not self.values["compilations"]:
             return
         self.values.update(_devices(self._jax))
         self.values["finished"] = final
-        if self._written is None:
-            self._written = self._free_path()
-        temporary = "%s.%d.tmp" % (self._written, os.getpid())
+        if self._path is None:
+            self._path = beside(self._wanted)
+        temporary = "%s.%d.tmp" % (self._path, os.getpid())
         with open(temporary, "w") as file:
             json.dump(self.values, file, indent=2)
-        os.replace(temporary, self._written)
-
-    def _free_path(self):
-        root, suffix = os.path.splitext(self._path)
-        return self._path if not os.path.exists(self._path) else "%s.pid%d%s" % (root, os.getpid(), suffix)
+        os.replace(temporary, self._path)
 
 
 def _versions():

@@ -6,86 +6,121 @@ import os
 from pgle_hook import warn
 
 
-def make_profiler(config, jax):
+def make_profiler(capture, place, jax):
     """The profiler that the configuration asks for."""
-    capture = config.get("capture")
     if capture == "jax":
-        return JaxProfiler(config["trace"], jax)
-    return CudaRange() if capture == "nsys" else NoProfiler()
+        return JaxProfiler(place, jax)
+    return CudaRange(jax) if capture == "nsys" else Profiler()
 
 
-class NoProfiler:
-    """Nothing is traced."""
+class Profiler:
+    """Nothing is traced; what the two real ones share.
 
-    is_open = False
-    opening = False
-    changed = False
-
-    def open(self):
-        """Do nothing."""
-
-    def close(self):
-        """Do nothing."""
-
-
-class JaxProfiler:
-    """A session of `jax.profiler` that writes into the rank's trace folder."""
-
-    def __init__(self, folder, jax):
-        self._folder = folder
-        self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace
-        self.is_open = False
-        self.opening = False
-        self.changed = False
-
-    def open(self):
-        """Start the session; one that cannot be started (another one runs) is a warning."""
-        os.makedirs(self._folder, exist_ok=True)
-        self.opening = True
-        try:
-            self._start(self._folder)
-            self.is_open = self.changed = True
-        except Exception as error:
-            warn("no trace: the JAX profiler did not start (%s)" % error)
-        finally:
-            self.opening = False
-
-    def close(self):
-        """Stop the session and write the trace."""
-        if not self.is_open:
-            return
-        self.is_open = False
-        self.opening = self.changed = True
-        try:
-            self._stop()
-        finally:
-            self.opening = False
-
-
-class CudaRange:
-    """cudaProfilerStart and cudaProfilerStop of the CUDA runtime that the program has loaded."""
+    Attributes:
+        is_open: whether it records.
+        changes: how often it was opened or closed.
+    """
 
     def __init__(self):
-        self._library = None
         self.is_open = False
-        self.opening = False
-        self.changed = False
+        self.changes = 0
 
     def open(self):
-        """Begin the range that ``nsys --capture-range=cudaProfilerApi`` waits for."""
+        """Begin to record; a failure is a warning."""
+        if not self.is_open:
+            self.changes += 1
+            self.is_open = self._begin()
+
+    def close(self):
+        """End recording, once the devices have done what the program has asked of them so far."""
+        if self.is_open:
+            self.is_open = False
+            self.changes += 1
+            self._end()
+
+    def _begin(self):
+        return False
+
+    def _end(self):
+        pass
+
+
+class JaxProfiler(Profiler):
+    """A session of `jax.profiler` that writes into the rank's trace folder."""
+
+    def __init__(self, place, jax):
+        super().__init__()
+        self._folder = place.trace
+        self._claim = os.path.join(place.folder, ".traced.rank%04d" % place.rank)
+        self._jax = jax
+        self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace
+
+    def _begin(self):
+        if not _claimed(self._claim):
+            return False
+        _settle(self._jax)
+        os.makedirs(self._folder, exist_ok=True)
+        options = _options(self._jax)
+        try:
+            self._start(self._folder, **options)
+        except Exception as error:
+            warn("no trace: the JAX profiler did not start (%s)" % error)
+            return False
+        return True
+
+    def _end(self):
+        _settle(self._jax)
+        self._stop()
+
+
+class CudaRange(Profiler):
+    """cudaProfilerStart and cudaProfilerStop of the CUDA runtime that the program has loaded."""
+
+    def __init__(self, jax):
+        super().__init__()
+        self._jax = jax
+        self._library = None
+
+    def _begin(self):
         self._library = self._library or _cuda_runtime()
         if self._library is None:
             warn("no trace: libcudart is not loaded, nsys cannot be told where to start")
-            return
+            return False
+        _settle(self._jax)
         self._library.cudaProfilerStart()
-        self.is_open = self.changed = True
+        return True
 
-    def close(self):
-        """End the range."""
-        if self.is_open:
-            self.is_open = False
-            self.changed = True
-            self._library.cudaProfilerStop()
+    def _end(self):
+        _settle(self._jax)
+        self._library.cudaProfilerStop()
+
+
+def _claimed(path):
+    """Whether this process is the one of its rank that traces: helpers do not add to the trace of the program."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _settle(jax):
+    """Wait for the devices: jax hands work over long before it is done, and a window is about work done."""
+    for array in jax.live_arrays():
+        try:
+            array.block_until_ready()
+        except Exception:  # deleted or donated meanwhile
+            continue
+
+
+def _options(jax):
+    """No Python calls in the trace: they cost time and are no use for costs. Older releases have no such option."""
+    make = getattr(jax.profiler, "ProfileOptions", None)
+    if make is None:
+        return {}
+    options = make()
+    options.python_tracer_level = 0
+    return {"profiler_options": options}
 
 
 def _cuda_runtime():

@@ -8,32 +8,33 @@ class StepWriter:
     """Appends to the rank's steps file, which is made with the first step.
 
     Args:
-        config: ``steps`` is the path; with several processes of one rank, later ones get their pid into the name.
+        path: of the file; with several processes of one rank, later ones get their pid into the name.
     """
 
-    def __init__(self, config):
-        self._path = config.get("steps")
+    def __init__(self, path):
+        self._wanted = path
+        self.path = None
         self._file = None
         self.count = 0
 
     def write(self, number, seconds, *, profiled, compiled):
         """One step; marks are written only where they are true."""
-        if self._path is None:
-            return
         record = {"step": number, "step_time_s": round(seconds, 9)}
         if profiled:
             record["profiled"] = True
         if compiled:
             record["compiled"] = True
         if self._file is None:
-            self._file = self._open()
+            self._open()
         os.write(self._file, (json.dumps(record) + "\n").encode())
         self.count += 1
 
     def _open(self):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.path = self._wanted
         try:
-            return os.open(self._path, flags | os.O_EXCL, 0o644)
+            self._file = os.open(self.path, flags | os.O_EXCL, 0o644)
         except FileExistsError:
-            root, suffix = os.path.splitext(self._path)
-            return os.open("%s.pid%d%s" % (root, os.getpid(), suffix), flags, 0o644)
+            root, suffix = os.path.splitext(self._wanted)
+            self.path = "%s.pid%d%s" % (root, os.getpid(), suffix)
+            self._file = os.open(self.path, flags, 0o644)

@@ -32,12 +32,14 @@ class Window:
             self.seconds = float(rest)
         self.state = "waiting" if kind in ("auto", "steps", "seconds") else "done"
         self._quiet_steps = 0
+        self._seen = None
         self._traced = []
         self._opened_at = None
         self._why_not = "" if self.state == "waiting" else "not asked for"
 
     def on_step(self, number, compiled):
         """A step begins; `compiled`: something was compiled during the one before. Returns open, close or None."""
+        self._seen = (self._seen[0] if self._seen else number, number)
         if self.state == "open" and self.kind != "seconds":
             over = number > self.last if self.kind == "steps" else len(self._traced) >= TRACED_STEPS
             if over:
@@ -69,9 +71,11 @@ class Window:
             return "close"
         return None
 
-    def give_up(self, why):
-        """Do not open any more."""
-        if self.state != "done":
+    def give_up(self, why, undo=False):
+        """Do not open any more; `undo`: what was just opened does not count."""
+        if undo:
+            self._traced, self._opened_at = [], None
+        if undo or self.state != "done":
             self._why_not = why if not self._traced and self._opened_at is None else self._why_not
             self.state = "done"
 
@@ -81,4 +85,15 @@ class Window:
             return {"steps": [self._traced[0], self._traced[-1]]}
         if self._opened_at is not None:
             return {"seconds": self.seconds}
-        return {"none": self._why_not or "the program ended before its steady state"}
+        return {"none": self._why_not or self._never()}
+
+    def _never(self):
+        """Why a window did not open until the end."""
+        if self.kind == "steps" and self._seen:
+            return "steps %d-%d never began; the program went from %d to %d" % (self.first, self.last, *self._seen)
+        if self.kind == "steps" or not self._seen:
+            return "the program marked no steps, and ended less than %g s after its last compilation" % QUIET_S
+        return "the program ended after steps %d to %d, before %d steps without compilation" % (
+            *self._seen,
+            WARM_STEPS + 1,
+        )
