@@ -16,14 +16,11 @@ from pgle.costs.sidecar import sidecar
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress
-from pgle.run.complete import complete_for
 from pgle.run.inputs import is_run_dir, read_traces
 from pgle.trace.table import Kind, Trace, Unresolved
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo_reader import module_from_bytes, read_modules
 from pgle.xla.module import Module
 from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
-from pgle.xla.targets import load_target
 
 
 @dataclass(frozen=True)
@@ -242,6 +239,10 @@ def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Tr
 
 def _completed(profile: Profile, results: Sequence[ProgramCosts], target: str, *, prefix: bool) -> Profile:
     """The profile with its gaps filled for the modules of `results`."""
+    from pgle.run.complete import complete_for  # the estimates are needed only here; the command starts faster without
+    from pgle.xla.hardware import find_hardware
+    from pgle.xla.targets import load_target
+
     modules = []
     for program in (result.program for result in results):
         if program.hlo is None:

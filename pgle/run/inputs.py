@@ -10,7 +10,6 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.report.progress import Progress
-from pgle.run.stage import trace_files
 from pgle.trace.combine import combine
 from pgle.trace.table import Trace
 
@@ -51,6 +50,8 @@ def is_run_dir(path: AnyPath) -> bool:
 def _expand(path: AnyPath) -> list[AnyPath]:
     """The trace files that a path stands for: itself, or those of a run directory."""
     if isinstance(path, Path) and is_run_dir(path):
+        from pgle.run.stage import trace_files
+
         found = trace_files(path)
         if not found:
             raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
