@@ -1,0 +1,53 @@
+"""`pgle complete` from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+
+DUMP = "pax_fsdp4/proc0/dump"
+HALF = 'costs { name: "input_reduce_fusion.1" cost_us: 9 }\ncosts { name: "all-gather-start" cost_us: 400 }\n'
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Path:
+    path = tmp_path / "half.pbtxt"
+    path.write_text(HALF)
+    return path
+
+
+def test_json_tells_what_was_filled(half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = half.with_name("full.pbtxt")
+    arguments = ["complete", str(half), "--hlo", str(testdata / DUMP), "--target", "a100", "-o", str(out), "--json"]
+    assert run(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    (module,) = found["modules"]
+    assert found["schema"] == "pgle.complete/1"
+    assert (module["name"], module["measured"]) == ("pjit__wrapped_step_fn", 2)
+    assert module["same_shape"] + module["estimated"] == module["wanted"] - 2 == len(module["filled"])
+    assert found["written"]["names"] == module["wanted"]
+
+
+def test_the_text_says_where_costs_come_from(half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = half.with_name("full.pbtxt")
+    assert run(["complete", str(half), "--hlo", str(testdata / DUMP), "--target", "a100", "-o", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "estimated for a100-40gb" in text
+    assert max(map(len, text.splitlines()[:-1])) <= 100
+
+
+def test_an_existing_file_is_not_overwritten(half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["complete", str(half), "--hlo", str(testdata / DUMP), "-o", str(half)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert half.read_text() == HALF
+
+
+def test_a_bad_target_and_a_bad_expression_are_one_line(
+    half: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["complete", str(half), "--hlo", str(testdata / DUMP), "-o", str(half.with_name("x.pbtxt"))]
+    for extra in (["--target", "tpu"], ["--module", "("]):
+        assert run([*common, *extra]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1

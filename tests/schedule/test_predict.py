@@ -1,0 +1,52 @@
+"""Measured where there is a measurement, estimated elsewhere, and said so."""
+
+import pytest
+
+from pgle.costs.estimate_launch import DEFAULT
+from pgle.costs.profile import Cost, Origin, Profile
+from pgle.errors import UserError
+from pgle.schedule.predict import predict
+from pgle.xla.module import Computation, Instruction, Module, Shape
+
+ENTRY = tuple(Instruction(name, "fusion", Shape("f32", (1 << 20,)), "e", fusion_kind="kLoop") for name in ("a", "b"))
+MODULE = Module("jit_step", 1, "f" * 32, "e", {"e": Computation("e", ENTRY, "b")}, is_scheduled=True)
+RECORDED = {"gap_us": 7.0, "switch_us": 9.0, "host_us": 0.0, "kernels": {}, "origin": "measured", "gaps": 50}
+
+
+def test_costs_of_a_profile_are_measured() -> None:
+    found = predict(MODULE, Profile((Cost("a", 3.0), Cost("b", 4.0))), "a100")
+    assert (found.costs_are, found.estimated_share) == ("measured", 0.0)
+    assert found.step_us == 3 + 1 + 4
+
+
+def test_what_the_profile_lacks_is_estimated() -> None:
+    found = predict(MODULE, Profile((Cost("a", 3.0),)), "a100")
+    assert found.costs_are == "mixed"
+    assert 0 < found.estimated_share < 1
+    assert found.timeline.missing == ()
+
+
+def test_without_a_profile_everything_is_estimated() -> None:
+    assert predict(MODULE, None, "h100").costs_are == "estimated"
+
+
+def test_costs_of_another_fingerprint_do_not_count() -> None:
+    other = Profile((Cost("a", 3.0, fingerprint="0" * 32), Cost("b", 3.0, fingerprint="0" * 32)))
+    assert predict(MODULE, other, "h100").costs_are == "estimated"
+
+
+def test_launch_gaps_come_from_the_sidecar_of_the_profile() -> None:
+    provenance = {"modules": [{"name": "jit_init", "launch": None}, {"name": "jit_step", "launch": RECORDED}]}
+    found = predict(MODULE, Profile((Cost("a", 3.0), Cost("b", 4.0)), provenance), "a100")
+    assert found.launch.origin is Origin.MEASURED
+    assert found.step_us == 3 + 7 + 4
+
+
+def test_damaged_launch_gaps_are_left_aside() -> None:
+    provenance = {"modules": [{"name": "jit_step", "launch": {"gap_us": 7.0, "colour": "red"}}]}
+    assert predict(MODULE, Profile((Cost("a", 3.0),), provenance), "a100").launch == DEFAULT
+
+
+def test_an_unknown_target_is_a_user_error() -> None:
+    with pytest.raises(UserError, match="no target called"):
+        predict(MODULE, None, "tpu")
