@@ -22,6 +22,7 @@ import pgle
 from pgle.errors import UserError
 from pgle.files import read_bytes, write_files
 from pgle.run.rehearsal_crash import crash
+from pgle.run.rehearsal_worker import NO_TOOLKIT, RESULT, STARTED
 
 EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
 """What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
@@ -209,8 +210,7 @@ def _check(request: RehearsalRequest) -> None:
 
 
 def _run_worker(request: RehearsalRequest, folder: Path) -> dict[str, Any]:
-    from pgle.run.rehearsal_worker import RESULT
-
+    began = time.perf_counter()
     write_files(
         {
             folder / REQUEST: json.dumps(
@@ -249,11 +249,26 @@ def _run_worker(request: RehearsalRequest, folder: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise UserError(f"cannot start Python ({error.strerror})", where=request.python) from None
-    answer = folder / RESULT
-    if not answer.exists():
+    if (folder / RESULT).exists():
+        found: dict[str, Any] = json.loads((folder / RESULT).read_text())
+        return found
+    rescued = _scheduled_before_crash(folder, time.perf_counter() - began)
+    if rescued is None:
         raise crash(done.returncode, log, request.flags)
-    found: dict[str, Any] = json.loads(answer.read_text())
-    return found
+    return rescued
+
+
+def _scheduled_before_crash(folder: Path, wall_s: float) -> dict[str, Any] | None:
+    """The answer of a child that crashed in code generation without a CUDA toolkit (0.12.0.1 may), else None.
+
+    Scheduling is done by then, and dumped.
+    """
+    if not (folder / STARTED).exists() or not NO_TOOLKIT.search((folder / LOG).read_text(errors="replace")):
+        return None
+    answer: dict[str, Any] = json.loads((folder / STARTED).read_text())
+    if _dump(folder, answer["module_name"], "gpu_after_optimizations.hlo.pb") is None:
+        return None
+    return answer | {"stopped_for_toolkit": True, "compile_s": wall_s - answer["start_s"]}
 
 
 def _environment(request: RehearsalRequest, folder: Path) -> dict[str, str]:

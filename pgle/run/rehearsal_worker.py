@@ -18,6 +18,8 @@ from pgle.files import read_bytes, write_files
 
 RESULT = "result.json"
 """Name of the answer, in the folder of the request."""
+STARTED = "started.json"
+"""What is known before compiling, beside it: all there is when the compiler crashes."""
 
 # What ends code generation on a machine without a CUDA toolkit, after scheduling is done and dumped:
 # "No PTX compilation provider is available", "libdevice not found at ./libdevice.10.bc", "Couldn't get ptxas version",
@@ -32,7 +34,7 @@ def main(arguments: list[str]) -> int:
     request_path = Path(arguments[0])
     request = json.loads(request_path.read_text())
     try:
-        answer = _compile(request)
+        answer = _compile(request, request_path.parent)
     except UserError as error:
         answer = {"user_error": {"what": error.what, "where": error.where, "remedy": error.remedy}}
     write_files({request_path.with_name(RESULT): json.dumps(answer)}, force=True)
@@ -40,7 +42,7 @@ def main(arguments: list[str]) -> int:
     os._exit(0)  # the plugin's threads need not be joined, and some releases crash while they are
 
 
-def _compile(request: dict[str, Any]) -> dict[str, Any]:
+def _compile(request: dict[str, Any], folder: Path) -> dict[str, Any]:
     began = time.perf_counter()
     from pgle.run import jax_private
 
@@ -59,6 +61,7 @@ def _compile(request: dict[str, Any]) -> dict[str, Any]:
         "memory": {},
         "jaxlib": ".".join(map(str, jax_private.version())),
     }
+    write_files({folder / STARTED: json.dumps(answer)}, force=True)
     try:
         executable = jax_private.compile_for(devices, program, fdo_profile=profile)
     except UserError:

@@ -129,6 +129,24 @@ def test_a_child_that_dies(request_for: RehearsalRequest, tmp_path: Path) -> Non
         rehearse_compile(changed(request_for, python=str(broken)))
 
 
+@pytest.mark.parametrize(("said", "rescued"), [("Can't find libdevice directory", True), ("out of luck", False)])
+def test_a_crash_after_scheduling(request_for: RehearsalRequest, tmp_path: Path, said: str, rescued: bool) -> None:
+    started = '{"module_name": "jit_f", "num_partitions": 4, "start_s": 0, "memory": {}, "jaxlib": "0.12.0.1"}'
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\ncd $(dirname $3)\necho '{started}' > started.json\n"
+        f'echo x > module_0001.jit_f.sm_9.0_gpu_after_optimizations.hlo.pb\necho "{said}"\nkill -SEGV $$\n'
+    )
+    python.chmod(0o755)
+    request = changed(request_for, python=str(python))
+    if rescued:
+        result = rehearse_compile(request)
+        assert (result.module_name, result.stopped_for_toolkit, result.memory_bytes) == ("jit_f", True, None)
+    else:
+        with pytest.raises(UserError, match=r"crashed \(signal 11\)"):
+            rehearse_compile(request)
+
+
 def test_fingerprint_of_a_real_dump(testdata: Path) -> None:
     # testdata/pax_fsdp4/README.md: processes 0 and 3 differ
     name = "dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
