@@ -114,7 +114,8 @@ def _step_time(found: Comparison, limits: Limits) -> Check:
             return Check("step time", False, message)
         message = f"no slowdown shown, but {bound:.2%} is not ruled out: {text}. {_more(found, bound)}"
         return Check("step time", True, message)
-    return Check("step time", True, text)
+    kept = "" if bound is None else f"a slowdown of {bound:.2%} is ruled out: "
+    return Check("step time", True, kept + text)
 
 
 SLOWER = (
