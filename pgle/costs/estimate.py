@@ -1,8 +1,9 @@
 """Costs that nobody measured: every schedulable instruction of a module on a given GPU, from shapes alone.
 
 Compute is a roofline (`estimate_compute`), collectives follow NCCL's tuner (`estimate_communication`). What comes out
-is always `Origin.ESTIMATED`. On the real 4 × A100 step of testdata/ half of the compute estimates are within a factor
-of about 1.5 of the measurement; the tests state the figures.
+is always `Origin.ESTIMATED`. On the real 4 × A100 step of testdata/ the median estimate is 0.82 of the measurement and
+nine of ten are within a factor of two; matmuls 1.02, collectives 0.3 to 0.7, whose measured times hold waits for other
+ranks and contention (`benchmarks/estimate.py`).
 """
 
 from __future__ import annotations

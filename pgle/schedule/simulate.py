@@ -213,7 +213,7 @@ class _Device:
                 columns.start[i] = clock + (columns.start[i] - clock) * times
                 columns.duration[i] *= times
                 columns.count[i] *= times
-            self.loops[loops:] = [_stretch(loop, clock, times) for loop in self.loops[loops:]]
+            self.loops[loops:] = [loop.moved(clock, times) for loop in self.loops[loops:]]
         extra = period * (times - 1)
         self.host += (self.host - host) * (times - 1)
         self.free += extra
@@ -284,7 +284,7 @@ class _Device:
             module=module,
             kinds=tuple(self.kinds),
             lhs_names=tuple(self.lhs_names),
-            loops=tuple(_stretch(loop, 0.0, 1, -first) for loop in self.loops),
+            loops=tuple(loop.moved(0.0, 1, -first) for loop in self.loops),
             missing=self.program.missing,
             warnings=self.program.warnings,
         )
@@ -292,15 +292,6 @@ class _Device:
 
 def _uses_queue(op: Op) -> bool:
     return op.action is Action.START or op.stream is Stream.COMMUNICATION
-
-
-def _stretch(loop: Loop, clock: float, times: int, shift: float = 0.0) -> Loop:
-    def move(time: float) -> float:
-        return clock + (time - clock) * times + shift
-
-    return replace(
-        loop, start_us=move(loop.start_us), end_us=move(loop.end_us), folded_start_us=move(loop.folded_start_us)
-    )
 
 
 def _close(state: tuple[float, ...], before: tuple[float, ...], period: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -44,6 +44,13 @@ class Loop:
     depth: int = 0
     folded_start_us: float = 0.0
     folded: int = 0
+
+    def moved(self, clock: float, times: int, shift: float = 0.0) -> Loop:
+        """The loop with its times stretched away from `clock`, then shifted."""
+        start, end, folded = (
+            clock + (time - clock) * times + shift for time in (self.start_us, self.end_us, self.folded_start_us)
+        )
+        return replace(self, start_us=start, end_us=end, folded_start_us=folded)
 
 
 @dataclass(frozen=True, slots=True)
