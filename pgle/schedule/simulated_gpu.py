@@ -27,13 +27,13 @@ STREAM_IDS: Mapping[Stream, int] = {Stream.COMPUTE: 13, Stream.COMMUNICATION: 22
 class Noise:
     """How executions differ. The defaults resemble the real 4 × A100 run in testdata/pax_fsdp4: per instruction, max
     over min of four executions has median 1.035 and 90th percentile 1.17; the first two executions are 17 and 12 %
-    slower; ranks differ by some hundred microseconds at the first collective of a step.
+    slower; ranks begin a step of 127 ms some hundred microseconds apart.
 
     Attributes:
         kernel: standard deviation of the logarithm of a kernel's time.
         outliers: share of kernels that take up to twice their time.
         warm_up: extra share of compute time of the first executions.
-        skew_us: standard deviation of the time at which a rank begins a step.
+        skew: standard deviation of the time at which a rank begins a step, as a share of the step.
         first_wait_us: how long the other ranks wait for the last one in the first execution (it compiled last).
         pause_us: host time between steps.
     """
@@ -41,7 +41,7 @@ class Noise:
     kernel: float = 0.012
     outliers: float = 0.01
     warm_up: tuple[float, ...] = (0.17, 0.12)
-    skew_us: float = 200.0
+    skew: float = 0.002
     first_wait_us: float = 2e6
     pause_us: float = 150.0
 
@@ -70,7 +70,7 @@ def record(
     keys: list[tuple[int, int]] = []
     for execution in range(executions):
         drawn = [_draw(step, execution, noise, random) for _ in range(ranks)]
-        late = np.abs(random.normal(0.0, noise.skew_us, ranks))
+        late = np.abs(random.normal(0.0, noise.skew * timeline.step_us, ranks))
         if execution == 0 and ranks > 1:
             late += noise.first_wait_us * np.arange(ranks) / (ranks - 1)
         begin = clock + late

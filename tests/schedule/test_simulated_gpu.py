@@ -16,7 +16,7 @@ from pgle.trace.xplane_writer import write_xplane
 from pgle.xla.module import Computation, Instruction, Module, Shape
 
 TRUTH = {"dot": 400.0, "all-gather-start": 300.0, "loop_fusion": 50.0, "body": 20.0}
-QUIET = Noise(kernel=0.0, outliers=0.0, warm_up=(), skew_us=0.0, first_wait_us=0.0)
+QUIET = Noise(kernel=0.0, outliers=0.0, warm_up=(), skew=0.0, first_wait_us=0.0)
 
 
 def instruction(name, opcode, *operands, computation="main", **fields):
@@ -64,7 +64,7 @@ def test_simulated_costs_are_labelled(module, timeline):
 
 
 def test_collectives_of_early_ranks_wait(module, timeline):
-    trace = record(module, timeline, ranks=2, noise=Noise(skew_us=500.0), executions=6)
+    trace = record(module, timeline, ranks=2, noise=Noise(skew=0.8), executions=6)
     gathers = trace.instruction == trace.instructions.index("all-gather-start")
     by_rank = [trace.duration_ns[gathers & (trace.device == rank)] / 1e3 for rank in range(2)]
     assert np.maximum(*by_rank).max() > 350
