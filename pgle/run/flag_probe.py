@@ -235,7 +235,7 @@ def _write(store: Path, kept: Mapping[str, Verdict]) -> None:
 
 
 def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PGLE_HOOK")}
     environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
     try:
         done = subprocess.run(
@@ -254,4 +254,4 @@ def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) ->
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"cannot ask jaxlib about flags ({last})", where=python, remedy="does 'import jaxlib' work?")
-    return done.stdout
+    return (done.stdout.strip().splitlines() or [""])[-1]  # what a site's sitecustomize prints comes before
