@@ -31,7 +31,8 @@ class Noise:
 
     Attributes:
         kernel: standard deviation of the logarithm of a kernel's time.
-        outliers: share of kernels that take up to twice their time.
+        outliers: share of kernels that take up to `outlier_us` longer.
+        outlier_us: small kernels of the real run sometimes double, large ones do not.
         warm_up: extra share of compute time of the first executions.
         skew: standard deviation of the time at which a rank begins a step, as a share of the step.
         first_wait_us: how long the other ranks wait for the last one in the first execution (it compiled last).
@@ -40,6 +41,7 @@ class Noise:
 
     kernel: float = 0.012
     outliers: float = 0.01
+    outlier_us: float = 20.0
     warm_up: tuple[float, ...] = (0.17, 0.12)
     skew: float = 0.002
     first_wait_us: float = 2e6
@@ -119,10 +121,10 @@ def _draw(step: _Step, execution: int, noise: Noise, random: np.random.Generator
     """The time of every launch of one execution on one rank, waiting left out."""
     factor = np.exp(random.normal(0.0, noise.kernel, len(step.duration_us)))
     slow = random.random(len(factor)) < noise.outliers
-    factor[slow] *= 1.0 + random.random(int(slow.sum()))
     if execution < len(noise.warm_up):
         factor *= np.where(step.collective, 1.0, 1.0 + noise.warm_up[execution])
     duration: Floats = step.duration_us * factor
+    duration[slow] += noise.outlier_us * random.random(int(slow.sum()))
     return duration
 
 
