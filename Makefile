@@ -21,7 +21,7 @@ TARGET ?= a100
 DEVICES ?= 4
 CAPTURE ?= auto
 MODE ?= sync
-RUN ?= runs/$(WORKLOAD)
+RUN ?= runs/demo
 # Without a GPU the program is only compiled: the simulated GPU runs the compiled schedule.
 ONLY := $(if $(wildcard /proc/driver/nvidia/version),,--compile-only)
 CMD ?= $(BIN)/python -m pgle.workloads.$(WORKLOAD) --devices $(DEVICES) $(ONLY) $(ARGS)

@@ -17,6 +17,7 @@ from pgle.cli.stage_options import stage_options
               help="Flags of the profile run; see 'pgle profile --help'.")  # fmt: skip
 @click.option("--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N", help="What is traced.")
 @click.option("--min-time-coverage", default=0.95, show_default=True, type=click.FloatRange(0, 1))
+@click.option("--fail-slower", default="1%", show_default=True, metavar="SHARE", help="Bound on a slowdown.")
 @json_option
 @click.pass_context
 def command(
@@ -25,6 +26,7 @@ def command(
     words: tuple[str, ...],
     run_dir: Path,
     min_time_coverage: float,
+    fail_slower: str,
     as_json: bool,
     force: bool,
     flags: tuple[str, ...],
@@ -42,9 +44,11 @@ def command(
     from pgle.report import pipeline as report
     from pgle.run.pipeline import PipelineRequest, run_pipeline
     from pgle.run.stage import StageRequest
+    from pgle.steps.gate import parse_share
 
     options["quiet_s"] = options.pop("quiet_for")
     stage = StageRequest("profile", words, run_dir, flags=flags, stdout=2, **options)
-    result = run_pipeline(PipelineRequest(stage, min_time_coverage, force), report.announce)
+    request = PipelineRequest(stage, min_time_coverage, parse_share(fail_slower, "--fail-slower"), force)
+    result = run_pipeline(request, report.announce)
     (report.show_json if as_json else report.show_text)(result)
     ctx.exit(0 if result.good else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from pgle.report import compare as compare_report
 from pgle.report import convert as convert_report
 from pgle.report import json, stage
 from pgle.report.text import console, warn
@@ -21,6 +22,8 @@ def show_text(result: Pipeline) -> None:
         stage.show_text(item, next_step=False)
         if item.request.stage == "profile" and result.conversion is not None:
             convert_report.show_text(result.conversion)
+    if result.comparison is not None:
+        compare_report.show_text(result.comparison, result.checks)
     out = console()
     for line in summary(result):
         out.print(line, style="bold")
@@ -43,6 +46,9 @@ def show_json(result: Pipeline) -> None:
             "covered": result.covered,
             "used": result.used,
             "skipped": result.skipped,
+            "comparison": None
+            if result.comparison is None
+            else compare_report.document(result.comparison, result.checks),
             "ran": [item.request.stage for item in result.stages],
             "warnings": result.warnings,
         },

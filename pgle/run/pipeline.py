@@ -1,4 +1,4 @@
-"""`pgle run`: profile → convert → verify → baseline → perf; a stage is skipped while its inputs are unchanged."""
+"""`pgle run`: profile → convert → verify → baseline → perf → compare; what has not changed is skipped."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 from pgle.costs.coverage import Coverage
 from pgle.errors import UserError
 from pgle.files import sha256, write_files
+from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.masking import kept_argv
 from pgle.run.stage import StageFiles, StageRequest, StageResult, trace_files
 from pgle.run.stages import choose_capture, run_stage
 from pgle.run.verify import VerifyRequest, verify
+from pgle.steps.compare import Comparison
+from pgle.steps.gate import Check, Limits
 
 STATE = "pipeline.json"
 
@@ -27,11 +30,13 @@ class PipelineRequest:
         stage: what all launching stages share: command, run directory, capture, target.
         mode: of the profile run.
         min_time_coverage: bound of the verify stage.
+        fail_slower: bound of the compare stage, a share of the step time.
         force: run every stage again.
     """
 
     stage: StageRequest
     min_time_coverage: float = 0.95
+    fail_slower: float = 0.01
     force: bool = False
 
 
@@ -46,6 +51,9 @@ class Pipeline:
         coverage: of the profile against the profiled module.
         covered: whether it reaches the bound.
         used: whether XLA used the profile in the performance run.
+        comparison: of the step times; None where they are too few.
+        checks: what the comparison had to keep.
+        warnings: one line each.
     """
 
     skipped: tuple[str, ...]
@@ -54,12 +62,14 @@ class Pipeline:
     coverage: Coverage
     covered: bool
     used: bool
+    comparison: Comparison | None = None
+    checks: tuple[Check, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
         """Whether every check passed."""
-        return self.covered and self.used
+        return self.covered and self.used and all(check.ok for check in self.checks)
 
 
 Announce = Callable[[str], None]
@@ -108,14 +118,29 @@ def run_pipeline(request: PipelineRequest, announce: Announce) -> Pipeline:
     verdicts = [result.good for result in results if result.request.stage == "perf"]
     used = verdicts[0] if verdicts else state.used
     state.remember_used(used)
+    announce("compare")
+    comparison, checks, warnings = _compare(run_dir, request.fail_slower)
     return Pipeline(
-        tuple(state.skipped), tuple(results), conversion, coverage, coverage.is_ok(request.min_time_coverage), used
+        skipped=tuple(state.skipped),
+        stages=tuple(results),
+        conversion=conversion,
+        coverage=coverage,
+        covered=coverage.is_ok(request.min_time_coverage),
+        used=used,
+        comparison=comparison,
+        checks=checks,
+        warnings=warnings,
     )
 
 
-def compared_folders(run_dir: Path) -> tuple[Path, Path]:
-    """The folders whose step times are compared: baseline and perf."""
-    return StageFiles(run_dir, "baseline").folder, StageFiles(run_dir, "perf").folder
+def _compare(run_dir: Path, fail_slower: float) -> tuple[Comparison | None, tuple[Check, ...], tuple[str, ...]]:
+    """Step times of baseline and perf. Too few of them is a warning: everything before is still worth having."""
+    folders = tuple(str(StageFiles(run_dir, stage).folder) for stage in ("baseline", "perf"))
+    try:
+        comparison, checks = run_compare(CompareRequest(folders, limits=Limits(fail_slower=fail_slower)))
+    except UserError as error:
+        return None, (), (f"step times were not compared: {error}",)
+    return comparison, checks, ()
 
 
 class _State:
