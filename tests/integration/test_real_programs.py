@@ -1,0 +1,265 @@
+"""Programs that know nothing of pgle, on CPU devices: under it they behave as alone, and leave a run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pgle.run.inputs import read_traces
+from pgle.run.manifest import read_manifest
+
+TRAIN = """
+import os, sys
+{before}
+import jax, jax.numpy as jnp
+
+step = jax.jit(lambda x: jnp.tanh(x @ x))
+x = jnp.eye(32)
+for number in range(12):
+    with jax.profiler.StepTraceAnnotation("train", step_num=number):
+        x = step(x).block_until_ready()
+    print("loss", number, flush=number % 2 == 0)
+{after}
+"""
+
+OWN_TRACE = """
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x: jnp.tanh(x @ x))
+x = step(jnp.eye(32))
+with jax.profiler.trace({folder!r}):
+    for number in range(3):
+        x = step(x).block_until_ready()
+print("traced")
+"""
+
+PLAIN = """
+import time
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x: jnp.tanh(x @ x))
+x = jnp.eye(32)
+for number in range(14):
+    x = step(x).block_until_ready()
+    print(f"step {number} loss 1.0", flush=True)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Write a program and give its path."""
+
+    def write(text: str, name: str = "train.py") -> str:
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Run a command alone or under `pgle profile`."""
+    environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environ.pop("XLA_FLAGS", None)
+
+    def alone(*words: str, **options) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(words, env=environ, capture_output=True, timeout=120, check=False, **options)
+
+    def under(*words: str, options=(), **others) -> subprocess.CompletedProcess[bytes]:
+        pgle = (sys.executable, "-m", "pgle", "profile", "--run-dir", str(tmp_path / "run"), "--capture", "jax")
+        return alone(*pgle, *options, "--", *words, **others)
+
+    under.alone = alone
+    under.environ = environ
+    under.run_dir = tmp_path / "run"
+    return under
+
+
+def steps_of(folder) -> list[dict]:
+    return [json.loads(line) for line in (folder / "profile/steps.jsonl").read_text().splitlines()]
+
+
+def assert_same(launch, *words: str, **options) -> subprocess.CompletedProcess[bytes]:
+    """Under pgle a command prints the same bytes to stdout and ends with the same code."""
+    expected, found = launch.alone(*words, **options), launch(*words, **options)
+    assert found.returncode == expected.returncode, found.stderr.decode()
+    assert found.stdout == expected.stdout
+    record = read_manifest(launch.run_dir).last("profile")
+    assert record is not None
+    assert record.exit_code == expected.returncode
+    assert record.ended
+    logged = (launch.run_dir / "profile/output.log").read_bytes()
+    assert all(line in logged for line in expected.stdout.splitlines())
+    return found
+
+
+def test_a_flat_script_is_traced_and_timed(launch, program):
+    assert_same(launch, sys.executable, program(TRAIN.format(before="", after="")))
+    steps = steps_of(launch.run_dir)
+    assert [step["step"] for step in steps] == list(range(12))
+    assert [step["step"] for step in steps if step.get("profiled")] == [4, 5, 6, 7, 8]
+    assert [step["step"] for step in steps if step.get("compiled")] == [0]
+    assert len(read_traces([launch.run_dir]).instructions) > 0
+    facts = json.loads((launch.run_dir / "profile/facts.json").read_text())
+    assert facts["platform"] == "cpu"
+    assert facts["finished"]
+    assert facts["window"] == {"steps": [4, 8]}
+
+
+def test_a_window_of_steps_is_what_was_asked_for(launch, program):
+    words = (sys.executable, program(TRAIN.format(before="", after="")))
+    assert launch(*words, options=("--window", "steps:6-7")).returncode == 0
+    assert [step["step"] for step in steps_of(launch.run_dir) if step.get("profiled")] == [6, 7]
+
+
+def test_a_bash_wrapper(launch, program):
+    script = program(
+        f'cd /\nexport MODE=x\n"{sys.executable}" "$1" | sed s/loss/LOSS/\nexit ${{PIPESTATUS[0]}}\n', "train.sh"
+    )
+    assert_same(launch, "bash", script, program(TRAIN.format(before="", after="")))
+    assert len(steps_of(launch.run_dir)) == 12
+
+
+def test_an_exit_code_is_passed_through(launch, program):
+    found = assert_same(launch, sys.executable, program(TRAIN.format(before="", after="sys.exit(3)")))
+    assert found.returncode == 3
+    assert b"exit code 3" in found.stderr
+    assert len(steps_of(launch.run_dir)) == 12
+
+
+def test_a_program_that_ends_itself_by_a_signal(launch, program):
+    end = "sys.stdout.flush(); os.kill(os.getpid(), 9)"
+    words = (sys.executable, program(TRAIN.format(before="", after=end)))
+    expected, found = launch.alone(*words), launch(*words)
+    assert (expected.returncode, found.returncode) == (-signal.SIGKILL, 128 + signal.SIGKILL)
+    assert found.stdout == expected.stdout
+    assert len(steps_of(launch.run_dir)) == 11  # the twelfth had no end
+    assert b"ended before the trace" not in found.stderr
+
+
+def test_sigterm_reaches_the_program_once_and_its_answer_decides(launch, program):
+    handler = (
+        "import signal\nsignal.signal(signal.SIGTERM, lambda *_: (print('asked to stop', flush=True), sys.exit(7)))"
+    )
+    text = TRAIN.format(before=handler, after="print('ready', flush=True)\nwhile True: signal.pause()")
+    pgle = [sys.executable, "-m", "pgle", "profile", "--run-dir", str(launch.run_dir), "--capture", "jax", "--"]
+    child = subprocess.Popen(
+        [*pgle, sys.executable, program(text)], env=launch.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line == b"ready\n":
+            child.send_signal(signal.SIGTERM)
+            break
+    rest = child.stdout.read()
+    assert child.wait(60) == 7
+    assert rest.count(b"asked to stop") == 1
+    record = read_manifest(launch.run_dir).last("profile")
+    assert record is not None
+    assert record.exit_code == 7
+
+
+def test_a_program_killed_by_sigterm_leaves_a_complete_directory(launch, program):
+    text = TRAIN.format(before="", after="import time; print('ready', flush=True); time.sleep(100)")
+    pgle = [sys.executable, "-m", "pgle", "profile", "--run-dir", str(launch.run_dir), "--capture", "jax", "--"]
+    child = subprocess.Popen(
+        [*pgle, sys.executable, program(text)], env=launch.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line == b"ready\n":
+            child.send_signal(signal.SIGTERM)
+            break
+    child.stdout.close()
+    assert child.wait(60) == 143
+    record = read_manifest(launch.run_dir).last("profile")
+    assert record is not None
+    assert (record.exit_code, bool(record.ended)) == (143, True)
+    assert len(steps_of(launch.run_dir)) == 11
+
+
+def test_a_program_with_its_own_trace_keeps_it_and_we_use_it(launch, program, tmp_path):
+    script = program(OWN_TRACE.format(folder=str(tmp_path / "own")))
+    found = launch(sys.executable, script)
+    assert (found.returncode, found.stdout) == (0, b"traced\n")
+    assert b"its own trace is used" in found.stderr
+    assert len(list((tmp_path / "own").rglob("*.xplane.pb"))) == 1
+    assert len(read_traces([launch.run_dir]).instructions) > 0
+
+
+def test_a_program_that_replaces_xla_flags_keeps_its_own_and_gets_ours(launch, program):
+    before = "os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'"
+    after = "print(jax.device_count())"
+    found = assert_same(launch, sys.executable, program(TRAIN.format(before=before, after=after)))
+    assert found.stdout.endswith(b"3\n")
+    assert b"replaces XLA_FLAGS" in found.stderr
+    record = read_manifest(launch.run_dir).last("profile")
+    assert record is not None
+    assert "--xla_force_host_platform_device_count=3" in record.xla_flags
+    assert "--xla_gpu_enable_latency_hiding_scheduler=true" in record.xla_flags
+    assert any((launch.run_dir / "profile/hlo").iterdir())
+
+
+def test_a_program_without_jax(launch, program):
+    found = assert_same(launch, sys.executable, program("print('hello')"))
+    assert b"compiled nothing with jax" in found.stderr
+    assert not (launch.run_dir / "profile/steps.jsonl").exists()
+
+
+def test_no_python_at_all(launch):
+    found = assert_same(launch, "printf", "a\\nb")
+    assert b"the capture hook was not loaded" in found.stderr
+
+
+@pytest.mark.parametrize("switch", ["-S", "-I"])
+def test_an_interpreter_that_loads_no_hook(launch, program, switch):
+    found = assert_same(launch, sys.executable, switch, program("print('hello')"))
+    assert b"the capture hook was not loaded" in found.stderr
+
+
+def test_stdin_is_inherited(launch, program):
+    assert_same(launch, sys.executable, program("print(input())"), input=b"from outside\n")
+
+
+def test_an_existing_sitecustomize_still_runs(launch, program, tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.ran = getattr(sys, 'ran', 0) + 1\n")
+    launch.environ["PYTHONPATH"] = str(tmp_path / "site")
+    found = assert_same(
+        launch, sys.executable, program("import sys, sitecustomize; print(sys.ran, sitecustomize.__file__)")
+    )
+    assert found.stdout == f"1 {tmp_path}/site/sitecustomize.py\n".encode()
+
+
+def test_steps_that_are_only_printed_open_the_window_and_are_timed(launch, program):
+    assert_same(launch, sys.executable, program(PLAIN))
+    steps = steps_of(launch.run_dir)
+    assert [step["step"] for step in steps] == list(range(1, 14))
+    assert all(step["between_lines"] for step in steps)
+    assert any(step.get("profiled") for step in steps)
+    assert len(read_traces([launch.run_dir]).instructions) > 0
+
+
+def test_helpers_that_only_import_jax_leave_no_files(launch, program):
+    helper = "import subprocess; subprocess.run([sys.executable, '-c', 'import jax'], check=True)"
+    assert_same(launch, sys.executable, program(TRAIN.format(before=helper, after="")))
+    kept = sorted(path.name for path in (launch.run_dir / "profile").iterdir() if not path.name.startswith("."))
+    assert kept == ["facts.json", "hlo", "ir", "output.log", "steps.jsonl", "trace"]
+
+
+def test_with_json_stdout_is_one_object(launch, program):
+    found = launch(sys.executable, program(TRAIN.format(before="", after="")), options=("--json",))
+    assert json.loads(found.stdout)["steps"] == 12
+    assert b"loss 11" in found.stderr
+
+
+def test_a_command_that_does_not_exist_is_said_before_anything_is_made(launch):
+    found = launch("no-such-program")
+    assert found.returncode == 2
+    assert found.stderr.count(b"\n") == 1
+    assert not launch.run_dir.exists()
