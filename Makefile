@@ -79,7 +79,7 @@ types: $(VENV)/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
 
 unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
 format: $(VENV)/.installed-dev  ## Let ruff format and fix
 	$(BIN)/ruff format .

@@ -171,9 +171,10 @@ def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move
         )
     if gain <= -WORTH_SHARE:
         return f"No: with true costs the greedy scheduler does worse here, the step gets {-gain:.1%} longer{by}."
+    change = f"{'shortens' if gain > 0 else 'lengthens'} the step by only {abs(gain):.2%}"
     return (
         f"No: {exposed:.1%} of the step is exposed communication and perfect overlap would save {room:.1%}, "
-        f"but the profile {'shortens' if gain > 0 else 'lengthens'} the step by only {abs(gain):.2%}{by}."
+        f"but the profile {change if abs(gain) >= 0.0001 else 'does not change the step'}{by}."
     )
 
 
