@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from pgle.costs.profile import CostKind, Profile
 from pgle.costs.profile_io import SUFFIXES, check_suffix, encode_profile, sidecar_path
 from pgle.costs.programs import Program, find_programs, select_programs
 from pgle.costs.sidecar import sidecar
+from pgle.costs.unite import unite_programs
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress
@@ -104,26 +106,26 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Con
         UserError: an input is bad, nothing matches, or the output exists; nothing is then written.
     """
     as_directory = _check_output(request)
-    trace = read_traces(request.inputs, progress=progress)
-    results = convert_trace(trace, request)
+    trace, programs = _programs(read_traces(request.inputs, progress=progress), request)
+    results = convert_trace(trace, programs, request)
     files, written = _encode(results, request, trace, as_directory)
     write_files(files, force=request.force)
     total = float(trace.duration_ns.sum()) / 1e3
     chosen = {result.program.key for result in results}
     others = {
         _label(program): program.gpu_time_ns / 1e3 / total
-        for program in find_programs(trace, ())
+        for program in programs
         if program.key not in chosen and total > 0
     }
     warnings = (*trace.warnings, *_host_only(trace), *(line for result in results for line in result.warnings))
     return Conversion(results, written, len(trace), total, trace.unresolved, others, tuple(dict.fromkeys(warnings)))
 
 
-def convert_trace(trace: Trace, request: ConvertRequest) -> tuple[ProgramCosts, ...]:
-    """The costs of the selected programs of a trace.
+def _programs(trace: Trace, request: ConvertRequest) -> tuple[Trace, tuple[Program, ...]]:
+    """The programs of a trace, those that ranks know by different program ids as one.
 
     Raises:
-        UserError: the trace has no activity of an instruction, no module matches, or no cost is left.
+        UserError: the trace has no activity of an instruction, or a dump is bad.
     """
     if len(trace) == 0:
         lost = ", ".join(f"{item.count} {item.reason}" for item in trace.unresolved)
@@ -133,9 +135,22 @@ def convert_trace(trace: Trace, request: ConvertRequest) -> tuple[ProgramCosts, 
             remedy="trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('pgle profile' does)",
         )
     dumped = [module for path in request.hlo for module in read_modules(path)]
-    chosen = select_programs(find_programs(trace, dumped), request.module)
+    programs = find_programs(trace, dumped)
+    often = Counter(program.key.name for program in programs)
+    return unite_programs(
+        trace, [_with_embedded_hlo(trace, item) if often[item.key.name] > 1 else item for item in programs]
+    )
+
+
+def convert_trace(trace: Trace, programs: Sequence[Program], request: ConvertRequest) -> tuple[ProgramCosts, ...]:
+    """The costs of the selected programs of a trace.
+
+    Raises:
+        UserError: no module matches, or no cost is left.
+    """
+    chosen = select_programs(programs, request.module)
     programs = tuple(_with_embedded_hlo(trace, program) for program in chosen)
-    _check_match(programs, dumped, request)
+    _check_match(programs, request)
     names = {program.key.name for program in programs}
     results = aggregate(trace, programs, request.options, _lhs_modules(request.hlo, names))
     results = tuple(result for result in results if result.costs)
@@ -164,8 +179,9 @@ def _with_embedded_hlo(trace: Trace, program: Program) -> Program:
     return replace(program, hlo=module, fingerprints=fingerprints)
 
 
-def _check_match(programs: Sequence[Program], dumped: Sequence[Module], request: ConvertRequest) -> None:
-    if dumped and all(program.hlo is None for program in programs):
+def _check_match(programs: Sequence[Program], request: ConvertRequest) -> None:
+    if request.hlo and all(program.hlo is None for program in programs):
+        dumped = [module for path in request.hlo for module in read_modules(path)]
         names = ", ".join(dict.fromkeys(module.name for module in dumped[:5]))
         raise UserError(
             f"no module of the dump is {programs[0].key.name} (it has {names})",

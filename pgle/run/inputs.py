@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from pgle.errors import UserError
@@ -22,12 +23,14 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
 
     Args:
         paths: nsys reports, exports or parquet directories, xplane files, profiler log directories, run directories.
+            One that is given twice counts once.
         progress: told (inputs read, inputs).
 
     Raises:
         UserError: an input is missing, of no known kind, or damaged.
     """
-    tasks = [task for path in paths for task in _expand(path)]
+    given = [task for path in paths for task in _expand(path)]
+    tasks = list({_identity(task): task for task in reversed(given)}.values())[::-1]
     done = 0
 
     def read(task: AnyPath) -> Trace:
@@ -39,7 +42,16 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
         return trace
 
     with ThreadPoolExecutor(max_workers=min(len(tasks), os.cpu_count() or 1)) as pool:
-        return combine(list(pool.map(read, tasks)))
+        trace = combine(list(pool.map(read, tasks)))
+    if len(tasks) == len(given):
+        return trace
+    repeated = f"{len(given) - len(tasks)} of {len(given)} inputs given twice; each is read once"
+    return replace(trace, warnings=(repeated, *trace.warnings))
+
+
+def _identity(path: AnyPath) -> str:
+    """The same for two names of one file: links, ``./a`` and ``a``."""
+    return str(path.resolve()) if isinstance(path, Path) else str(path)
 
 
 def is_run_dir(path: AnyPath) -> bool:
@@ -61,7 +73,8 @@ def _expand(path: AnyPath) -> list[AnyPath]:
 
 def _read_one(path: AnyPath, progress: Progress | None) -> Trace:
     if not path.exists():
-        raise UserError("no such file or directory", where=path, remedy="check the path")
+        where = path if str(path).strip() else repr(str(path))
+        raise UserError("no such file or directory", where=where, remedy="check the path")
     if path.is_dir():
         return _read_directory(path, progress)
     if isinstance(path, Path):

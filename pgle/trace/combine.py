@@ -18,7 +18,8 @@ def combine(traces: Sequence[Trace]) -> Trace:
     """One trace with the rows of all; equal executables and instruction names become one.
 
     Args:
-        traces: at least one. Devices of different processes stay apart.
+        traces: at least one. Devices of different processes stay apart. What several traces recorded on the same device
+            are windows of one process, in the order given: executions are numbered on.
 
     Returns:
         A trace ordered by (device, start). Launch numbers stay distinct between inputs.
@@ -32,17 +33,20 @@ def combine(traces: Sequence[Trace]) -> Trace:
     device = np.concatenate([table[trace.device] for trace, table in zip(traces, device_maps, strict=True)])
     start = np.concatenate([trace.start_ns for trace in traces])
     order = np.lexsort((start, device))
+    module = np.concatenate([table[t.module] for t, table in zip(traces, module_maps, strict=True)])
+    execution = np.concatenate([trace.execution for trace in traces])
+    _number_on(execution, device, module, [len(trace) for trace in traces])
     return Trace(
         start_ns=start[order],
         duration_ns=np.concatenate([trace.duration_ns for trace in traces])[order],
         kind=np.concatenate([trace.kind for trace in traces])[order],
         device=device[order],
         stream=np.concatenate([trace.stream for trace in traces])[order],
-        module=np.concatenate([table[t.module] for t, table in zip(traces, module_maps, strict=True)])[order],
+        module=module[order],
         instruction=np.concatenate([table[t.instruction] for t, table in zip(traces, instruction_maps, strict=True)])[
             order
         ],
-        execution=np.concatenate([trace.execution for trace in traces])[order],
+        execution=execution[order],
         instance=np.concatenate(
             [np.where(t.instance < 0, -1, t.instance + base) for t, base in zip(traces, launches[:-1], strict=True)]
         ).astype(np.int32)[order],
@@ -55,6 +59,25 @@ def combine(traces: Sequence[Trace]) -> Trace:
         xla_flags=next((trace.xla_flags for trace in traces if trace.xla_flags), ""),
         warnings=tuple(dict.fromkeys(line for trace in traces for line in trace.warnings)),
     )
+
+
+def _number_on(execution: Column, device: Column, module: Column, sizes: Sequence[int]) -> None:
+    """Let executions of a module on a device that an earlier trace has too follow that trace's.
+
+    Args:
+        execution: numbers of all traces, one trace after the other; changed in place.
+        device, module: of the same rows.
+        sizes: rows of each trace.
+    """
+    modules = int(module.max(initial=0)) + 1
+    following = np.zeros((int(device.max(initial=0)) + 1) * modules, np.int32)
+    last = 0
+    for size in sizes:
+        rows = np.arange(last, last + size)[execution[last : last + size] >= 0]
+        last += size
+        key = device[rows].astype(np.int64) * modules + module[rows]
+        execution[rows] += following[key]
+        np.maximum.at(following, key, execution[rows] + 1)
 
 
 def _unite(tables: Sequence[tuple[T, ...]]) -> tuple[tuple[T, ...], list[Column]]:

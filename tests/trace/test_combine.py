@@ -1,0 +1,24 @@
+"""Several inputs as one table."""
+
+import dataclasses
+
+from pgle.trace.combine import combine
+from pgle.trace.table import Device
+
+
+def window(make_trace, process, executions, *, first_start=0):
+    """One device that ran a step of one kernel some times."""
+    rows = [(0, number, "gemm", number, first_start + 100 * number, 10) for number in range(executions)]
+    return dataclasses.replace(make_trace(rows), devices=(Device(process, 0),))
+
+
+def test_ranks_stay_apart(make_trace):
+    trace = combine([window(make_trace, "a:1", 2), window(make_trace, "b:1", 2)])
+    assert [device.process for device in trace.devices] == ["a:1", "b:1"]
+    assert trace.execution.tolist() == [0, 1, 0, 1]
+
+
+def test_a_second_window_of_one_process_is_numbered_on(make_trace):
+    trace = combine([window(make_trace, "a:1", 3), window(make_trace, "a:1", 2, first_start=5_000)])
+    assert len(trace.devices) == 1
+    assert trace.execution.tolist() == [0, 1, 2, 3, 4]
