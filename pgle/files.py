@@ -8,6 +8,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,13 +27,28 @@ _COMPRESSED = {".xz": lzma.open, ".gz": gzip.open}
 
 
 def as_path(text: str | os.PathLike[str]) -> AnyPath:
-    """A local path, or an `etils.epath` path where the text has a scheme such as ``gs://``."""
+    """A local path, or an `etils.epath` path where the text has a scheme such as ``gs://``.
+
+    Raises:
+        UserError: the text is empty, or nothing installed reads the scheme.
+    """
     name = os.fspath(text)
+    if not name:
+        raise UserError("an empty path is given", remedy="is a shell variable unset?")
     if "://" not in name:
         return Path(name)
     from etils import epath
 
-    return epath.Path(name)
+    try:
+        path = epath.Path(name)
+        path.exists()  # the package that reads it is imported at the first access
+    except ImportError as error:
+        raise UserError(
+            f"cannot be read ({error})", where=name, remedy="install that package, or copy it here"
+        ) from None
+    except (KeyError, NotImplementedError, ValueError):
+        raise UserError("no way to read such an address", where=name, remedy="copy it here first") from None
+    return path
 
 
 def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
@@ -66,9 +82,18 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
 
 
 def check_absent(path: AnyPath, *, force: bool) -> None:
-    """Raise `UserError` where writing `path` would overwrite a file and `force` is not given."""
+    """Raise `UserError` where `path` cannot be written, or would overwrite a file and `force` is not given."""
+    if path.is_dir():
+        raise UserError("is a directory, a file is to be written", where=path, remedy="choose another name")
     if path.exists() and not force:
         raise UserError("already exists", where=path, remedy="choose another name or pass --force")
+    if not isinstance(path, Path):
+        return
+    above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
+    if not above.is_dir():
+        raise UserError("is a file, not a directory", where=above, remedy="choose another place to write to")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UserError("no permission to write there", where=above, remedy="choose another place to write to")
 
 
 def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False) -> None:
@@ -93,17 +118,19 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False) ->
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             # Ranks on other hosts, in containers above all, may have our pid.
-            temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+            temporary = path.with_name(f".{path.name[:60]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
             staged.append((temporary, path))
             temporary.write_bytes(data)
         for temporary, path in staged:
             temporary.replace(path)
     except OSError as error:
-        where = error.filename or next(iter(files))
+        mine = {str(temporary): path for temporary, path in staged}
+        where = mine.get(str(error.filename)) or error.filename or next(iter(files))
         raise UserError(f"cannot be written ({error.strerror or error})", where=where) from None
     finally:
         for temporary, _ in staged:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
 
 def sha256(data: bytes) -> str:

@@ -85,6 +85,8 @@ def run(arguments: list[str]) -> int:
     except MemoryError:
         return _fail("out of memory; give fewer inputs at once, then `pgle merge` the profiles", 2)
     except Exception as error:
+        if isinstance(error, OSError) and error.filename:  # a name that is too long, a folder without permission
+            return _fail(f"{error.filename}: {error.strerror}; check the path", 2)
         if os.environ.get("PGLE_DEBUG"):
             raise
         return _fail(f"internal error: {type(error).__name__}: {error}; set PGLE_DEBUG=1 to see where", 2)

@@ -1,0 +1,49 @@
+"""Files are written whole or not at all, and refusals say where."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.files import as_path, check_absent, write_files
+
+
+def test_nothing_is_written_where_one_of_the_files_is_a_directory(tmp_path):
+    (tmp_path / "b").mkdir()
+    with pytest.raises(UserError, match="b: is a directory"):
+        write_files({tmp_path / "a": "1", tmp_path / "b": "2"}, force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_file_in_the_way_of_a_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file: is a file, not a directory"):
+        check_absent(tmp_path / "file" / "deep" / "x.pbtxt", force=False)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_named(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="no permission"):
+        check_absent(tmp_path / "x.pbtxt", force=False)
+
+
+def test_an_error_while_writing_names_the_file_and_not_the_temporary_one(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    monkeypatch.setattr(Path, "replace", lambda self, target: (_ for _ in ()).throw(OSError(5, "I/O error", str(self))))
+    with pytest.raises(UserError, match=r"/x: cannot be written \(I/O error\)"):
+        write_files({path: "1"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_as_long_as_file_systems_allow_can_be_written(tmp_path):
+    path = tmp_path / ("x" * 255)
+    write_files({path: "1"})
+    assert path.read_text() == "1"
+
+
+@pytest.mark.parametrize("text", ["", "nosuch://host/file"])
+def test_a_path_that_cannot_be_is_refused(text):
+    with pytest.raises(UserError):
+        as_path(text)
