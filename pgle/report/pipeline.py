@@ -9,6 +9,7 @@ from pgle.report import convert as convert_report
 from pgle.report import json, stage
 from pgle.report.text import console, warn
 from pgle.run.pipeline import Pipeline
+from pgle.xla.verdict import Verdict
 
 
 def announce(line: str) -> None:
@@ -34,8 +35,17 @@ def summary(result: Pipeline) -> tuple[str, ...]:
     """One line for each check."""
     return (
         f"coverage: {'good' if result.covered else 'too small, see pgle verify'}",
-        f"profile: {'used by XLA for the main module' if result.used else 'NOT used, see pgle confirm'}",
+        f"profile: {_use(result)}",
     )
+
+
+def _use(result: Pipeline) -> str:
+    if result.used:
+        return "used by XLA for the main module"
+    for item in result.stages:
+        if item.verdict is not None and item.verdict.verdict is Verdict.CANNOT_TELL:
+            return f"cannot tell whether it was used: {item.verdict.why}"
+    return "NOT used, see pgle confirm"
 
 
 def show_json(result: Pipeline) -> None:

@@ -37,10 +37,6 @@ TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
         "two profiler sessions in one process; one of them was lost",
     ),
     (
-        re.compile(r"PGLE collected an empty trace"),
-        "AutoPGLE found an empty trace: JAX_ENABLE_PGLE is on beside another profiler; unset it, or use 'pgle auto'",
-    ),
-    (
         re.compile(
             r"\bdropped (?:\d+ )?(?:events|records|CUPTI|activit)|(?:events|records|activities) (?:were )?dropped", re.I
         ),
@@ -52,12 +48,20 @@ TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )  # fmt: skip
 
+_EMPTY_AUTO_PGLE = "PGLE collected an empty trace"
+AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
+
 
 def trouble(log: Path) -> list[str]:
     """What the lines of a log say went wrong with profiling, each once."""
+    found = set()
     with log.open(errors="replace") as lines:
-        found = {text for line in lines for pattern, text in TROUBLE if pattern.search(line)}
-    return [text for _, text in TROUBLE if text in found]
+        for line in lines:
+            if _EMPTY_AUTO_PGLE in line:  # it names CUPTI's error as one of the things that may have been
+                found.add(AUTO_PGLE)
+            else:
+                found |= {text for pattern, text in TROUBLE if pattern.search(line)}
+    return [AUTO_PGLE] * (AUTO_PGLE in found) + [text for _, text in TROUBLE if text in found]
 
 
 def keep_steps(files: RealFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
@@ -115,7 +119,7 @@ def keep_own_trace(files: RealFiles, facts: Mapping[str, Any], started: float) -
 
 def trace_warnings(request: StageRequest, files: RealFiles, facts: Mapping[str, Any], own: Path | None) -> list[str]:
     """Why there is no trace, or another than was asked for."""
-    if not facts or request.stage != "profile" or request.capture == "none":
+    if not facts or not request.is_traced:
         return []
     if own is not None:
         return [f"the program traces itself; its own trace is used: {own}"]

@@ -89,9 +89,7 @@ def make_folder(request: StageRequest, files: RealFiles, *, force: bool) -> None
             where=request.run_dir,
             remedy="choose another --run-dir (--force is for single processes)",
         )
-    files.stage.trace.mkdir(parents=True, exist_ok=True) if request.stage == "profile" else files.folder.mkdir(
-        parents=True, exist_ok=True
-    )
+    (files.stage.trace if request.is_traced else files.folder).mkdir(parents=True, exist_ok=True)
     if request.profile is not None:
         _check_same_profile(request.profile, files)
 
@@ -127,11 +125,11 @@ def write_hook_config(request: StageRequest, files: RealFiles, flags: tuple[str,
     """Tell the hook what to do.
 
     Args:
-        request: only its profile stage is traced.
+        request: what is traced and how.
         files: of this rank.
         flags: those that pgle added to XLA_FLAGS.
     """
-    traced = request.stage == "profile"
+    traced = request.is_traced
     config = {
         "folder": str(files.folder.resolve()),
         "rank": files.rank.rank,
@@ -140,6 +138,7 @@ def write_hook_config(request: StageRequest, files: RealFiles, flags: tuple[str,
         "capture": request.capture if traced else "none",
         "window": request.window if traced else "none",
         "flags": flags,
+        "auto_pgle": request.stage in ("auto", "auto-nsys"),
     }
     write_files({files.hook: json.dumps(config) + "\n"}, force=True)
 

@@ -18,6 +18,7 @@ from pgle.run.launch import launch
 from pgle.run.manifest import StageRecord
 from pgle.run.ranks import find_rank
 from pgle.run.real_evidence import (
+    AUTO_PGLE,
     hook_warnings,
     keep_own_trace,
     keep_steps,
@@ -44,7 +45,7 @@ def run_real(request: StageRequest, *, force: bool = False) -> StageResult:
     """
     _check(request)
     files = RealFiles(request.files, find_rank())
-    traced_by_nsys = request.stage == "profile" and request.capture == "nsys"
+    traced_by_nsys = request.is_traced and request.capture == "nsys"
     command = nsys_command(request.command, files.trace) if traced_by_nsys else request.command
     child = _environment(request, files)
     make_folder(request, files, force=force)
@@ -80,11 +81,11 @@ def _complete(
     """Everything after the program has ended."""
     facts = read_facts(files)
     keep_steps(files, lines, facts)
-    own = keep_own_trace(files, facts, started) if request.stage == "profile" else None
+    own = keep_own_trace(files, facts, started) if request.is_traced else None
     found = [
         *nsys_says,
         *hook_warnings(files, facts),
-        *trouble(files.log),
+        *(line for line in trouble(files.log) if request.stage != "auto" or line != AUTO_PGLE),
         *trace_warnings(request, files, facts, own),
     ]
     judged = verdict(request, files, facts)
@@ -126,15 +127,17 @@ def _environment(request: StageRequest, files: RealFiles) -> ChildEnvironment:
             dump_to=str(files.hlo.resolve()),
             stablehlo_to=str(files.stage.ir.resolve()) if request.stage == "profile" and files.rank.is_main else "",
             profile="" if request.profile is None else str(request.profile),
+            cache=request.cache,
         )
 
     python = _interpreter(request.command)
     try:
-        return build(python)
+        child = build(python)
     except UserError:
         if python is None:
             raise
-        return build(None)  # a starter without jaxlib; the program itself may have it
+        child = build(None)  # a starter without jaxlib; the program itself may have it
+    return replace(child, values={**child.values, **request.environment})
 
 
 def _interpreter(command: Sequence[str]) -> str | None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pgle.errors import UserError
+from pgle.run.environment import Cache
 from pgle.xla.modes import Mode
 from pgle.xla.verdict import ModuleVerdict, Verdict
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated", "none"]
-StageName: TypeAlias = Literal["profile", "baseline", "perf"]
+StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class StageRequest:
     """What to run.
 
     Attributes:
-        stage: profile, baseline or perf.
+        stage: profile, baseline, perf; auto and auto-nsys of `pgle auto`.
         command: the user's words; may be empty for a simulated stage whose program was captured before.
         run_dir: of the experiment.
         mode: flags: async or sync for profile, else baseline or perf.
@@ -78,6 +79,8 @@ class StageRequest:
         quiet_s: a captured program is stopped when it has compiled nothing new for so long.
         seed: of simulated noise.
         flags: more XLA flags, as the user gave them on the command line.
+        environment: more variables of a real program; they count, whatever the user has.
+        cache: JAX's persistent compilation cache in a real run.
         stdout: where a real program's stdout goes: ours, or 2 (stderr) where ours is for results.
     """
 
@@ -95,6 +98,13 @@ class StageRequest:
     seed: int = 0
     flags: tuple[str, ...] = ()
     stdout: Literal[1, 2] = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cache: Cache = "off"
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a profiler watches the program."""
+        return self.stage in ("profile", "auto-nsys") and self.capture in ("jax", "nsys")
 
     @property
     def files(self) -> StageFiles:
@@ -165,7 +175,12 @@ def now() -> str:
 
 def trace_files(run_dir: Path) -> tuple[Path, ...]:
     """The traces of a run directory's profile stage, one per rank."""
-    folder = StageFiles(run_dir, "profile").trace
+    return trace_files_of(StageFiles(run_dir, "profile"))
+
+
+def trace_files_of(files: StageFiles) -> tuple[Path, ...]:
+    """The traces of a stage, one per rank."""
+    folder = files.trace
     if not folder.is_dir():
         return ()
     found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))

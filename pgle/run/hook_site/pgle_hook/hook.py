@@ -6,6 +6,7 @@ import threading
 import time
 
 from pgle_hook import flags, guarded, warn, watch
+from pgle_hook.autopgle import AutoPgle
 from pgle_hook.facts import Facts
 from pgle_hook.profilers import make_profiler
 from pgle_hook.steps import StepWriter
@@ -57,6 +58,8 @@ class Hook:
         watch.compilations(self.jax, self._on_compile)
         watch.own_traces(self.jax, self._on_own_start, self._on_own_stop)
         watch.profiler_server(self.jax, lambda port: self.facts.set("profiler_port", port))
+        if self.config.get("auto_pgle"):
+            guarded(lambda: AutoPgle(self.facts, self.jax))
         atexit.register(lambda: guarded(self.finish))
         threading.Thread(target=self._run, name="pgle-hook", daemon=True).start()
 

@@ -1,0 +1,235 @@
+"""`pgle auto`: JAX's own AutoPGLE on a command, what it did, and the hand-over of its result to nsys.
+
+AutoPGLE traces the first runs of every jitted function, then compiles it again with the costs. It holds CUPTI while it
+traces, so nsys sees nothing beside it; a second run that takes the compiled program from JAX's cache can be traced.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pgle.errors import UserError
+from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.flag_probe import installed
+from pgle.run.ranks import find_rank
+from pgle.run.real_files import RealFiles, read_facts
+from pgle.run.real_stage import run_real
+from pgle.run.stage import StageRequest, StageResult, trace_files_of
+from pgle.xla.verdict import ModuleVerdict, Verdict
+
+FIRST_RELEASE = (0, 4, 31)
+"""Of jax with AutoPGLE; merged 2024-05-29 and absent from 0.4.26."""
+FIRST_HANDOVER = (0, 5, 1)
+"""Of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE."""
+NO_GRAPHS_AT_ALL = ((0, 5, 0), (0, 5, 3))
+"""From the first to the second release AutoPGLE leaves command buffers off for good, later for its traces only."""
+
+_EMPTY = re.compile(r"PGLE collected an empty trace")
+_MISS = re.compile(r"PERSISTENT CACHE MISS for PGLE-optimized (\S+)")
+_UNEXPECTED = re.compile(r"PERSISTENT CACHE WRITE with key \S+ this is unexpected|CACHE WRITE .*EXPECT_PGLE")
+
+Outcome = Literal["recompiled", "loaded", "empty-trace", "ahead-of-time", "too-few-runs", "no-gpu", "nothing-compiled"]
+
+
+@dataclass(frozen=True)
+class AutoRequest:
+    """What to run.
+
+    Attributes:
+        command: the user's words.
+        run_dir: gets a stage ``auto`` and, with `then_nsys`, a stage ``auto-nsys``.
+        runs: executions of each function that AutoPGLE traces.
+        percentile: of the costs over them.
+        then_nsys: run again, with the program from the cache, under nsys.
+        cache: JAX's compilation cache; None: a new one in the run directory.
+        window: what nsys traces.
+        flags: more XLA flags.
+        stdout: where the program's stdout goes: ours, or 2.
+        force: run again; the old folders are kept under other names.
+    """
+
+    command: tuple[str, ...]
+    run_dir: Path
+    runs: int = 3
+    percentile: int = 90
+    then_nsys: bool = False
+    cache: Path | None = None
+    window: str = "auto"
+    flags: tuple[str, ...] = ()
+    stdout: Literal[1, 2] = 1
+    force: bool = False
+
+    @property
+    def cache_dir(self) -> Path:
+        """Where the compiled programs are kept."""
+        return (self.cache or self.run_dir / "auto-cache").resolve()
+
+
+@dataclass(frozen=True)
+class AutoResult:
+    """What AutoPGLE did.
+
+    Attributes:
+        request: what was asked.
+        outcome: ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not.
+        why: in words, with what to do.
+        recompiled: modules compiled again with costs, and the bytes of the costs.
+        loaded: modules that came from the cache as an earlier run had optimised them.
+        verdict: what XLA's log says of the main module; None where it says nothing.
+        stage: the run.
+        handover: the run under nsys; None where not asked for or not possible.
+        handed_over: modules that it took from the cache.
+        traces: of the run under nsys.
+        warnings: one line each.
+    """
+
+    request: AutoRequest
+    outcome: Outcome
+    why: str
+    recompiled: Mapping[str, int]
+    loaded: tuple[str, ...]
+    verdict: ModuleVerdict | None
+    stage: StageResult
+    handover: StageResult | None = None
+    handed_over: tuple[str, ...] = ()
+    traces: tuple[Path, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def good(self) -> bool:
+        """Whether AutoPGLE did its work, and where asked for, handed it over."""
+        worked = self.outcome in ("recompiled", "loaded")
+        return worked and (not self.request.then_nsys or bool(self.handed_over))
+
+
+def run_auto(request: AutoRequest) -> AutoResult:
+    """Run the command with AutoPGLE, then, where asked for, under nsys.
+
+    Raises:
+        UserError: jax is too old, or a stage cannot be run.
+        WorkloadError: the program failed.
+    """
+    notes = _check_release(request)
+    environment = {
+        "JAX_ENABLE_PGLE": "true",
+        "JAX_PGLE_PROFILING_RUNS": str(request.runs),
+        "JAX_PGLE_AGGREGATION_PERCENTILE": str(request.percentile),
+        **_CACHE_ALL,
+    }
+    base = StageRequest(
+        "auto", request.command, request.run_dir, "baseline", "none", window=request.window, flags=request.flags,
+        stdout=request.stdout, environment=environment, cache=request.cache_dir,
+    )  # fmt: skip
+    stage = run_real(base, force=request.force)
+    files = RealFiles(base.files, find_rank())
+    facts = read_facts(files)
+    outcome, why = _outcome(request, files.log, facts)
+    seen = facts.get("auto_pgle", {})
+    loaded = seen.get("hits", ()) if outcome == "loaded" else ()
+    verdict = confirm(ConfirmRequest(str(files.log))).main if outcome == "recompiled" else None
+    result = AutoResult(
+        request, outcome, why, dict(seen.get("recompiled", {})), tuple(loaded), verdict, stage,
+        warnings=(*notes, *stage.warnings),
+    )  # fmt: skip
+    return _hand_over(result) if request.then_nsys else result
+
+
+_CACHE_ALL = {
+    "JAX_ENABLE_COMPILATION_CACHE": "true",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+"""Keep every program, also those that compile fast: each must be found again."""
+
+
+def _check_release(request: AutoRequest) -> tuple[str, ...]:
+    """Notes on the installed jax.
+
+    Raises:
+        UserError: it is too old.
+    """
+    named = Path(request.command[0]).name.startswith("python") if request.command else False
+    try:
+        version = installed(shutil.which(request.command[0]) if named else None).versions.get("jax", "")
+    except UserError:
+        return ()
+    release = _release(version)
+    if not release:
+        return ()
+    if release < FIRST_RELEASE:
+        remedy = "use 'pgle run', which does by hand what AutoPGLE does"
+        raise UserError(f"jax {version} has no AutoPGLE (it came with 0.4.31)", remedy=remedy)
+    if request.then_nsys and release < FIRST_HANDOVER:
+        remedy = "upgrade jax, or trace a run of 'pgle perf' with --capture nsys"
+        raise UserError(f"jax {version} cannot hand over to nsys (0.5.1 can)", where="--then-nsys", remedy=remedy)
+    if NO_GRAPHS_AT_ALL[0] <= release <= NO_GRAPHS_AT_ALL[1]:
+        return (f"jax {version} leaves command buffers (CUDA graphs) off for good with AutoPGLE: steps may be slower",)
+    return ()
+
+
+def _release(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(?:\.\d+)+", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:
+    """What AutoPGLE came to: from its messages inside the program, else from what is missing."""
+    seen = facts.get("auto_pgle", {})
+    recompiled = {name: size for name, size in seen.get("recompiled", {}).items() if size}
+    if recompiled:
+        return "recompiled", f"{len(recompiled)} modules were compiled again with measured costs"
+    if seen.get("found_optimised"):
+        return "loaded", f"{seen['found_optimised']} modules came from the cache as an earlier run had optimised them"
+    if not facts.get("compilations"):
+        return "nothing-compiled", "the program compiled nothing with jax, or the hook was not loaded"
+    if facts.get("platform") == "cpu":
+        return "no-gpu", "AutoPGLE measures GPU work, and jax ran on CPU devices; run it on GPUs"
+    if any(_EMPTY.search(line) for line in log.read_text(errors="replace").splitlines()):
+        return "empty-trace", (
+            "its traces were empty: another tool holds CUPTI (nsys, DCGM); stop that, then use --then-nsys for nsys"
+        )
+    if seen.get("ahead_of_time"):
+        return "ahead-of-time", (
+            f"the program compiles {seen['ahead_of_time']} functions ahead of time (lower().compile()), which AutoPGLE "
+            "does not cover; call the jitted function instead, or use 'pgle run'"
+        )
+    return "too-few-runs", (
+        f"no function was called more than {request.runs} times with one compilation; run more steps, or say --runs 1"
+    )
+
+
+def _hand_over(result: AutoResult) -> AutoResult:
+    """Run again under nsys with the programs that AutoPGLE left in the cache."""
+    if result.outcome not in ("recompiled", "loaded"):
+        skipped = "not run under nsys: there is nothing to hand over"
+        return replace(result, warnings=(*result.warnings, skipped))
+    first = result.stage.request
+    environment = {**_CACHE_ALL, "JAX_ENABLE_PGLE": "false", "JAX_COMPILATION_CACHE_EXPECT_PGLE": "true"}
+    request = replace(first, stage="auto-nsys", capture="nsys", environment=environment)
+    stage = run_real(request, force=result.request.force)
+    files = RealFiles(request.files, find_rank())
+    log = files.log.read_text(errors="replace")
+    seen = read_facts(files).get("auto_pgle", {})
+    missed = sorted({*seen.get("missed", ()), *_MISS.findall(log)} & set(result.recompiled))
+    warnings = [f"{name} was not in the cache as AutoPGLE had left it" for name in missed]
+    if _UNEXPECTED.search(log):
+        warnings.append("the run under nsys compiled anew: its flags or devices differ from those of the first")
+    return replace(
+        result,
+        handover=stage,
+        handed_over=tuple(seen.get("loaded", ())),
+        traces=trace_files_of(request.files),
+        warnings=(*result.warnings, *stage.warnings, *warnings),
+    )
+
+
+def used(result: AutoResult) -> bool | None:
+    """Whether XLA's own log says that the main module used the costs; None where it does not say."""
+    if result.verdict is None or result.verdict.verdict is Verdict.CANNOT_TELL:
+        return None
+    return result.verdict.verdict is Verdict.USED
