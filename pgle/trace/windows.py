@@ -3,14 +3,16 @@
 Rules, per module:
 1. *truncated*: the first or last execution on a device that has fewer GPU activities than is usual for it was cut by
    the edge of the window.
-2. *warm-up*: leading executions whose compute time (collectives left out, since they wait) is more than
-   `WARM_UP_EXCESS` above the median of the second half. At most half of the executions are dropped.
+2. *warm-up*: the leading executions, without a gap, whose compute time (collectives left out, since they wait) exceeds
+   the median of the second half by more than `WARM_UP_EXCESS`, and by more than `NOISE` times what executions of the
+   second half differ from it on all devices (up to `MAX_WARM_UP_EXCESS`). At most half of the executions are dropped.
 
 An execution dropped on one device is dropped on all: its collectives need every rank.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +23,15 @@ from pgle.trace.table import Trace
 WARM_UP_EXCESS = 0.02
 """A leading execution is warm-up when its compute time exceeds the steady median by this share. Steady executions of
 the real 4 × A100 step in testdata/ differ by 0.4 %; its warm-up executions are 3.6 to 17 % slower."""
+
+MAX_WARM_UP_EXCESS = 0.1
+"""However much executions differ, a leading one that is slower than this is warm-up: they may all be getting faster."""
+
+NOISE = 3.0
+"""Normal deviations that executions differ by from their median without anybody calling them special."""
+
+_MAD_TO_DEVIATION = 1.4826
+"""Median absolute deviation to standard deviation of a normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +120,13 @@ def _mark(found: Executions) -> None:
         for device in np.unique(found.device[of_module]):
             here = of_module[found.device[of_module] == device]
             _drop_truncated(found, here, dropped)
-        for device in np.unique(found.device[of_module]):
-            here = of_module[found.device[of_module] == device]
-            rest = np.array([i for i in here if int(found.execution[i]) not in dropped], dtype=np.int64)
-            _drop_warm_up(found, rest, dropped)
+        whole = of_module[~np.isin(found.execution[of_module], list(dropped))]
+        by_device = [whole[found.device[whole] == device] for device in np.unique(found.device[whole])]
+        ratios = {int(here[0]): ratio for here in by_device if (ratio := _to_steady(found, here)) is not None}
+        limit = _warm_up_limit(list(ratios.values()))
+        for here in by_device:
+            if (ratio := ratios.get(int(here[0]))) is not None:
+                _drop_warm_up(found, here, ratio, limit, dropped)
         for execution, reason in sorted(dropped.items()):
             found.reasons[int(module), execution] = reason
         found.keep[of_module] = ~np.isin(found.execution[of_module], list(dropped))
@@ -129,17 +143,34 @@ def _drop_truncated(found: Executions, here: npt.NDArray[np.int64], dropped: dic
             )
 
 
-def _drop_warm_up(found: Executions, here: npt.NDArray[np.int64], dropped: dict[int, str]) -> None:
+def _to_steady(found: Executions, here: npt.NDArray[np.int64]) -> npt.NDArray[np.float64] | None:
+    """Compute time of one device's executions by the median of the second half; None where that cannot be told."""
     if len(here) < 3:
-        return
+        return None
     compute = found.compute_ns[here]
     steady = float(np.median(compute[len(here) // 2 :]))
-    if steady <= 0:
-        return
-    excess = compute[: len(here) // 2] / steady - 1
-    slow = np.flatnonzero(excess > WARM_UP_EXCESS)
-    if len(slow) == 0:
-        return
-    for i in range(int(slow[-1]) + 1):
-        worst = max(0.0, float(excess[i])) * 100
-        dropped.setdefault(int(found.execution[here[i]]), f"warm-up: compute {worst:.1f} % above the steady median")
+    return compute / steady if steady > 0 else None
+
+
+def _warm_up_limit(ratios: Sequence[npt.NDArray[np.float64]]) -> float:
+    """The excess over the steady median above which an execution is special."""
+    if not ratios:
+        return WARM_UP_EXCESS
+    apart = np.abs(np.concatenate([ratio[len(ratio) // 2 :] for ratio in ratios]) - 1)
+    return min(max(WARM_UP_EXCESS, NOISE * _MAD_TO_DEVIATION * float(np.median(apart))), MAX_WARM_UP_EXCESS)
+
+
+def _drop_warm_up(
+    found: Executions,
+    here: npt.NDArray[np.int64],
+    ratio: npt.NDArray[np.float64],
+    limit: float,
+    dropped: dict[int, str],
+) -> None:
+    for i in range(len(here) // 2):
+        excess = float(ratio[i]) - 1
+        if excess <= limit:
+            return
+        dropped.setdefault(
+            int(found.execution[here[i]]), f"warm-up: compute {excess * 100:.1f} % above the steady median"
+        )

@@ -33,6 +33,18 @@ def test_at_most_half_is_dropped_when_everything_gets_faster(make_trace):
     assert kept(executions(make_trace, [160, 150, 140, 130, 120])) == [2, 3, 4]
 
 
+def test_only_what_leads_without_a_gap_is_warm_up(make_trace):
+    assert kept(executions(make_trace, [140, 100, 100, 100, 130, 100, 100, 100, 100, 100])) == list(range(1, 10))
+
+
+def test_a_faster_first_execution_is_kept(make_trace):
+    assert kept(executions(make_trace, [90, 100, 100, 100, 100])) == [0, 1, 2, 3, 4]
+
+
+def test_differences_as_large_as_between_steady_executions_are_no_warm_up(make_trace):
+    assert kept(executions(make_trace, [104, 103, 97, 104, 100])) == [0, 1, 2, 3, 4]
+
+
 def test_a_slow_execution_later_on_is_kept(make_trace):
     assert kept(executions(make_trace, [100, 100, 100, 130, 100])) == [0, 1, 2, 3, 4]
 
