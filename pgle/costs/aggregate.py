@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.estimate_launch import Launch, measure_launch
+from pgle.costs.last_arrival import Reduced, after_last_arrival
 from pgle.costs.loop_costs import loop_costs
 from pgle.costs.naming import Filed, NamingPlan, plan_names
 from pgle.costs.options import AggregateOptions
 from pgle.costs.profile import Cost, CostKind, Origin
 from pgle.costs.programs import Program
-from pgle.costs.samples import Samples, collect_samples, heads
+from pgle.costs.samples import Samples, collect_samples
 from pgle.costs.statistic import percentile_of_sorted, sorted_groups
 from pgle.trace.table import Device, Trace
 from pgle.trace.windows import Executions, find_executions
@@ -45,6 +46,7 @@ class Window:
         dropped: reason by execution number.
         step_us: median span of a used execution, first start to last end, in microseconds; NaN where none.
         devices: devices that ran it.
+        fewest, most: executions in the trace on the device with fewest and with most.
     """
 
     used: int
@@ -52,6 +54,8 @@ class Window:
     dropped: Mapping[int, str]
     step_us: float
     devices: int
+    fewest: int = 0
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ def _program_costs(
     communicates = np.array([item.kind == CostKind.COLLECTIVE for item in plan.filed] or [False])
     of_collective = communicates[samples.name] if len(samples) else np.empty(0, bool)
     compute = _compute_costs(samples, ~of_collective, plan.filed, options)
-    reduced = _after_last_arrival(samples, of_collective, plan.filed, trace.devices)
+    reduced = after_last_arrival(samples, of_collective, plan.filed, trace.devices)
     collectives = _collective_costs(reduced, plan.filed, options)
     whiles = loop_costs(trace, program, kept, options.stat)
     costs = tuple(sorted([*compute, *collectives, *whiles], key=lambda cost: cost.name))
@@ -150,12 +154,15 @@ def _window(
         if not keep_all:
             dropped |= {number: why for (module, number), why in executions.reasons.items() if module == index}
     spans = executions.span_ns[keep]
+    per_device = np.unique(executions.device[here], return_counts=True)[1]
     return kept, Window(
         used=int(keep.sum()),
         seen=int(here.sum()),
         dropped=dict(sorted(dropped.items())),
         step_us=float(np.median(spans)) / 1e3 if len(spans) else float("nan"),
-        devices=len(np.unique(executions.device[here])),
+        devices=len(per_device),
+        fewest=min(per_device.tolist(), default=0),
+        most=max(per_device.tolist(), default=0),
     )
 
 
@@ -205,45 +212,7 @@ def _costs(cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Codes
     ]
 
 
-@dataclass(frozen=True)
-class _Reduced:
-    """Occurrences of collectives after the minimum over the devices of a group, n rows."""
-
-    name: Codes
-    group: Codes
-    execution: Codes
-    occurrence: Codes
-    time_us: Floats
-
-
-def _after_last_arrival(
-    samples: Samples, use: npt.NDArray[np.bool_], filed: Sequence[Filed], devices: Sequence[Device]
-) -> _Reduced:
-    """The minimum over the devices of each replica group, per (name, execution, occurrence)."""
-    name, device = samples.name[use].astype(np.int64), samples.device[use]
-    group = _group_of_device(filed, devices)[name, device] if len(name) else np.empty(0, np.int64)
-    execution, occurrence = samples.execution[use].astype(np.int64), samples.occurrence[use].astype(np.int64)
-    order = np.lexsort((occurrence, execution, group, name))
-    name, group, execution, occurrence = name[order], group[order], execution[order], occurrence[order]
-    first = heads(name, group, execution, occurrence)
-    time = samples.time_ns[use][order] / 1e3
-    shortest = np.minimum.reduceat(time, first) if len(first) else time
-    return _Reduced(name[first], group[first], execution[first], occurrence[first], shortest)
-
-
-def _group_of_device(filed: Sequence[Filed], devices: Sequence[Device]) -> Codes:
-    """int64[names, devices]: the replica group that a device is in, for each collective; 0 where unknown."""
-    table = np.zeros((max(len(filed), 1), max(len(devices), 1)), dtype=np.int64)
-    ids = [device.global_id for device in devices]
-    if any(number is None for number in ids):
-        return table
-    for row, item in enumerate(filed):
-        member = {number: index for index, group in enumerate(item.groups) for number in group}
-        table[row] = [member.get(number, 0) if number is not None else 0 for number in ids]
-    return table
-
-
-def _collective_costs(reduced: _Reduced, filed: Sequence[Filed], options: AggregateOptions) -> list[Cost]:
+def _collective_costs(reduced: Reduced, filed: Sequence[Filed], options: AggregateOptions) -> list[Cost]:
     """The statistic over executions of each group, and of the groups the slowest."""
     groups_per_name = int(reduced.group.max(initial=0)) + 1
     key = reduced.name * groups_per_name + reduced.group
@@ -255,7 +224,7 @@ def _collective_costs(reduced: _Reduced, filed: Sequence[Filed], options: Aggreg
     return _costs(cost[np.arange(len(filed)), slowest], *summaries, filed)
 
 
-def _occurrence_table(reduced: _Reduced, filed: Sequence[Filed]) -> dict[str, dict[str, float]]:
+def _occurrence_table(reduced: Reduced, filed: Sequence[Filed]) -> dict[str, dict[str, float]]:
     """What `Profile.occurrences` keeps: the minimum over the devices seen, by ``EXECUTION.OCCURRENCE[.GROUP]``."""
     table: dict[str, dict[str, float]] = {}
     columns = (reduced.name, reduced.group, reduced.execution, reduced.occurrence, reduced.time_us)
@@ -278,6 +247,11 @@ def _warnings(
         lines.append(
             f"{label}: {window.devices} of {ranks or 'several'} ranks given, so a collective includes the wait for "
             "a rank that is not; give the traces of all ranks"
+        )
+    if collectives and window.fewest < window.most:
+        lines.append(
+            f"{label}: ranks recorded {window.fewest} to {window.most} executions, taken to begin with the same one; "
+            "trace the same steps on all"
         )
     if collectives and program.hlo is None:
         lines.append(

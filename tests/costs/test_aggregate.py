@@ -165,3 +165,27 @@ def test_equal_names_in_other_modules_do_not_mix(make_trace):
     programs = find_programs(trace, [])
     costs = {result.program.key.name: result.costs[0].cost_us for result in aggregate(trace, programs)}
     assert costs == {"jit_step": 900, "jit_init": 10}
+
+
+def test_an_occurrence_that_not_all_ranks_recorded_is_no_sample(make_trace):
+    early = [row for number in range(4) for row in step(number, ("all-gather-start", 5000), device=0)]
+    late = [row for number in range(3) for row in step(number, ("all-gather-start", 1000), device=1)]
+    costs, result = costs_of(make_trace(early + late))
+    assert (costs["all-gather-start"].max_us, costs["all-gather-start"].samples) == (1000, 3)
+    assert any("3 to 4 executions" in line for line in result.warnings)
+
+
+def test_devices_of_a_lone_process_are_told_by_their_ordinals(make_trace):
+    groups = ((0, 1), (2, 3))
+    hlo = module(instruction("all-gather-start", "all-gather-start", replica_groups=groups))
+    rows = [
+        row
+        for number in range(3)
+        for device, time in enumerate([5000, 1000, 9000, 3000])
+        for row in step(number, ("all-gather-start", time), device=device)
+    ]
+    trace = make_trace(rows)
+    nameless = [dataclasses.replace(device, process="host", global_id=None) for device in trace.devices]
+    nameless = [dataclasses.replace(device, ordinal=number) for number, device in enumerate(nameless)]
+    costs, _ = costs_of(dataclasses.replace(trace, devices=tuple(nameless)), hlo)
+    assert costs["all-gather-start"].cost_us == 3000
