@@ -5,7 +5,7 @@
 #   make test                          lint, types and tests
 #
 # Your own program:  make profile convert perf RUN=runs/mine CMD='python train.py --config x'
-# Variables: WORKLOAD=overlap|fsdp|ring|tensor|offload  ARGS='--layers 8'  TARGET=a100|h100|…  DEVICES=4
+# Variables: WORKLOAD=fsdp|overlap|ring|tensor|offload  ARGS='--layers 8'  TARGET=h100|a100|…  DEVICES=4
 #            CAPTURE=auto|jax|nsys|simulated  MODE=sync|async  RUN=runs/NAME  CMD='…'  PYTHON=python3.12  VENV=.venv
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -15,9 +15,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PGLE := $(BIN)/pgle
 
-WORKLOAD ?= overlap
-ARGS ?=
-TARGET ?= a100
+WORKLOAD ?= fsdp
+ARGS ?= $(if $(filter fsdp,$(WORKLOAD)),--layers 8 --model-dim 2048 --ff-dim 8192 --batch 4)
+TARGET ?= h100
 DEVICES ?= 4
 CAPTURE ?= auto
 MODE ?= sync
