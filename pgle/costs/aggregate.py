@@ -234,6 +234,10 @@ def _occurrence_table(reduced: Reduced, filed: Sequence[Filed]) -> dict[str, dic
     return table
 
 
+def _collectives(count: int) -> str:
+    return "1 collective varies" if count == 1 else f"{count} collectives vary"
+
+
 def _warnings(
     program: Program, window: Window, costs: Sequence[Cost], plan: NamingPlan, devices: Sequence[Device]
 ) -> tuple[str, ...]:
@@ -266,7 +270,7 @@ def _warnings(
     if noisy:
         worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
         lines.append(
-            f"{label}: {len(noisy)} collectives vary by more than 50 % between executions, most {worst.name} "
+            f"{label}: {_collectives(len(noisy))} by more than 50 % between executions, most {worst.name} "
             f"({worst.min_us:.0f} to {worst.max_us:.0f} µs)"
         )
     missing = plan.left_out.get("not in the HLO module", ())

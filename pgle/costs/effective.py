@@ -181,7 +181,7 @@ def _name(cost: Cost) -> Iterator[Finding]:
         fault, what = Fault.NAME, "has % or a blank, which instruction names never have; matches nothing"
     elif _DONE.fullmatch(cost.name):
         fault, what = Fault.DONE, "cost of a -done; XLA looks up only its start"
-    elif cost.likely_kind == CostKind.LOOP:
+    elif cost.likely_kind == CostKind.LOOP and cost.kind != CostKind.LOOP:  # measured as one, it is as it should be
         fault, what, effective = (
             Fault.LOOP,
             "whole loop; XLA takes it where the loop stands, and the costs in its body beside it",

@@ -10,6 +10,12 @@ from pgle.report import json
 from pgle.report.text import console, duration, table, warn
 from pgle.run.convert import Conversion
 
+MOST_EXECUTIONS = 4
+"""Executions left out that are listed, per module."""
+
+_NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)
+"""A loop's cost is that of what is in it, which is there too."""
+
 
 def show_text(result: Conversion) -> None:
     """A table of the modules, what was left out, the files and the next command; warnings on stderr."""
@@ -32,7 +38,7 @@ def show_text(result: Conversion) -> None:
 def _row(result: ProgramCosts) -> tuple[str, ...]:
     window = result.window
     collective = [cost for cost in result.costs if cost.kind == CostKind.COLLECTIVE]
-    rest = [cost for cost in result.costs if cost.kind != CostKind.COLLECTIVE]
+    rest = [cost for cost in result.costs if cost.kind not in _NOT_COMPUTE]
     return (
         result.program.key.name,
         f"{window.used} of {window.seen}",
@@ -46,11 +52,7 @@ def _row(result: ProgramCosts) -> tuple[str, ...]:
 
 
 def _left_out(result: Conversion) -> list[str]:
-    lines = [
-        f"execution {number} of {program.program.key.name}, {why}"
-        for program in result.programs
-        for number, why in program.window.dropped.items()
-    ]
+    lines = [line for program in result.programs for line in _executions_left_out(program)]
     lines += [
         f"{item.count:,} activities, {item.reason} ({duration(item.duration_ns / 1e3)})" for item in result.unresolved
     ]
@@ -61,7 +63,16 @@ def _left_out(result: Conversion) -> list[str]:
     ]
     if result.other_modules:
         share = sum(result.other_modules.values())
-        lines.append(f"{len(result.other_modules)} other modules, {share:.1%} of the time (--module all to convert)")
+        number = len(result.other_modules)
+        lines.append(f"{number} other module{'s' * (number > 1)}, {share:.1%} of the time (--module all to convert)")
+    return lines
+
+
+def _executions_left_out(program: ProgramCosts) -> list[str]:
+    name, dropped = program.program.key.name, list(program.window.dropped.items())
+    lines = [f"execution {number} of {name}, {why}" for number, why in dropped[:MOST_EXECUTIONS]]
+    if len(dropped) > MOST_EXECUTIONS:
+        lines.append(f"{len(dropped) - MOST_EXECUTIONS} more executions of {name} (--json lists all)")
     return lines
 
 
@@ -83,7 +94,7 @@ def show_json(result: Conversion) -> None:
                     "step_us": program.window.step_us,
                     "costs": len(program.costs),
                     "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
-                    "compute_us": sum(c.cost_us for c in program.costs if c.kind != CostKind.COLLECTIVE),
+                    "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),
                     "collective_us": sum(c.cost_us for c in program.costs if c.kind == CostKind.COLLECTIVE),
                     "left_out": program.left_out,
                 }

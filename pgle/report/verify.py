@@ -70,7 +70,10 @@ def _module(out: Console, profile: str, module: ModuleCoverage) -> None:
     ]
     out.print(table(("", "covered", "of", "share", ""), rows, right="covered|of|share"))
     if module.filled_in:
-        out.print(f"{module.filled_in:,} of the covered costs were filled in, not measured", style="yellow")
+        out.print(
+            f"{module.filled_in:,} of the covered costs are simulated, estimated or of the same shape, not measured",
+            style="yellow",
+        )
     if module.log is not None:
         out.print(f"XLA will log: {_log(module.log)}", style="dim")
     _gaps(out, module)

@@ -242,7 +242,7 @@ def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Tr
         for fingerprint in (_fingerprints(result) if prefix else ("",))
         for cost in result.costs
     ]
-    warnings = tuple(line for result in results for line in result.warnings)
+    warnings = (*_host_only(trace), *(line for result in results for line in result.warnings))
     occurrences = {
         f"{fingerprint}::{name}" if fingerprint else name: table
         for result in results
