@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -62,6 +63,9 @@ def group() -> None:
 
 def main() -> NoReturn:
     """Run the command line. Exit codes: 0 good, 1 the check failed, 2 bad usage or input, else the workload's own."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: `>&-`
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     sys.exit(run(sys.argv[1:]))
 
 
@@ -87,6 +91,9 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.filename:  # a name that is too long, a folder without permission
             return _fail(f"{error.filename}: {error.strerror}; check the path", 2)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _fail(f"the output cannot be written: {error.strerror}; free some space", 2)
         if os.environ.get("PGLE_DEBUG"):
             raise
         return _fail(f"internal error: {type(error).__name__}: {error}; set PGLE_DEBUG=1 to see where", 2)
