@@ -24,7 +24,9 @@ from pgle.cli.options import json_option
 @click.option("--quiet-for", default=20.0, show_default=True, metavar="SECONDS",
               help="With COMMAND: stop it when it has compiled nothing new for so long.")  # fmt: skip
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     module: tuple[str, ...],
     profile: str | None,
     target: str,
@@ -41,6 +43,7 @@ def command(
 
     MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact or a before_optimizations dump. With COMMAND the
     program is run on virtual CPU devices until it has compiled its step, and its largest module is rehearsed.
+    The exit code is 1 where XLA did not use the profile.
 
     \b
     pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100
@@ -68,3 +71,5 @@ def command(
         report.show_json(result, picture)
     else:
         report.show_text(result, target, picture)
+    if not result.good:
+        ctx.exit(1)

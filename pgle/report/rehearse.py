@@ -37,20 +37,25 @@ def show_text(result: Rehearsal, out: str, picture: Path | None = None) -> None:
             ("", f"step{label}", "exposed", "overlap", "XLA believes", "temp memory", "compile"),
             [_side("baseline", result.baseline), _side("profiled", result.profiled), _ceiling(result)],
             right=f"step{label}|exposed|overlap|XLA believes|temp memory|compile",
+            whole="|exposed|overlap|compile",
         )
     )
-    moves = [move for move in result.moves if move.before or move.after]
-    if moves:
+    if result.moves:
         screen.print()
         screen.print(
             table(
-                ("collective", "cost", "beside it, baseline", "profiled", "exposed", "why it stays exposed"),
-                [_move(move) for move in moves[:SHOWN]],
-                right="cost|exposed",
+                ("collective", "time", "compute beside it", "exposed", "why it stays exposed"),
+                [_move(move) for move in result.moves[:SHOWN]],
+                right="time|exposed",
+                whole="collective|time|exposed",
             )
         )
-        if len(moves) > SHOWN:
-            screen.print(f"… and {len(moves) - SHOWN} more (--json has all)", style="dim")
+        if len(result.moves) > SHOWN:
+            screen.print(f"… and {len(result.moves) - SHOWN} more (--json has all)", style="dim")
+    copies = [side.prediction.timeline.breakdown for side in (result.baseline, result.profiled)]
+    if any(side.copy_us for side in copies):
+        exposed = _change(*(duration(side.exposed_copy_us) for side in copies))
+        screen.print(f"copies to and from host memory: {duration(copies[0].copy_us)}, exposed {exposed}")
     screen.print()
     screen.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
     if result.verdict.proof:
@@ -85,27 +90,30 @@ def _ceiling(result: Rehearsal) -> tuple[str, ...]:
 def _move(move: Move) -> tuple[str, ...]:
     known = move.after or move.before
     assert known is not None
-    before, after = _exposed(move.before), _exposed(move.after)
+    times = f"{known.count} × " if known.count > 1 else ""
     return (
-        move.name,
-        duration(known.cost_us),
-        _beside(move.before),
-        _beside(move.after),
-        before if before == after else f"{before} → {after}",
+        move.name if known.kind in move.name.replace("_", "-") else f"{move.name} ({known.kind})",
+        f"{times}{duration(known.cost_us)}",
+        _change(_beside(move.before), _beside(move.after)),
+        _change(_exposed(move.before), _exposed(move.after)),
         "" if move.after is None else move.after.reason,
     )
+
+
+def _change(before: str, after: str) -> str:
+    return after if before == after else f"{before} → {after}"
 
 
 def _beside(placement: Placement | None) -> str:
     if placement is None:
         return "no such name"
     if placement.sync:
-        return "nothing (sync)"
-    return f"{placement.between} ops, {duration(placement.cover_us)}"
+        return "none"
+    return f"{duration(placement.cover_us)} in {placement.between}"
 
 
 def _exposed(placement: Placement | None) -> str:
-    return "–" if placement is None else f"{placement.exposed_us:.1f} µs"
+    return "–" if placement is None else duration(round(placement.exposed_us, 1))
 
 
 def show_json(result: Rehearsal, picture: Path | None = None) -> None:
@@ -145,6 +153,7 @@ def _side_dict(side: Side) -> dict[str, object]:
     return {
         "step_us": timeline.step_us,
         "exposed_us": timeline.breakdown.exposed_communication_us,
+        "exposed_copy_us": timeline.breakdown.exposed_copy_us,
         "overlap": timeline.breakdown.overlap,
         "bound": timeline.bound,
         "believed": side.believed,
@@ -170,6 +179,7 @@ def _placement(placement: Placement | None) -> dict[str, object] | None:
         "between": placement.between,
         "cover_us": placement.cover_us,
         "cost_us": placement.cost_us,
+        "executions": placement.count,
         "exposed_us": placement.exposed_us,
         "independent_us": placement.independent_us,
         "reason": placement.reason,

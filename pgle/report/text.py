@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -39,15 +39,23 @@ def console(*, stderr: bool = False) -> Console:
     return _Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", title: str = "") -> Table:
-    """A borderless table; `right` names the columns to align right, separated by ``|``.
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "", title: str = ""
+) -> Table:
+    """A borderless table.
 
-    Cells are plain text (never markup); strings that hold names may be cut in the middle by the terminal width.
+    Args:
+        columns: their heads.
+        rows: cells are plain text (never markup).
+        right: the columns to align right, separated by ``|``.
+        whole: the columns whose cells stay on one line, separated by ``|``; the others are folded to fit the width.
+        title: above the table.
     """
-    numeric = set(right.split("|"))
+    numeric, unbroken = set(right.split("|")), set(whole.split("|"))
     result = Table(box=None, pad_edge=False, title=title or None, title_justify="left", title_style="bold")
     for name in columns:
-        result.add_column(name, justify="right" if name in numeric else "left", overflow="fold")
+        justify: Literal["right", "left"] = "right" if name in numeric else "left"
+        result.add_column(name, justify=justify, overflow="fold", no_wrap=name in unbroken)
     for row in rows:
         result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     return result

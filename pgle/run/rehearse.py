@@ -17,6 +17,7 @@ from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearsal import RehearsalRequest, RehearsalResult, matches_job, rehearse_compile
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.worth import judge_worth
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo_reader import read_module
 from pgle.xla.module import Module
@@ -25,9 +26,11 @@ from pgle.xla.targets import Target
 from pgle.xla.verdict import ModuleVerdict, Verdict
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
-WORTH_SHARE = 0.005
-"""Gains below half a per cent of the step are called not worth a job: controlled PGLE gains that users report on tuned
-models are 1 to 2 %, and null results are common (see docs)."""
+OURS = {
+    "--xla_dump_to": "give the folder with -o",
+    "--xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
+}
+"""Flags that a rehearsal sets itself, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,11 @@ class Rehearsal:
         """Whether XLA used the profile, with at least one matching name."""
         return self.verdict.verdict is Verdict.USED
 
+    @property
+    def good(self) -> bool:
+        """Whether the profile was used, where there is anything that it could move."""
+        return self.used or not self.moves
+
 
 def rehearse(request: RehearseRequest) -> Rehearsal:
     """Compile twice, simulate both schedules with one cost table, compare.
@@ -113,6 +121,7 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
         UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
     """
     _check_folder(request.out)
+    _check_flags(request.flags)
     hardware = find_hardware(request.target)
     if request.profile is None:
         first = _compile(request, "baseline", None)
@@ -130,8 +139,8 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
     baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
     verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=profile)).main
     moves = compare_placements(
-        placements(baseline.module, baseline.prediction.timeline),
-        placements(profiled.module, profiled.prediction.timeline),
+        placements(baseline.module, baseline.prediction.timeline, request.flags),
+        placements(profiled.module, profiled.prediction.timeline, request.flags),
     )
     costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
     return Rehearsal(
@@ -141,46 +150,29 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
         moves=moves,
         costs_are=costs_are,
         profile=profile,
-        worth=judge_worth(baseline.prediction, profiled.prediction, moves, costs_are),
+        worth=_worth(verdict, baseline, profiled, moves, costs_are),
         matches_job=_matches(request, first),
         warnings=_warnings(given, baseline, profiled),
     )
 
 
-def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move], costs_are: str) -> str:
-    """Is PGLE worth a job? One sentence with its reason; says where the costs are not measured."""
-    step = baseline.step_us
-    gain = (step - profiled.step_us) / step if step else 0.0
-    exposed = baseline.exposed_us / step if step else 0.0
-    room = max(0.0, (step - baseline.ceiling.step_us) / step) if step else 0.0
-    by = "" if costs_are == "measured" else f" ({costs_are} costs)"
-    if gain >= WORTH_SHARE:
-        moved = sum(move.moved for move in moves)
-        return f"Yes: the profile moves {moved} of {len(moves)} collectives and the step gets {gain:.1%} shorter{by}."
-    if not moves:
-        return "No: the program has no collective that could be hidden."
-    if exposed < WORTH_SHARE:
-        return f"No: only {exposed:.1%} of the step is exposed communication without a profile{by}."
-    stuck = [move.before for move in moves if move.before is not None and move.before.reason.startswith("everything")]
-    hidden = sum(item.exposed_us for item in stuck)
-    if hidden > 0.5 * baseline.exposed_us:
-        share = hidden / max(baseline.exposed_us, 1e-9)
-        return (
-            f"No: {exposed:.1%} of the step is exposed communication, "
-            f"but {share:.0%} of it has nothing independent to hide behind{by}."
-        )
-    if gain <= -WORTH_SHARE:
-        return f"No: with true costs the greedy scheduler does worse here, the step gets {-gain:.1%} longer{by}."
-    change = f"{'shortens' if gain > 0 else 'lengthens'} the step by only {abs(gain):.2%}"
-    return (
-        f"No: {exposed:.1%} of the step is exposed communication and perfect overlap would save {room:.1%}, "
-        f"but the profile {change if abs(gain) >= 0.0001 else 'does not change the step'}{by}."
-    )
+def _worth(verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequence[Move], costs_are: str) -> str:
+    """Is PGLE worth a job? Where XLA did not take the profile, the two schedules say nothing about it."""
+    if moves and verdict.verdict is not Verdict.USED:
+        return f"Cannot tell: XLA did not use the profile here ({verdict.why})."
+    return judge_worth(baseline.prediction, profiled.prediction, moves, costs_are)
 
 
 def _check_folder(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+
+
+def _check_flags(flags: Sequence[str]) -> None:
+    for flag in flags:
+        remedy = OURS.get(flag.partition("=")[0])
+        if remedy is not None:
+            raise UserError("rehearse sets this flag itself", where=f"--flag {flag}", remedy=remedy)
 
 
 def _compile(request: RehearseRequest, name: str, profile: Path | None) -> RehearsalResult:

@@ -13,6 +13,14 @@ from pgle.xla.collectives import async_pairs, collective_kind, walk_collectives
 from pgle.xla.module import Computation, Instruction, Module
 from pgle.xla.names import lhs_names
 
+EXPOSED_SHARE = 0.05
+"""Collectives of which less is exposed need no reason: launch gaps around them already are a few microseconds."""
+
+NOTHING_INDEPENDENT = "nothing is independent of it"
+
+DISABLE_ASYNC = "--xla_gpu_disable_async_collectives"
+"""Names kinds without their hyphens, separated by commas, or all of them: ``allcollectives``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -25,8 +33,10 @@ class Placement:
         between: compute instructions from its start to its done.
         cover_us: their time.
         cost_us: its own time, once.
+        count: its executions in a step.
         exposed_us: the part of all its executions in a step during which nothing computes.
         independent_us: compute of its computation that neither needs it nor is needed by it.
+        kept_by: the flag that keeps it synchronous; empty where none does.
     """
 
     name: str
@@ -37,14 +47,18 @@ class Placement:
     cost_us: float
     exposed_us: float
     independent_us: float
+    count: int = 1
+    kept_by: str = ""
 
     @property
     def reason(self) -> str:
-        """Why it is exposed, in words; empty where it is not."""
-        if self.exposed_us <= 0.01 * max(self.cost_us, 1e-9):
+        """Why it is exposed, in words; empty where less than a twentieth of it is."""
+        if self.exposed_us <= EXPOSED_SHARE * max(self.cost_us * self.count, 1e-9):
             return ""
+        if self.kept_by:
+            return f"synchronous by {self.kept_by}"
         if self.independent_us < 0.01 * self.cost_us:
-            return "everything beside it needs it or is needed by it"
+            return NOTHING_INDEPENDENT
         if self.sync:
             return "the scheduler put nothing beside it"
         if self.independent_us < self.cost_us:
@@ -68,17 +82,19 @@ class Move:
         return (self.before.sync, self.before.between) != (self.after.sync, self.after.between)
 
 
-def placements(module: Module, timeline: Timeline) -> Mapping[str, Placement]:
+def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) -> Mapping[str, Placement]:
     """Every collective of a scheduled module, by its name when LHS ran.
 
     Args:
         module: scheduled.
         timeline: a simulation of it; gives the costs.
+        flags: the XLA flags that it was compiled with, the last of a name counts.
     """
     names = lhs_names(module)
+    disabled = _disabled(flags)
     cost = _cost_by_name(timeline)
     compute = {timeline.names[code] for code in np.unique(timeline.instruction[timeline.stream == Stream.COMPUTE])}
-    exposed = {item.name: item.exposed_us for item in timeline.exposures}
+    exposures = {item.name: item for item in timeline.exposures}
     dones = {pair.start: pair.done for pair in async_pairs(module) if pair.is_collective}
     positions = {c.name: {item.name: i for i, item in enumerate(c.instructions)} for c in module.computations.values()}
     found: dict[str, Placement] = {}
@@ -98,8 +114,10 @@ def placements(module: Module, timeline: Timeline) -> Mapping[str, Placement]:
             between=len(covering),
             cover_us=sum(cost.get(other, 0.0) for other in covering),
             cost_us=cost[item.name],
-            exposed_us=exposed.get(item.name, 0.0),
+            exposed_us=exposures[item.name].exposed_us if item.name in exposures else 0.0,
             independent_us=_independent_us(computation, item, cost, compute),
+            count=exposures[item.name].count if item.name in exposures else 1,
+            kept_by=DISABLE_ASYNC if disabled & {"allcollectives", kind.replace("-", "")} else "",
         )
     return found
 
@@ -114,6 +132,12 @@ def compare_placements(before: Mapping[str, Placement], after: Mapping[str, Plac
         return -abs(old - new), move.name
 
     return tuple(sorted(moves, key=weight))
+
+
+def _disabled(flags: Iterable[str]) -> set[str]:
+    """Kinds that the flags keep synchronous, as `DISABLE_ASYNC` spells them."""
+    given = [flag.partition("=")[2] for flag in flags if flag.partition("=")[0] == DISABLE_ASYNC]
+    return {name.strip().lower() for name in given[-1].split(",")} if given else set()
 
 
 def _cost_by_name(timeline: Timeline) -> dict[str, float]:

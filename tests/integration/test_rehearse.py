@@ -118,3 +118,23 @@ def test_help_needs_no_plugin():
         [sys.executable, "-m", "pgle", "rehearse", "--help"], capture_output=True, text=True, check=True
     )
     assert "without" in done.stdout
+
+
+def test_without_the_scheduler_nothing_is_said_about_pgle(programs, capsys, tmp_path):
+    flag = "--flag=--xla_gpu_enable_latency_hiding_scheduler=false"
+    code = run(["rehearse", str(programs("overlap")), "--target", "a100", flag, "-o", str(tmp_path / "out"), "--json"])
+    assert code == 1
+    assert json.loads(capsys.readouterr().out)["worth"].startswith("Cannot tell: XLA did not use the profile")
+
+
+def test_a_flag_that_makes_collectives_synchronous_is_the_reason(programs, rehearse):
+    flag = "--xla_gpu_disable_async_collectives"
+    result = rehearse(programs("overlap"), "--target", "a100", "--flag", f"{flag}=allcollectives")
+    assert result["worth"].startswith(f"No: {flag} keeps")
+    assert {move["after"]["reason"] for move in result["stayed"]} == {f"synchronous by {flag}"}
+
+
+@pytest.mark.parametrize("flag", ["--xla_dump_to=/tmp/x", "--xla_gpu_pgle_profile_file_or_directory_path=/tmp/x.pbtxt"])
+def test_flags_that_rehearse_sets_itself_are_refused(capsys, testdata, tmp_path, flag):
+    module = next((testdata / "stablehlo").glob("*.mlir"))
+    assert "sets this flag itself" in refused(capsys, module, "-o", tmp_path / "out", "--flag", flag)

@@ -1,9 +1,11 @@
 """Where a schedule puts collectives, on schedules that a person can read."""
 
+from dataclasses import replace
+
 import pytest
 
 from pgle.costs.profile import Cost
-from pgle.schedule.moves import compare_placements, placements
+from pgle.schedule.moves import DISABLE_ASYNC, compare_placements, placements
 from pgle.schedule.simulate import simulate
 from pgle.xla.module import Computation, Instruction, Module, Shape
 
@@ -57,7 +59,7 @@ def test_a_collective_that_everything_needs_cannot_be_hidden(monkeypatch):
     monkeypatch.setitem(INSTRUCTIONS, "dot.1", ("custom-call", ("all-gather-done",)))
     gather = place("x", "tanh", "all-gather-start", "all-gather-done", "dot.1", "dot.2", "use")["all-gather-start"]
     assert gather.independent_us == 0
-    assert gather.reason == "everything beside it needs it or is needed by it"
+    assert gather.reason == "nothing is independent of it"
 
 
 def test_a_changed_schedule_is_a_move():
@@ -70,3 +72,28 @@ def test_a_collective_of_only_one_schedule_has_moved():
     (move,) = compare_placements(place(*LATE), {})
     assert move.moved
     assert move.after is None
+
+
+def flagged(*flags: str) -> str:
+    module_order = tuple(
+        Instruction(name, INSTRUCTIONS[name][0], Shape("f32", (8,)), "main", INSTRUCTIONS[name][1]) for name in LATE
+    )
+    module = Module("jit_step", 1, "", "main", {"main": Computation("main", module_order, "use")}, is_scheduled=True)
+    timeline = simulate(module, {name: Cost(name, cost) for name, cost in COSTS.items()})
+    return placements(module, timeline, flags)["all-gather-start"].reason
+
+
+def test_a_flag_that_keeps_a_kind_synchronous_is_the_reason():
+    assert flagged(f"{DISABLE_ASYNC}=allcollectives") == f"synchronous by {DISABLE_ASYNC}"
+    assert flagged(f"{DISABLE_ASYNC}=ALLREDUCE,ALLGATHER") == f"synchronous by {DISABLE_ASYNC}"
+
+
+def test_a_flag_for_another_kind_is_not():
+    assert flagged(f"{DISABLE_ASYNC}=allreduce") == "the scheduler put nothing beside it"
+    assert flagged(f"{DISABLE_ASYNC}=allgather", f"{DISABLE_ASYNC}=allreduce") == "the scheduler put nothing beside it"
+
+
+def test_a_launch_gap_of_exposed_time_needs_no_reason():
+    gather = place(*EARLY)["all-gather-start"]
+    assert replace(gather, exposed_us=2.0).reason == ""
+    assert replace(gather, exposed_us=60.0).reason != ""

@@ -1,0 +1,68 @@
+"""Is PGLE worth a job? One sentence with its reason, from two predicted schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pgle.schedule.moves import NOTHING_INDEPENDENT, Move, Placement
+from pgle.schedule.predict import Prediction
+
+WORTH_SHARE = 0.005
+"""Gains below half a per cent of the step are called not worth a job: controlled PGLE gains that users report on tuned
+models are 1 to 2 %, and null results are common (see docs)."""
+
+
+def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move], costs_are: str) -> str:
+    """The sentence; it says where the costs are not measured.
+
+    Args:
+        baseline, profiled: predictions with one cost table.
+        moves: collectives of both.
+        costs_are: ``measured``, ``estimated`` or ``mixed``.
+    """
+    step = baseline.step_us
+    gain = (step - profiled.step_us) / step if step else 0.0
+    exposed = baseline.exposed_us / step if step else 0.0
+    by = "" if costs_are == "measured" else f" ({costs_are} costs)"
+    if gain >= WORTH_SHARE:
+        return f"Yes: {_moved(moves)} and the step gets {gain:.1%} shorter{by}."
+    if gain <= -WORTH_SHARE:
+        return f"No: with true costs the greedy scheduler does worse here, the step gets {-gain:.1%} longer{by}."
+    if not moves:
+        return "No: the program has no collective that could be hidden."
+    if exposed < WORTH_SHARE:
+        return f"No: only {exposed:.2%} of the step is exposed communication without a profile{by}."
+    before = [move.before for move in moves if move.before is not None]
+    kept = _share([item for item in before if item.kept_by], baseline)
+    if kept > 0.5:
+        flag = next(item.kept_by for item in before if item.kept_by)
+        return f"No: {flag} keeps {kept:.0%} of the exposed communication synchronous, whatever the profile says{by}."
+    stuck = _share([item for item in before if item.reason == NOTHING_INDEPENDENT], baseline)
+    if stuck > 0.5:
+        return (
+            f"No: {exposed:.1%} of the step is exposed communication, "
+            f"but {stuck:.0%} of it has nothing independent to hide behind{by}."
+        )
+    room = max(0.0, (step - baseline.ceiling.step_us) / step)
+    return (
+        f"No: {exposed:.1%} of the step is exposed communication and perfect overlap would save {room:.1%}, "
+        f"but {_change(gain)}{by}."
+    )
+
+
+def _moved(moves: Sequence[Move]) -> str:
+    moved = sum(move.moved for move in moves)
+    if not moved:
+        return "no collective moves, but other instructions do,"
+    return f"the profile moves {moved} of {len(moves)} collectives"
+
+
+def _share(placements: Sequence[Placement], baseline: Prediction) -> float:
+    """The part of the exposed communication that is theirs; no more than all, where collectives overlap each other."""
+    return min(sum(item.exposed_us for item in placements) / max(baseline.exposed_us, 1e-9), 1.0)
+
+
+def _change(gain: float) -> str:
+    if abs(gain) < 5e-5:
+        return "the profile does not change the step time"
+    return f"the profile {'shortens' if gain > 0 else 'lengthens'} the step by only {abs(gain):.2%}"

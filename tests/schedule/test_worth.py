@@ -1,0 +1,62 @@
+"""Is PGLE worth a job? The sentence, for predictions that a person can read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pgle.costs.profile import Cost, Profile
+from pgle.schedule.moves import DISABLE_ASYNC, Move, Placement
+from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.worth import judge_worth
+from pgle.xla.module import Computation, Instruction, Module, Shape
+
+SHAPE = Shape("f32", (1 << 20,))
+GATHER = Placement("all-gather-start", "all-gather", True, 0, 0.0, 100.0, 100.0, 900.0)
+
+
+def step_of(compute_us: float, gather_us: float) -> Prediction:
+    """A step of one kernel, then a synchronous gather."""
+    entry = (
+        Instruction("gemm", "fusion", SHAPE, "e", fusion_kind="kLoop"),
+        Instruction("all-gather", "all-gather", SHAPE, "e", ("gemm",)),
+    )
+    module = Module("jit_step", 1, "", "e", {"e": Computation("e", entry, "all-gather")}, is_scheduled=True)
+    return predict(module, Profile((Cost("gemm", compute_us), Cost("all-gather", gather_us))), "a100")
+
+
+def judge(after_us: float, after: Placement = GATHER, before: Placement = GATHER) -> str:
+    move = Move("all-gather-start", before, after)
+    return judge_worth(step_of(900, 100), step_of(after_us - 100, 100), [move], "measured")
+
+
+def test_a_shorter_step_whose_collectives_moved_is_worth_it() -> None:
+    hidden = replace(GATHER, sync=False, between=1, exposed_us=0.0)
+    assert judge(900, hidden) == "Yes: the profile moves 1 of 1 collectives and the step gets 10.0% shorter."
+
+
+def test_a_gain_without_moves_is_not_ascribed_to_collectives() -> None:
+    assert judge(900).startswith("Yes: no collective moves")
+
+
+def test_a_longer_step_is_said_first() -> None:
+    assert judge(1100).startswith(
+        "No: with true costs the greedy scheduler does worse here, the step gets 10.0% longer"
+    )
+
+
+def test_a_flag_that_keeps_collectives_synchronous_is_named() -> None:
+    kept = replace(GATHER, kept_by=DISABLE_ASYNC)
+    assert judge(1000, kept, kept).startswith(f"No: {DISABLE_ASYNC} keeps 100% of the exposed communication")
+
+
+def test_what_nothing_is_independent_of_cannot_be_hidden() -> None:
+    alone = replace(GATHER, independent_us=0.0)
+    assert "100% of it has nothing independent to hide behind" in judge(1000, alone, alone)
+
+
+def test_no_change_is_called_no_change() -> None:
+    assert judge(1000).endswith("but the profile does not change the step time.")
+
+
+def test_a_program_without_collectives_has_nothing_to_hide() -> None:
+    assert "no collective" in judge_worth(step_of(900, 0), step_of(900, 0), [], "measured")
