@@ -263,3 +263,24 @@ def test_a_command_that_does_not_exist_is_said_before_anything_is_made(launch):
     assert found.returncode == 2
     assert found.stderr.count(b"\n") == 1
     assert not launch.run_dir.exists()
+
+
+API = """
+import pgle, sys
+assert "jax" not in sys.modules and "numpy" not in sys.modules
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x: jnp.tanh(x @ x))
+x = jnp.eye(32)
+for number in range(100, 112):
+    with pgle.step(number):
+        x = step(x).block_until_ready()
+print("done")
+"""
+
+
+def test_steps_marked_by_pgle_step(launch, program):
+    assert_same(launch, sys.executable, program(API))
+    assert [step["step"] for step in steps_of(launch.run_dir)] == list(range(100, 112))
+    facts = json.loads((launch.run_dir / "profile/facts.json").read_text())
+    assert facts["step_source"] == "api"
+    assert facts["window"] == {"steps": [104, 108]}
