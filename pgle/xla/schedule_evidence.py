@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from pgle.xla.schedule_dump import LhsSchedule
 
+IDLE_CYCLES = 1e-3
+"""Less is rounding: times are doubles from the start of the computation."""
+
 
 @dataclass(frozen=True)
 class ScheduleEvidence:
@@ -46,9 +49,10 @@ def schedule_evidence(schedule: LhsSchedule, costs: Mapping[str, float]) -> Sche
         costs: effective cost in µs by name.
 
     An ordinary instruction occupies exactly its cost. Starts and dones occupy one cycle whatever the profile says;
-    their latency shows only where nothing hides it, so they are compared when exposed.
+    their latency shows only where the done had to wait for it, so only such pairs are compared.
     """
     compared = equal = instructions = 0
+    waited = _waited(schedule)
     starts = set(schedule.latencies)
     dones = {latency.pair.done for latency in schedule.latencies.values()}
     for computation in schedule.computations.values():
@@ -61,10 +65,23 @@ def schedule_evidence(schedule: LhsSchedule, costs: Mapping[str, float]) -> Sche
                 equal += _same(slot.cycles, costs[name])
     for name, latency in schedule.latencies.items():
         instructions += 1
-        if name in costs and latency.exposed_cycles > 0:
+        if name in costs and name in waited:
             compared += 1
             equal += _same(latency.span_cycles, costs[name])
     return ScheduleEvidence(schedule.module.name, compared, equal, instructions, schedule.source)
+
+
+def _waited(schedule: LhsSchedule) -> set[str]:
+    """Starts whose done stands idle after what was scheduled before it: their latency shows."""
+    start_of = {latency.pair.done: name for name, latency in schedule.latencies.items()}
+    waited: set[str] = set()
+    for computation in schedule.computations.values():
+        free = 0.0
+        for name, slot in computation.slots.items():
+            if name in start_of and slot.start_cycles > free + IDLE_CYCLES:
+                waited.add(start_of[name])
+            free = max(free, slot.end_cycles)
+    return waited
 
 
 def _same(cycles: float, cost_us: float) -> bool:
