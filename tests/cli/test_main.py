@@ -1,30 +1,109 @@
-"""The `pgle` program as a process: what becomes of output that nobody can take."""
+"""The command list, and the one place where errors become lines and exit codes."""
+
+from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from pgle.cli import main
+from pgle.errors import UserError, WorkloadError
 
-def pgle(shell_end, profile):
-    command = f'"{sys.executable}" -m pgle show "{profile}" {shell_end}'
-    return subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+WITHOUT_JSON = {"plot"}
+"""Only writes a picture."""
 
 
 @pytest.fixture
-def profile(tmp_path):
-    path = tmp_path / "profile.pbtxt"
-    path.write_text('costs { name: "fusion.1" cost_us: 7 }')
-    return path
+def failing(monkeypatch):
+    """Make `pgle show` raise an exception."""
+
+    def make(error: BaseException) -> None:
+        @click.command()
+        def command() -> None:
+            raise error
+
+        monkeypatch.setattr(main.LazyGroup, "get_command", lambda self, ctx, name: command)
+
+    return make
 
 
-def test_a_closed_stdout_is_no_error(profile):
-    assert pgle(">&-", profile).returncode == 0
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_every_listed_command_has_help(name):
+    done = CliRunner().invoke(main.group, [name, "--help"])
+    assert done.exit_code == 0
+    assert "Usage: " in done.output
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line(profile):
-    ended = pgle("> /dev/full", profile)
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines() == ["pgle: the output cannot be written: No space left on device; free some space"]
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_every_command_that_reports_has_json(name):
+    command = main.group.get_command(click.Context(main.group), name)
+    assert command is not None
+    leaves = list(command.commands.values()) if isinstance(command, click.Group) else [command]
+    for leaf in (leaf for leaf in leaves if leaf.name not in WITHOUT_JSON):
+        assert any("--json" in parameter.opts for parameter in leaf.params), leaf.name
+
+
+def test_help_lists_every_command():
+    done = CliRunner().invoke(main.group, ["--help"])
+    assert all(f"\n  {name} " in done.output for name in main.COMMANDS)
+
+
+def test_help_imports_neither_numpy_nor_jax():
+    code = "import sys; from pgle.cli.main import run; run(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"numpy", "jax", "rich", "google.protobuf", "matplotlib", "scipy"}
+
+
+def test_importing_pgle_is_light():
+    code = "import sys, pgle; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"numpy", "jax", "click", "rich"}
+
+
+def test_a_user_error_is_one_line_and_exit_code_2(failing, capsys):
+    failing(UserError("not a SQLite database", where="report.sqlite", remedy="export it again"))
+    assert main.run(["show"]) == 2
+    assert capsys.readouterr().err == "pgle: report.sqlite: not a SQLite database; export it again\n"
+
+
+def test_a_multi_line_reason_stays_on_one_line(failing, capsys):
+    failing(UserError("first\nsecond\tthird"))
+    main.run(["show"])
+    assert capsys.readouterr().err == "pgle: first second third\n"
+
+
+def test_the_programs_own_exit_code_is_passed_on(failing, capsys):
+    failing(WorkloadError(77, "train.py ended with 77"))
+    assert main.run(["show"]) == 77
+
+
+def test_an_interrupt_is_130(failing, capsys):
+    failing(KeyboardInterrupt())
+    assert main.run(["show"]) == 130
+
+
+def test_a_defect_of_ours_is_one_line_that_says_how_to_see_more(failing, capsys, monkeypatch):
+    monkeypatch.delenv("PGLE_DEBUG", raising=False)
+    failing(ZeroDivisionError("division by zero"))
+    assert main.run(["show"]) == 2
+    line = capsys.readouterr().err
+    assert "ZeroDivisionError" in line
+    assert "PGLE_DEBUG=1" in line
+    assert "Traceback" not in line
+
+
+def test_with_debug_a_defect_shows_its_traceback(failing, monkeypatch):
+    monkeypatch.setenv("PGLE_DEBUG", "1")
+    failing(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        main.run(["show"])
+
+
+@pytest.mark.parametrize("words", [["no-such-command"], ["show"], ["show", "--no-such-option", "x"], ["--nonsense"]])
+def test_bad_usage_is_one_line_and_exit_code_2(words, capsys):
+    assert main.run(words) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
