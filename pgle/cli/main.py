@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> int:
         return _fail(str(error), error.exit_code)
     except click.UsageError as error:
         usage = "" if error.ctx is None else f"; try '{error.ctx.command_path} --help'"
-        return _fail(f"{error.format_message()}{usage}", 2)
+        return _fail(f"{error.format_message().rstrip('.')}{usage}", 2)
     except click.ClickException as error:
         return _fail(error.format_message(), 2)
     except (KeyboardInterrupt, click.Abort):

@@ -41,6 +41,8 @@ def read_profile(path: AnyPath) -> Profile:
     """
     if path.is_dir():
         return _read_directory(path)
+    if not path.exists():
+        raise UserError("no such file", where=path, remedy="check the path")
     check_suffix(path, remedy="rename it if it is a profile; a trace becomes one by `pgle convert`")
     data = read_bytes(path, max_bytes=MAX_PROFILE_BYTES)
     profile = decode_profile(data, where=path)

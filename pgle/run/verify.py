@@ -59,6 +59,11 @@ def verify(request: VerifyRequest) -> Coverage:
     if not chosen:
         names = ", ".join(dict.fromkeys(module.name for module in modules[:5]))
         raise UserError("no module of the dump matches", where=f"--module {request.module}", remedy=f"it has {names}")
+    if request.schedule is not None and not schedules.keys() & {module.name for module in chosen}:
+        what = f"schedule of {', '.join(dumps)}, not of {chosen[0].name}"
+        raise UserError(
+            what, where=request.schedule, remedy="give the dump of the same program, or leave --schedule out"
+        )
     return cover(profile, chosen, schedules)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import shutil
+import sqlite3
 import statistics
 from pathlib import Path
 
@@ -218,3 +220,30 @@ def test_the_input_is_not_touched(convert, testdata, tmp_path):
     before = (source.read_bytes(), sorted(tmp_path.iterdir()))
     convert(source, out="out/profile.pbtxt")
     assert (source.read_bytes(), sorted(p for p in tmp_path.iterdir() if p.name != "out")) == before
+
+
+def test_an_input_given_twice_counts_once(convert, pax, tmp_path):
+    (tmp_path / "link.sqlite").symlink_to((pax / "proc0.sqlite").resolve())
+    _, once, _, _ = convert(pax / "proc0.sqlite", out="once.pbtxt")
+    code, twice, _, errors = convert(pax / "proc0.sqlite", tmp_path / "link.sqlite", out="twice.pbtxt")
+    assert code == 0
+    assert "given twice" in errors
+    assert twice.read_bytes() == once.read_bytes()
+
+
+def test_ranks_that_number_their_modules_differently_are_one_program(convert, pax, tmp_path):
+    _, expected, _, _ = convert(*pax_arguments(pax))
+    other = tmp_path / "proc3.sqlite"
+    shutil.copy(pax / "proc3.sqlite", other)
+    with contextlib.closing(sqlite3.connect(other)) as database, database:
+        old, new = (f"pjit__wrapped_step_fn,program_id={number}#" for number in (40, 44))
+        database.execute("update StringIds set value = replace(value, ?, ?)", (old, new))
+    code, path, _, _ = convert(pax / "proc0.sqlite", other, "--hlo", pax / "proc0/dump", out="other.pbtxt")
+    assert code == 0
+    assert path.read_bytes() == expected.read_bytes()
+
+
+def test_all_modules_in_one_profile_have_each_name_once(convert, pax):
+    _, path, _, _ = convert(pax / "proc0.sqlite", "--hlo", pax / "proc0/dump", "--module", "all")
+    names = [cost.full_name for cost in read_profile(path).costs]
+    assert len(names) == len(set(names))
