@@ -104,9 +104,19 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
         from pgle.trace.nsys import read_nsys
 
         return read_nsys(Path(path), progress=progress)
-    from pgle.trace.xplane import find_xplanes, read_xplane
+    from pgle.trace.xplane import count_runs, find_xplanes, read_xplane
 
-    return read_xplane(find_xplanes(path), progress=progress)
+    reports = sorted({item.suffix for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep")})
+    if reports and not count_runs(path):
+        raise UserError("a directory of nsys reports", where=path, remedy=f"name them: {path}/*{reports[-1]}")
+    files = find_xplanes(path)
+    trace = read_xplane(files, progress=progress)
+    if (runs := count_runs(path)) < 2:
+        return trace
+    newest = (
+        f"{path.name}: the newest of {runs} runs is taken, {files[0].parent.name}; name a run's directory for another"
+    )
+    return replace(trace, warnings=(newest, *trace.warnings))
 
 
 def _head(path: Path) -> bytes:

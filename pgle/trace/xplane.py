@@ -68,10 +68,7 @@ def find_xplanes(logdir: AnyPath, *, run: str | None = None) -> list[AnyPath]:
     here = _xplanes_in(logdir)
     if here and run is None:
         return here
-    for parent in (logdir / "plugins" / "profile", logdir / "profile", logdir):
-        if not parent.is_dir():
-            continue
-        runs = {path.name: path for path in parent.iterdir() if path.is_dir()}
+    for runs in _runs(logdir):
         for name in sorted(runs, reverse=True) if run is None else [run]:
             found = _xplanes_in(runs[name]) if name in runs else []
             if found:
@@ -80,6 +77,21 @@ def find_xplanes(logdir: AnyPath, *, run: str | None = None) -> list[AnyPath]:
         raise UserError(f"holds no profiler run {run!r}", where=logdir, remedy="leave the run out to take the newest")
     remedy = "give the directory that jax.profiler.start_trace wrote to, or record one with `pgle profile`"
     raise UserError("holds no .xplane.pb file", where=logdir, remedy=remedy)
+
+
+def count_runs(logdir: AnyPath) -> int:
+    """The number of runs of the JAX profiler that `find_xplanes` chooses from; one where the files lie right there."""
+    if _xplanes_in(logdir):
+        return 1
+    found = (sum(bool(_xplanes_in(run)) for run in runs.values()) for runs in _runs(logdir))
+    return next((count for count in found if count), 0)
+
+
+def _runs(logdir: AnyPath) -> Iterator[dict[str, AnyPath]]:
+    """Directories by name, from each place where runs may lie."""
+    for parent in (logdir / "plugins" / "profile", logdir / "profile", logdir):
+        if parent.is_dir():
+            yield {path.name: path for path in parent.iterdir() if path.is_dir()}
 
 
 def _xplanes_in(directory: AnyPath) -> list[AnyPath]:

@@ -1,0 +1,36 @@
+"""What a path to convert stands for."""
+
+import shutil
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.inputs import read_traces
+
+RUNS = ("2026_01_01_00_00_00", "2026_01_02_00_00_00")
+
+
+@pytest.fixture
+def xplane(testdata):
+    return testdata / "jax_xplane" / "cpu_4dev_jax_0_12_0.xplane.pb"
+
+
+def test_of_several_runs_the_newest_is_taken_and_named(tmp_path, xplane):
+    for name in RUNS:
+        run = tmp_path / "plugins" / "profile" / name
+        run.mkdir(parents=True)
+        shutil.copy(xplane, run / "vm.xplane.pb")
+    trace = read_traces([tmp_path])
+    assert [RUNS[1] in source.path for source in trace.sources] == [True]
+    assert f"the newest of 2 runs is taken, {RUNS[1]}" in trace.warnings[0]
+
+
+def test_a_run_named_itself_needs_no_word(tmp_path, xplane):
+    shutil.copy(xplane, tmp_path / "vm.xplane.pb")
+    assert read_traces([tmp_path]).warnings == ()
+
+
+def test_a_directory_of_reports_says_what_to_name(tmp_path):
+    (tmp_path / "rank0.sqlite").touch()
+    with pytest.raises(UserError, match=r"a directory of nsys reports; name them: .*/\*\.sqlite"):
+        read_traces([tmp_path])
