@@ -16,19 +16,21 @@ from pgle.costs.profile import Cost, CostKind, Origin, Profile
 from pgle.xla.collectives import collective_kind, is_host_copy, result_shape
 from pgle.xla.hardware import PCIE_EFFICIENCY, Hardware
 from pgle.xla.module import Instruction, Module
-from pgle.xla.names import lhs_names, schedulable
+from pgle.xla.names import FREE_TARGETS, lhs_names, schedulable
 
 
 def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], float]:
     """A function from an instruction of `module` to its microseconds per execution on `hardware`."""
 
     def estimate(instruction: Instruction) -> float:
+        if instruction.custom_call_target in FREE_TARGETS:
+            return 0.0
         wrapped = module.wrapped(instruction)
         kind = collective_kind(module, instruction)
         if kind is not None:
             return collective_us(module, kind, wrapped or instruction, hardware)
         if is_host_copy(module, instruction) or instruction.is_host_transfer:
-            size = result_shape(module, instruction).size_bytes
+            size = transferred_bytes(module, instruction)
             return LAUNCH_US + size / (hardware.pcie_gb_s * PCIE_EFFICIENCY * 1e3)
         return compute_us(module, wrapped or instruction, hardware)
 
@@ -49,6 +51,16 @@ def estimate_profile(module: Module, hardware: Hardware) -> Profile:
         for instruction in schedulable(module)
     )
     return Profile(costs, provenance={"estimated_for": hardware.name})
+
+
+def transferred_bytes(module: Module, instruction: Instruction) -> int:
+    """What a copy between device and host memory moves: of an update in place, the update alone."""
+    inner = module.wrapped(instruction) or instruction
+    computation = module.computations.get(inner.called[0]) if inner.opcode == "fusion" and inner.called else None
+    root = inner if computation is None else module.instructions[computation.root]
+    if root.opcode == "dynamic-update-slice":
+        return module.instructions[root.operands[1]].shape.size_bytes
+    return result_shape(module, instruction).size_bytes
 
 
 def describe(module: Module, instruction: Instruction, name: str, cost_us: float) -> Cost:

@@ -12,7 +12,7 @@ from pgle.costs.profile import Cost, Origin
 from pgle.schedule.timeline import Stream
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, start_of
 from pgle.xla.module import Instruction, Module, trip_count
-from pgle.xla.names import lhs_names
+from pgle.xla.names import FREE_TARGETS, lhs_names
 
 FREE = frozenset(
     ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "opt-barrier",
@@ -22,9 +22,6 @@ FREE = frozenset(
 
 COLLECTIVES = "collectives"
 """The queue of asynchronous collectives."""
-
-FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice"))
-"""Custom calls that launch nothing."""
 
 _REMAT = re.compile(r"\.remat\d*$")
 

@@ -22,44 +22,47 @@ def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move
     """
     step = baseline.step_us
     gain = (step - profiled.step_us) / step if step else 0.0
-    exposed = baseline.exposed_us / step if step else 0.0
+    copies = baseline.timeline.breakdown.exposed_copy_us
+    exposed = (baseline.exposed_us + copies) / step if step else 0.0
+    what = "exposed communication" if copies == 0 else "exposed communication and host copies"
     by = "" if costs_are == "measured" else f" ({costs_are} costs)"
     if gain >= WORTH_SHARE:
-        return f"Yes: {_moved(moves)} and the step gets {gain:.1%} shorter{by}."
+        reason = _moved(moves, copies - profiled.timeline.breakdown.exposed_copy_us)
+        return f"Yes: {reason} and the step gets {gain:.1%} shorter{by}."
     if gain <= -WORTH_SHARE:
         return f"No: with true costs the greedy scheduler does worse here, the step gets {-gain:.1%} longer{by}."
-    if not moves:
+    if not moves and not baseline.timeline.breakdown.copy_us:
         return "No: the program has no collective that could be hidden."
     if exposed < WORTH_SHARE:
-        return f"No: only {exposed:.2%} of the step is exposed communication without a profile{by}."
+        return f"No: only {exposed:.2%} of the step is {what} without a profile{by}."
     before = [move.before for move in moves if move.before is not None]
     kept = _share([item for item in before if item.kept_by], baseline)
     if kept > 0.5:
         flag = next(item.kept_by for item in before if item.kept_by)
-        return f"No: {flag} keeps {kept:.0%} of the exposed communication synchronous, whatever the profile says{by}."
+        return f"No: {flag} keeps {kept:.0%} of the {what} synchronous, whatever the profile says{by}."
     stuck = _share([item for item in before if item.reason == NOTHING_INDEPENDENT], baseline)
     if stuck > 0.5:
         return (
-            f"No: {exposed:.1%} of the step is exposed communication, "
+            f"No: {exposed:.1%} of the step is {what}, "
             f"but {stuck:.0%} of it has nothing independent to hide behind{by}."
         )
     room = max(0.0, (step - baseline.ceiling.step_us) / step)
-    return (
-        f"No: {exposed:.1%} of the step is exposed communication and perfect overlap would save {room:.1%}, "
-        f"but {_change(gain)}{by}."
-    )
+    return f"No: {exposed:.1%} of the step is {what}; perfect overlap would save {room:.1%}, but {_change(gain)}{by}."
 
 
-def _moved(moves: Sequence[Move]) -> str:
+def _moved(moves: Sequence[Move], copies_us: float) -> str:
     moved = sum(move.moved for move in moves)
+    if not moved and copies_us > 0:
+        return f"{copies_us:.0f} µs more of the host copies hide"
     if not moved:
         return "no collective moves, but other instructions do,"
     return f"the profile moves {moved} of {len(moves)} collectives"
 
 
 def _share(placements: Sequence[Placement], baseline: Prediction) -> float:
-    """The part of the exposed communication that is theirs; no more than all, where collectives overlap each other."""
-    return min(sum(item.exposed_us for item in placements) / max(baseline.exposed_us, 1e-9), 1.0)
+    """The part of the exposed time that is theirs; no more than all, where collectives overlap each other."""
+    exposed = baseline.exposed_us + baseline.timeline.breakdown.exposed_copy_us
+    return min(sum(item.exposed_us for item in placements) / max(exposed, 1e-9), 1.0)
 
 
 def _change(gain: float) -> str:

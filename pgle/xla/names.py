@@ -173,6 +173,10 @@ def scheduled_computations(module: Module) -> tuple[str, ...]:
     )
 
 
+FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice"))
+"""Custom calls that launch nothing."""
+
+
 def schedulable(module: Module) -> tuple[Instruction, ...]:
     """The instructions that want a cost: all of the entry computation and of loops, but no-ops, loops and dones.
 

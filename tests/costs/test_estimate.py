@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pgle.costs.aggregate import aggregate
-from pgle.costs.estimate import estimate_profile, estimator
+from pgle.costs.estimate import estimate_profile, estimator, transferred_bytes
 from pgle.costs.estimate_communication import Group, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
 from pgle.costs.estimate_compute import Matmul, bytes_accessed, compute_us, matmuls
 from pgle.costs.profile import CostKind, Origin
@@ -177,3 +177,22 @@ def test_compute_of_the_real_step_is_estimated_within_a_factor_of_two() -> None:
     assert 0.7 < np.median(ratio) < 1.3
     assert np.mean((ratio > 0.5) & (ratio < 2)) > 0.85
     assert float((ratio * measured).sum() / measured.sum()) == pytest.approx(1.0, abs=0.15)
+
+
+def test_an_update_in_host_memory_moves_the_update_alone() -> None:
+    stored, update = Shape("bf16", (8, 1 << 20), memory_space=5), Shape("bf16", (1, 1 << 20))
+    inner = (
+        Instruction("stored", "parameter", stored, "f", parameter_number=0),
+        Instruction("update", "parameter", update, "f", parameter_number=1),
+        Instruction("root", "dynamic-update-slice", stored, "f", ("stored", "update")),
+    )
+    item = Instruction("offload", "fusion", stored, "e", called=("f",), fusion_kind="kLoop")
+    found = module(item, f=inner)
+    assert transferred_bytes(found, item) == 2 << 20
+
+
+def test_a_buffer_that_is_only_allocated_costs_nothing() -> None:
+    item = Instruction(
+        "buffer", "custom-call", Shape("bf16", (1 << 24,), memory_space=5), "e", custom_call_target="AllocateBuffer"
+    )
+    assert estimator(module(item), H100)(item) == 0

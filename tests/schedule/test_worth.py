@@ -60,3 +60,26 @@ def test_no_change_is_called_no_change() -> None:
 
 def test_a_program_without_collectives_has_nothing_to_hide() -> None:
     assert "no collective" in judge_worth(step_of(900, 0), step_of(900, 0), [], "measured")
+
+
+def offloading(order: tuple[str, ...]) -> Prediction:
+    """A copy of 100 µs to host memory and a kernel of as much, in a given order."""
+    host = Shape("f32", (1 << 20,), memory_space=5)
+    known = {
+        "start": Instruction("start", "copy-start", Shape("tuple", elements=(host, SHAPE, Shape("u32"))), "e", ("x",)),
+        "done": Instruction("done", "copy-done", host, "e", ("start",)),
+        "gemm": Instruction("gemm", "fusion", SHAPE, "e", ("x",), fusion_kind="kLoop"),
+    }
+    entry = (Instruction("x", "parameter", SHAPE, "e"), *(known[name] for name in order))
+    module = Module("jit_step", 1, "", "e", {"e": Computation("e", entry, order[-1])}, is_scheduled=True)
+    return predict(module, Profile((Cost("gemm", 100.0), Cost("start", 100.0))), "a100")
+
+
+def test_host_copies_that_hide_are_the_gain() -> None:
+    late, early = offloading(("gemm", "start", "done")), offloading(("start", "gemm", "done"))
+    assert "of the host copies hide" in judge_worth(late, early, [], "measured")
+
+
+def test_exposed_host_copies_count() -> None:
+    late = offloading(("gemm", "start", "done"))
+    assert "exposed communication and host copies" in judge_worth(late, late, [], "measured")
