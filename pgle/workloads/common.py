@@ -24,10 +24,12 @@ class Workload:
     Attributes:
         step: one step, from state to state.
         state: pytree of `jax.ShapeDtypeStruct` with shardings.
+        gpu_only: it says what jax lowers for GPUs alone and silently drops for CPUs: memory kinds.
     """
 
     step: Callable[[Any], Any]
     state: Any
+    gpu_only: bool = False
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -63,6 +65,9 @@ def run(options: argparse.Namespace, workload: Workload) -> None:
     import jax
 
     step = jax.jit(workload.step, donate_argnums=0)
+    if options.compile_only and workload.gpu_only and jax.devices()[0].platform == "cpu":
+        _leave_gpu_module(step.trace(workload.state).lower(lowering_platforms=("cuda",)), workload.step.__name__)
+        return
     if options.compile_only:
         step.lower(workload.state).compile()
         print(f"compiled {workload.step.__name__}")
@@ -77,6 +82,14 @@ def run(options: argparse.Namespace, workload: Workload) -> None:
         if options.record:
             with options.record.open("a") as file:
                 file.write(json.dumps({"step": number, "step_time_s": round(seconds, 9)}) + "\n")
+
+
+def _leave_gpu_module(lowered: Any, name: str) -> None:
+    """Write a step lowered for GPUs where jax would have dumped the one that it compiles."""
+    folder = os.environ.get("JAX_DUMP_IR_TO")
+    if folder:
+        (Path(folder) / f"jax_ir0000_jit_{name}_compile.mlir").write_text(lowered.as_text())
+    print(f"lowered {name} for cuda")
 
 
 def _values(shapes: Any) -> Any:
