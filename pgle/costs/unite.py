@@ -6,14 +6,20 @@ others has other ids from then on; taken apart, its collectives would never be c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.programs import MIN_NAME_OVERLAP, Program
-from pgle.trace.table import Trace
+from pgle.trace.table import ModuleKey, Trace
+
+BLOCK = 1 << 20
+"""Rows that are looked at together."""
+
+MOST_PAIRS = 1 << 26
+"""Pairs of module and value up to which a table of all of them (64 MiB) stands in for a set."""
 
 
 def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tuple[Program, ...]]:
@@ -27,10 +33,13 @@ def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tu
         The trace with one module index for each program, executions numbered over all its ids by time; and the
         programs, the one with most GPU time first.
     """
+    if len({program.key.name for program in programs}) == len(programs):
+        return trace, tuple(programs)
+    contents = _contents(trace, programs)
     groups: list[list[Program]] = []
     for program in sorted(programs, key=lambda item: (item.key.name, item.key.program_id or 0)):
         same = (group for group in groups if group[0].key.name == program.key.name)
-        partner = next((group for group in same if _is_one(trace, group, program)), None)
+        partner = next((group for group in same if _is_one(contents, group, program)), None)
         groups.append([program]) if partner is None else partner.append(program)
     if len(groups) == len(programs):
         return trace, tuple(programs)
@@ -57,39 +66,67 @@ def _united(group: Sequence[Program], indices: Sequence[int]) -> Program:
     )
 
 
-def _is_one(trace: Trace, group: Sequence[Program], program: Program) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The processes that ran a program, and the codes of its instructions."""
+
+    processes: frozenset[str]
+    instructions: frozenset[int]
+
+
+def _contents(trace: Trace, programs: Sequence[Program]) -> dict[ModuleKey, _Content]:
+    """What each program consists of, in two passes over the trace whatever the number of programs."""
+    devices = _values_by_module(trace.module, trace.device, len(trace.devices))
+    instructions = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
+    return {
+        program.key: _Content(
+            frozenset(trace.devices[code].process for index in program.indices for code in devices.get(index, ())),
+            frozenset(code for index in program.indices for code in instructions.get(index, ())),
+        )
+        for program in programs
+    }
+
+
+def _values_by_module(module: npt.NDArray[np.int32], values: npt.NDArray[np.int32], count: int) -> dict[int, list[int]]:
+    """The distinct values of each module's rows."""
+    present: set[int] | npt.NDArray[np.bool_]
+    size = (int(module.max(initial=0)) + 1) * count
+    present = np.zeros(size, np.bool_) if size <= MOST_PAIRS else set()
+    for first in range(0, len(module), BLOCK):
+        keys = module[first : first + BLOCK].astype(np.int64) * count + values[first : first + BLOCK]
+        if isinstance(present, set):
+            present.update(np.unique(keys).tolist())
+        else:
+            present[keys] = True
+    found: dict[int, list[int]] = {}
+    for key in present if isinstance(present, set) else np.flatnonzero(present).tolist():
+        found.setdefault(key // count, []).append(key % count)
+    return found
+
+
+def _is_one(contents: Mapping[ModuleKey, _Content], group: Sequence[Program], program: Program) -> bool:
     if any(set(other.fingerprints) & set(program.fingerprints) for other in group):
         return True
-    taken = [index for other in group for index in other.indices]
-    if _processes(trace, taken) & _processes(trace, program.indices):
+    mine = contents[program.key]
+    if any(contents[other.key].processes & mine.processes for other in group):
         return False  # one process tells its modules apart
-    ours, theirs = _names(trace, group[0].indices), _names(trace, program.indices)
-    return len(ours & theirs) >= MIN_NAME_OVERLAP * len(ours | theirs)
-
-
-def _processes(trace: Trace, indices: Sequence[int]) -> set[str]:
-    used = np.unique(trace.device[np.isin(trace.module, indices)])
-    return {trace.devices[device].process for device in used.tolist()}
-
-
-def _names(trace: Trace, indices: Sequence[int]) -> set[int]:
-    return set(np.unique(trace.instruction[np.isin(trace.module, indices)]).tolist())
+    theirs = contents[group[0].key].instructions
+    return len(mine.instructions & theirs) >= MIN_NAME_OVERLAP * len(mine.instructions | theirs)
 
 
 def _numbered_by_time(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int32]:
     """Running number of each row's (module, execution) on its device, by first start; -1 stays."""
-    known = trace.execution[rows] >= 0
-    device, module, execution, start = (
-        column[rows[known]].astype(np.int64) for column in (trace.device, trace.module, trace.execution, trace.start_ns)
-    )
-    keys = np.stack([device, module, execution])
-    found, inverse = np.unique(keys, axis=1, return_inverse=True)
-    first = np.full(found.shape[1], np.iinfo(np.int64).max)
-    np.minimum.at(first, inverse.ravel(), start)
-    order = np.lexsort((first, found[0]))
-    begins = np.searchsorted(found[0][order], found[0][order])
-    number = np.empty(len(order), np.int32)
-    number[order] = np.arange(len(order)) - begins
-    result = np.full(len(rows), -1, np.int32)
-    result[known] = number[inverse.ravel()]
+    result = trace.execution[rows]
+    known = np.flatnonzero(result >= 0)
+    device, module = trace.device[rows[known]].astype(np.int64), trace.module[rows[known]]
+    executions = int(result.max(initial=0)) + 1
+    pair = device * len(trace.modules) + module
+    if np.count_nonzero(np.bincount(pair)) == len(np.unique(device)):
+        return result  # on each device one module, numbered as it is
+    keys, first, inverse = np.unique(pair * executions + result[known], return_index=True, return_inverse=True)
+    of_device = keys // executions // len(trace.modules)
+    order = np.lexsort((first, of_device))  # rows of a device are ordered by start
+    number = np.empty(len(keys), np.int32)
+    number[order] = np.arange(len(keys)) - np.searchsorted(of_device[order], of_device[order])
+    result[known] = number[inverse]
     return result
