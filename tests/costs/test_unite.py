@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from pgle.costs.programs import find_programs
 from pgle.costs.unite import unite_programs
 from pgle.trace.table import Device, ModuleKey
@@ -10,23 +12,22 @@ from pgle.xla.module import Computation, Instruction, Module, Shape
 
 def two_modules(make_trace, *, processes, names=("gemm", "gemm"), first_starts=(0, 1_000)):
     """A module of one instruction under two program ids, two executions each, the first on the first process."""
+    devices = tuple(dict.fromkeys(Device(process, 0) for process in processes))
     rows = [
-        (which, number, f"{which}.{names[which]}", 10 * which + number, first_starts[which] + 100 * number, 10)
-        for which in range(2)
+        (which % len(devices), number, f"{which}.{name}", 10 * which + number, first_starts[which] + 100 * number, 10)
+        for which, name in enumerate(names)
         for number in range(2)
     ]
     trace = make_trace(rows)
-    found = tuple(dict.fromkeys(name.split(".")[1] for name in trace.instructions))
-    codes = [found.index(trace.instructions[code].split(".")[1]) for code in trace.instruction]
-    devices = tuple(dict.fromkeys(Device(process, 0) for process in processes))
+    module, name = zip(*(trace.instructions[code].split(".") for code in trace.instruction), strict=True)
+    instructions = tuple(dict.fromkeys(name))
     return dataclasses.replace(
         trace,
         modules=(ModuleKey("jit_step", 40), ModuleKey("jit_step", 42)),
-        module=trace.device.copy(),
-        instructions=found,
-        instruction=trace.instruction.dtype.type(codes),
+        module=np.array(module, np.int32),
+        instructions=instructions,
+        instruction=np.array([instructions.index(item) for item in name], np.int32),
         devices=devices,
-        device=trace.device % len(devices),
     )
 
 
