@@ -1,0 +1,203 @@
+"""The parts of the capture hook, each by itself; whole programs are in tests/integration/test_real_programs.py."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgle.run.real_files import HOOK_SITE
+
+SOURCES = sorted(HOOK_SITE.rglob("*.py"))
+
+
+@pytest.fixture
+def hook(monkeypatch):
+    """Import a module of the hook, as the user's program does."""
+    monkeypatch.syspath_prepend(str(HOOK_SITE))
+    yield lambda name: importlib.import_module(f"pgle_hook.{name}")
+    for name in [name for name in sys.modules if name.split(".")[0] == "pgle_hook"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_python_3_9_reads_it(path):
+    ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_only_the_standard_library_is_imported(path):
+    tree = ast.parse(path.read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names | {"pgle_hook"}
+
+
+def steer(window, steps: range, compiled=()) -> list[tuple[int, str]]:
+    """What the window wishes at each step."""
+    wishes = [(step, window.on_step(step, step in compiled)) for step in steps]
+    return [(step, wish) for step, wish in wishes if wish]
+
+
+@pytest.mark.parametrize(
+    ("text", "compiled", "wishes"),
+    [
+        ("auto", {1}, [(4, "open"), (9, "close")]),
+        ("auto", {1, 3}, [(6, "open"), (11, "close")]),  # compiled again: wait anew
+        ("steps:5-7", {1}, [(5, "open"), (8, "close")]),
+        ("steps:5", {1}, [(5, "open"), (6, "close")]),
+        ("none", {1}, []),
+    ],
+)
+def test_windows_by_steps(hook, text, compiled, wishes):
+    assert steer(hook("window").Window(text), range(1, 20), compiled) == wishes
+
+
+def test_a_window_without_steps_opens_after_quiet_time(hook):
+    window = hook("window").Window("auto")
+    assert window.on_time(now=1.0, last_compile=0.5, compiles=2, source=None) is None
+    assert window.on_time(now=4.0, last_compile=0.5, compiles=2, source=None) == "open"
+    assert window.on_time(now=6.0, last_compile=0.5, compiles=2, source=None) is None
+    assert window.on_time(now=9.5, last_compile=0.5, compiles=2, source=None) == "close"
+    assert window.describe() == {"seconds": 5.0}
+
+
+def test_quiet_time_does_not_count_where_steps_are_marked(hook):
+    window = hook("window").Window("auto")
+    assert window.on_time(now=9.0, last_compile=0.5, compiles=2, source="annotation") is None
+
+
+def test_why_a_window_never_opened(hook):
+    window = hook("window").Window("steps:5-6")
+    steer(window, range(100, 110))
+    assert window.describe() == {"none": "steps 5-6 never began; the program went from 100 to 109"}
+    assert "marked no steps" in hook("window").Window("auto").describe()["none"]
+
+
+def test_step_records_are_whole_lines_and_processes_do_not_mix(hook, tmp_path):
+    first, second = (hook("steps").StepWriter(str(tmp_path / "steps.jsonl")) for _ in range(2))
+    first.write(3, 0.25, profiled=False, compiled=True)
+    second.write(3, 0.5, profiled=True, compiled=False)
+    assert json.loads((tmp_path / "steps.jsonl").read_text()) == {"step": 3, "step_time_s": 0.25, "compiled": True}
+    other = json.loads((tmp_path / f"steps.pid{os.getpid()}.jsonl").read_text())
+    assert other == {"step": 3, "step_time_s": 0.5, "profiled": True}
+
+
+@pytest.mark.parametrize(
+    ("there", "after"),
+    [
+        ("", "--a=1 --b=2"),
+        ("--c=3", "--a=1 --b=2 --c=3"),
+        ("--b=9", "--a=1 --b=9"),  # the program's own wins
+        ("--a=1 --b=2 --c=3", "--a=1 --b=2 --c=3"),
+        ("flags.txt", "flags.txt"),  # names a file
+    ],
+)
+def test_flags_that_a_program_replaces_are_added_again(hook, there, after):
+    environ = {"XLA_FLAGS": there}
+    hook("flags").restore(["--a=1", "--b=2"], environ)
+    assert environ["XLA_FLAGS"] == after
+
+
+def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook, tmp_path):
+    environ = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
+    launchers = [["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"]]
+    config = {"folder": "/f", "rank": 0, "ranks": 1, "launchers": launchers}
+    place = hook("place").Place
+    assert place(config, environ).steps == "/f/steps.rank0003.jsonl"
+    assert place(config, environ).control == "/f/.control"
+    assert place(config | {"rank": 2, "ranks": 4}, environ).facts == "/f/facts.rank0002.json"
+
+
+def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
+    facts = type("Facts", (), {"set": lambda self, name, value: None, "stale": False})()
+    auto = hook("autopgle").AutoPgle(facts, type("Jax", (), {}))
+    logger = logging.getLogger("jax._src.compiler")
+    try:
+        with caplog.at_level(logging.INFO):
+            logger.debug("Compiling module %s with FDO profile of length %d", "jit_step", 812)
+    finally:
+        logger.filters.clear()
+        logger.setLevel(logging.NOTSET)
+    assert auto.seen["recompiled"] == {"jit_step": 812}
+    assert caplog.records == []
+
+
+def in_python(code: str, config: dict, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "hook.json").write_text(json.dumps({"folder": str(folder), **config}))
+    environ = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": str(folder / "hook.json")}
+    environ["JAX_PLATFORMS"] = "cpu"
+    return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+
+
+def test_nothing_is_imported_for_a_program_without_jax(tmp_path):
+    code = "import sys; print(*sorted(name for name in sys.modules if name.startswith(('jax', 'pgle_hook.h'))))"
+    assert in_python(code, {}, tmp_path).stdout == "\n"
+
+
+def test_a_broken_configuration_is_one_warning(tmp_path):
+    (tmp_path / "hook.json").write_text("not json")
+    environ = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": str(tmp_path / "hook.json")}
+    done = subprocess.run([sys.executable, "-c", "print(1)"], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1\n")
+    assert done.stderr.count("\n") == 1
+    assert "the capture hook did not start" in done.stderr
+
+
+def test_a_disk_that_cannot_be_written_does_not_stop_the_program(tmp_path):
+    code = """
+import jax, shutil
+with jax.profiler.StepTraceAnnotation("train", step_num=1):
+    shutil.rmtree({folder!r})
+    jax.numpy.ones(3) + 1
+with jax.profiler.StepTraceAnnotation("train", step_num=2):
+    pass
+print("done")
+"""
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    done = in_python(code.format(folder=str(folder)), {"window": "none"}, folder)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert "the capture hook failed (FileNotFoundError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_forked_child_does_not_write_into_its_parents_files(tmp_path):
+    code = """
+import jax, os
+def step(number):
+    with jax.profiler.StepTraceAnnotation("train", step_num=number):
+        pass
+step(1)
+if os.fork() == 0:
+    step(50); step(51)
+    os._exit(0)
+os.wait()
+step(2)
+"""
+    assert in_python(code, {"window": "none"}, tmp_path).returncode == 0
+    steps = [json.loads(line)["step"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert steps == [1, 2]
+
+
+def test_evaluation_steps_between_training_steps_are_not_counted(tmp_path):
+    code = """
+import jax
+def step(name, number):
+    with jax.profiler.StepTraceAnnotation(name, step_num=number):
+        pass
+for number in range(4):
+    step("train", number)
+    if number == 2:
+        step("eval", 0)
+"""
+    assert in_python(code, {"window": "none"}, tmp_path).returncode == 0
+    steps = [json.loads(line)["step"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert steps == [0, 1, 2, 3]
