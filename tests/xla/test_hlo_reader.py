@@ -165,7 +165,7 @@ def test_hostile_group_sizes_are_refused() -> None:
         ("a.hlo.pb", b"HloModule jit_step, is_scheduled=true\n", "is HLO text"),
         ("a.hlo.pb", b"\x00\x01not a proto", "not an HLO protocol buffer"),
         ("a.hlo.pb", small_proto().SerializeToString()[:-3], "not an HLO protocol buffer, or cut short"),
-        ("a.hlo.pb.gz", gzip.compress(small_proto().SerializeToString())[:-9], "damaged archive"),
+        ("a.hlo.pb.gz", gzip.compress(small_proto().SerializeToString(), mtime=0)[:-9], "damaged archive"),
         ("a.hlo.pb", hlo_pb2.HloModuleProto(name="m").SerializeToString(), "no HLO computation"),
     ],
 )
