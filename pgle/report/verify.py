@@ -178,12 +178,18 @@ def _unused(out: Console, coverage: Coverage) -> None:
     out.print(f"{count} that no module takes, {duration(total)}", style="yellow")
     heaviest = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
     rows = [
-        (_cut(printable(item.name), 44), duration(item.cost.cost_us), _cut(printable(item.reason), 40))
+        (_cut(_short(printable(item.name)), 44), duration(item.cost.cost_us), _cut(printable(item.reason), 40))
         for item in heaviest[:UNUSED_SHOWN]
     ]
     out.print(table(("name", "cost", "why"), rows, right="cost"))
     if len(heaviest) > UNUSED_SHOWN:
         out.print(f"… and {len(heaviest) - UNUSED_SHOWN:,} more (--json lists all)", style="dim")
+
+
+def _short(name: str) -> str:
+    """A name with the head of its fingerprint, as fingerprints are shown everywhere."""
+    fingerprint, between, bare = name.rpartition("::")
+    return f"{fingerprint[:12]}…::{bare}" if between and len(fingerprint) > 12 else name
 
 
 def _cut(text: str, room: int) -> str:

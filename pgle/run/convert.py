@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
-from pgle import __version__
 from pgle.costs.aggregate import ProgramCosts, aggregate
 from pgle.costs.options import AggregateOptions
-from pgle.costs.profile import CostKind, Profile
+from pgle.costs.profile import Profile
 from pgle.costs.profile_io import SUFFIXES, check_suffix, encode_profile, sidecar_path
 from pgle.costs.programs import Program, find_programs, select_programs
 from pgle.costs.sidecar import sidecar
@@ -18,6 +16,7 @@ from pgle.costs.unite import unite_programs
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress
+from pgle.run.convert_provenance import provenance
 from pgle.run.inputs import is_run_dir, read_traces
 from pgle.trace.table import Kind, Trace, Unresolved
 from pgle.xla.hlo_reader import module_from_bytes, read_modules
@@ -249,7 +248,7 @@ def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Tr
         for fingerprint in (_fingerprints(result) if prefix else ("",))
         for name, table in result.occurrences.items()
     }
-    profile = Profile(tuple(costs), _provenance(results, request, trace), warnings, occurrences)
+    profile = Profile(tuple(costs), provenance(results, request.options, trace), warnings, occurrences)
     return profile if request.target is None else _completed(profile, results, request.target, prefix=prefix)
 
 
@@ -266,36 +265,6 @@ def _completed(profile: Profile, results: Sequence[ProgramCosts], target: str, *
         fingerprints = program.fingerprints if prefix else (program.hlo.fingerprint,)
         modules += [replace(program.hlo, fingerprint=fingerprint) for fingerprint in fingerprints]
     return complete_for(profile, modules, find_hardware(load_target(target)))
-
-
-def _provenance(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Trace) -> dict[str, object]:
-    return {
-        "tool": f"pgle {__version__}",
-        "inputs": [
-            {"name": Path(source.path).name, "format": source.format, "version": source.version}
-            for source in trace.sources
-        ],
-        "stat": request.options.stat.name,
-        "collective_stat": request.options.collective_stat.name,
-        "xla_flags": trace.xla_flags,
-        "modules": [
-            {
-                "name": result.program.key.name,
-                "program_id": result.program.key.program_id,
-                "fingerprints": list(result.program.fingerprints),
-                "hlo": result.program.hlo is not None,
-                "executions_used": result.window.used,
-                "executions_seen": result.window.seen,
-                "executions_dropped": {str(number): why for number, why in result.window.dropped.items()},
-                "devices": result.window.devices,
-                "step_us": result.window.step_us,
-                "names": len(result.costs),
-                "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in result.costs),
-                "launch": None if result.launch is None else asdict(result.launch),
-            }
-            for result in results
-        ],
-    }
 
 
 def _host_only(trace: Trace) -> tuple[str, ...]:

@@ -103,3 +103,10 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
     assert message in output.err
     assert len(output.err.splitlines()) == 1
     assert output.out == ""
+
+
+def test_names_of_another_fingerprint_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.pbtxt"
+    other.write_text(f'costs {{ name: "{"0123456789abcdef" * 2}::input_reduce_fusion.322" cost_us: 7 }}')
+    assert run(["verify", str(other), "--hlo", str(DUMP)]) == 1
+    assert "0123456789ab…::input_reduce_fusion.322" in capsys.readouterr().out
