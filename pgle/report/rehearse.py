@@ -109,7 +109,7 @@ def _beside(placement: Placement | None) -> str:
         return "no such name"
     if placement.sync:
         return "none"
-    return f"{duration(placement.cover_us)} in {placement.between}"
+    return duration(placement.cover_us)
 
 
 def _exposed(placement: Placement | None) -> str:

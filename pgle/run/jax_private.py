@@ -168,7 +168,7 @@ def program_from_mlir(data: bytes) -> Program:
         except Exception as error:
             raise UserError(
                 f"StableHLO that this jax cannot parse ({first_line(str(error))})",
-                remedy="rehearse with the jax version that wrote it (--python)",
+                remedy="give StableHLO, an export artifact or an HLO dump, and use the jax version that wrote it",
             ) from None
         return _program(module)
 

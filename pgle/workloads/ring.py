@@ -1,7 +1,8 @@
 """A circular pipeline over a ring of devices: every iteration computes one stage and shifts activations to the next.
 
-The forward edge (device i to i+1) and the back edge (last to first) are separate collective-permutes, so that the
-scheduler can hide either behind the matmuls; microbatches circulate `--repeats` times.
+The forward edge (device i to i+1) and the back edge (last to first) are separate collective-permutes: every stage needs
+the forward edge at once, the back edge only in the next iteration; microbatches circulate `--repeats` times. The
+pattern is that of the JAX GPU performance guide (docs.jax.dev, "Pipeline Parallelism on GPU").
 """
 
 from __future__ import annotations
@@ -35,18 +36,19 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
         backward = [(count - 1, 0)]
 
         def iteration(carry: Any, number: Any) -> Any:
-            outputs, result = carry
+            outputs, result, from_last = carry
             from_previous = lax.ppermute(result, "stage", forward)
-            waiting = lax.dynamic_index_in_dim(outputs, (number + 1) % microbatches, keepdims=False)
-            from_last = lax.ppermute(waiting, "stage", backward)
             fresh = lax.dynamic_index_in_dim(inputs, number % microbatches, keepdims=False)
             first = jnp.where(number < microbatches, fresh, from_last)
             result = stage(weights, jnp.where(rank == 0, first, from_previous))
+            # Of use in the next iteration only: a whole stage can hide this transfer.
+            waiting = lax.dynamic_index_in_dim(outputs, (number + 1) % microbatches, keepdims=False)
+            from_last = lax.ppermute(waiting, "stage", backward)
             outputs = lax.dynamic_update_index_in_dim(outputs, result, (number + 2) % microbatches, 0)
-            return (outputs, result), None
+            return (outputs, result, from_last), None
 
-        start = (jnp.zeros_like(inputs), jnp.zeros_like(inputs[0]))
-        (outputs, _), _ = lax.scan(iteration, start, jnp.arange(iterations))
+        start = (jnp.zeros_like(inputs), jnp.zeros_like(inputs[0]), jnp.zeros_like(inputs[0]))
+        (outputs, _, _), _ = lax.scan(iteration, start, jnp.arange(iterations))
         return outputs[None]
 
     mapped = shard_map(device_pass, ring, (spec, spec), spec)

@@ -138,3 +138,15 @@ def test_a_flag_that_makes_collectives_synchronous_is_the_reason(programs, rehea
 def test_flags_that_rehearse_sets_itself_are_refused(capsys, testdata, tmp_path, flag):
     module = next((testdata / "stablehlo").glob("*.mlir"))
     assert "sets this flag itself" in refused(capsys, module, "-o", tmp_path / "out", "--flag", flag)
+
+
+def test_the_flags_of_the_pipeline_recipe_hide_the_back_edge(programs, rehearse):
+    flags = (
+        "--xla_gpu_enable_command_buffer=",
+        "--xla_disable_hlo_passes=collective-permute-motion",
+        "--xla_gpu_experimental_pipeline_parallelism_opt_level=PIPELINE_PARALLELISM_OPT_LEVEL_ENABLE",
+    )
+    result = rehearse(programs("ring"), *(word for flag in flags for word in ("--flag", flag)))
+    transfers = [move["after"] for move in (*result["moved"], *result["stayed"])]
+    (back,) = [item for item in transfers if item["kind"] == "collective-permute"]
+    assert back["exposed_us"] < 0.01 * back["cost_us"] * back["executions"]
