@@ -8,8 +8,8 @@ belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -37,8 +37,10 @@ class Filed:
         opcode: HLO opcode, of a collective the wrapped one; empty without HLO.
         shape: result shape, of a collective that of the wrapped op; empty without HLO.
         trace_name: the name in the trace where it differs.
-        iterations: occurrences per execution of the module; 0 where unknown.
+        iterations: occurrences per execution of the module, of a name with rematerialised copies those of all; 0 where
+            unknown.
         groups: replica groups of a collective; empty: all devices.
+        owner: the instruction of the final module whose time it is; empty without HLO.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Filed:
     trace_name: str = ""
     iterations: int = 0
     groups: tuple[tuple[int, ...], ...] = ()
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
     codes = np.full(max(len(trace.instructions), 1), -1, dtype=np.int32)
     translate = {} if program.hlo is None else lhs_names(program.hlo, lhs_module)
     order: dict[str, int] = {}
+    runs: dict[str, dict[str, int]] = {}
     for code in used.tolist():
         name = trace.instructions[code]
         found = _file_by_guess(name) if program.hlo is None else _file(program.hlo, translate, name)
@@ -88,11 +92,17 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
         known = filed.get(found.name)
         if known is None or (known.trace_name and not found.trace_name):
             filed[found.name] = found
+        runs.setdefault(found.name, {})[found.owner] = found.iterations
         codes[code] = order.setdefault(found.name, len(order))
-    kept = tuple(filed[name] for name in order)
+    kept = tuple(replace(filed[name], iterations=_sum_known(runs[name].values())) for name in order)
     iterations = np.array([item.iterations for item in kept] or [0], dtype=np.int32)
     naming = Naming(target=codes, names=tuple(order), iterations=iterations)
     return NamingPlan(naming, kept, {reason: tuple(names) for reason, names in left_out.items()})
+
+
+def _sum_known(counts: Collection[int]) -> int:
+    """The sum, 0 where one is 0: unknown."""
+    return sum(counts) if all(counts) else 0
 
 
 def _file_by_guess(name: str) -> Filed | str:
@@ -131,6 +141,7 @@ def _file(module: Module, translate: Mapping[str, str], name: str) -> Filed | st
         trace_name="" if target == name else name,
         iterations=iterations,
         groups=wrapped.replica_groups or instruction.replica_groups,
+        owner=owning,
     )
 
 

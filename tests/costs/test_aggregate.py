@@ -189,3 +189,10 @@ def test_devices_of_a_lone_process_are_told_by_their_ordinals(make_trace):
     nameless = [dataclasses.replace(device, ordinal=number) for number, device in enumerate(nameless)]
     costs, _ = costs_of(dataclasses.replace(trace, devices=tuple(nameless)), hlo)
     assert costs["all-gather-start"].cost_us == 3000
+
+
+def test_a_rematerialised_copy_that_runs_too_does_not_add_to_the_cost(make_trace):
+    hlo = module(instruction("gemm.1"), instruction("add.2"), instruction("gemm.1.remat"))
+    rows = [row for number in range(3) for row in step(number, ("gemm.1", 10), ("add.2", 3), ("gemm.1.remat", 12))]
+    costs, _ = costs_of(make_trace(rows), hlo)
+    assert (costs["gemm.1"].cost_us, costs["gemm.1"].samples) == (11, 6)
