@@ -133,7 +133,7 @@ def test_an_exit_code_is_passed_through(launch, program):
 
 
 def test_a_program_that_ends_itself_by_a_signal(launch, program):
-    end = "sys.stdout.flush(); os.kill(os.getpid(), 9)"
+    end = "sys.stdout.flush(); import time; time.sleep(0.5); os.kill(os.getpid(), 9)"
     words = (sys.executable, program(TRAIN.format(before="", after=end)))
     expected, found = launch.alone(*words), launch(*words)
     assert (expected.returncode, found.returncode) == (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -165,7 +165,7 @@ def test_sigterm_reaches_the_program_once_and_its_answer_decides(launch, program
 
 
 def test_a_program_killed_by_sigterm_leaves_a_complete_directory(launch, program):
-    text = TRAIN.format(before="", after="import time; print('ready', flush=True); time.sleep(100)")
+    text = TRAIN.format(before="", after="import time; time.sleep(0.5); print('ready', flush=True); time.sleep(100)")
     pgle = [sys.executable, "-m", "pgle", "profile", "--run-dir", str(launch.run_dir), "--capture", "jax", "--"]
     child = subprocess.Popen(
         [*pgle, sys.executable, program(text)], env=launch.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -83,8 +83,10 @@ def test_why_a_window_never_opened(hook):
 
 def test_step_records_are_whole_lines_and_processes_do_not_mix(hook, tmp_path):
     first, second = (hook("steps").StepWriter(str(tmp_path / "steps.jsonl")) for _ in range(2))
-    first.write(3, 0.25, profiled=False, compiled=True)
-    second.write(3, 0.5, profiled=True, compiled=False)
+    first.note(3, 0.25, False, True)
+    second.note(3, 0.5, True, False)
+    first.write(first.take())
+    second.write(second.take())
     assert json.loads((tmp_path / "steps.jsonl").read_text()) == {"step": 3, "step_time_s": 0.25, "compiled": True}
     other = json.loads((tmp_path / f"steps.pid{os.getpid()}.jsonl").read_text())
     assert other == {"step": 3, "step_time_s": 0.5, "profiled": True}

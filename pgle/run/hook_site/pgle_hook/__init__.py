@@ -9,6 +9,7 @@ import os
 import sys
 
 _hook = None
+_said = set()
 
 
 def install(config_path):
@@ -38,7 +39,10 @@ def active():
 
 
 def warn(text):
-    """One line on stderr."""
+    """One line on stderr; what was said already is not said again."""
+    if text in _said:
+        return
+    _said.add(text)
     try:
         sys.stderr.write("pgle: warning: %s\n" % " ".join(str(text).split()))
     except Exception:  # a closed stderr is no reason to disturb the program

@@ -47,6 +47,7 @@ class Hook:
         self._names = {}
         self._name = None
         self._lock = threading.RLock()
+        self._writing = threading.Lock()
 
     def attach(self):
         """Watch steps, compilations and the program's own traces."""
@@ -112,12 +113,8 @@ class Hook:
         self._current = None
         if self._source == "console":  # the launcher has the exact times, those here wait for the poll
             return
-        self.writer.write(
-            number,
-            now - begin,
-            profiled=self.profiler.is_open or self._foreign,
-            compiled=self.compiles != self._compiles_at_step,
-        )
+        profiled = self.profiler.is_open or self._foreign
+        self.writer.note(number, now - begin, profiled, self.compiles != self._compiles_at_step)
 
     # Window.
 
@@ -144,9 +141,17 @@ class Hook:
             now = time.monotonic()
             with self._lock:
                 self._steer(self.window.on_time(now, self.last_compile, self.compiles, self._source))
+            guarded(self._write_steps)
             if now - written > (1.0 if self.facts.stale else FACTS_S):
                 written = now
                 guarded(self.facts.write)
+
+    def _write_steps(self):
+        """Write what was noted, outside the lock of the steps: a slow disk holds up none."""
+        with self._writing:
+            with self._lock:
+                noted = self.writer.take()
+            self.writer.write(noted)
 
     def _read_control(self, position):
         """Step numbers that the launcher found in the output."""
@@ -205,6 +210,7 @@ class Hook:
                 self.facts.set("window_closed", time.time())
                 self.profiler.close()
             self.facts.set("window", self.window.describe())
-            if self.writer.path:
-                self.facts.set("steps_file", os.path.basename(self.writer.path))
+        guarded(self._write_steps)
+        if self.writer.path:
+            self.facts.set("steps_file", os.path.basename(self.writer.path))
         self.facts.write(final=True)

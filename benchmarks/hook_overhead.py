@@ -1,0 +1,124 @@
+"""What the capture hook costs a step outside the trace window: steps with it against steps without, in turn.
+
+Two programs that only differ by the hook run at the same time on one machine would disturb each other, and one after
+the other would see the machine change. So one process holds both kinds of step: `StepTraceAnnotation` as the hook left
+it, and as jax made it. Blocks of steps alternate; the ratio of the medians over the blocks is what counts, with the
+spread of the ratios of neighbouring blocks. The hook's thread runs all the time, so its cost is measured apart: the
+same steps in a process without a hook.
+
+    python benchmarks/hook_overhead.py [--size 512]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pgle.run.real_files import HOOK_SITE
+
+BLOCKS = 20
+STEPS = 20
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--size", type=int, default=512, help="side of the matmul of a step: sets its length")
+    options.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = options.parse_args()
+    if arguments.child:
+        print(json.dumps(measure(arguments.size)))
+        return
+    with_hook = [child(arguments.size, hook=True) for _ in range(2)]
+    alone = [child(arguments.size, hook=False) for _ in range(2)]
+    ratios = sorted(ratio for run in with_hook for ratio in run["ratios"])
+    step = statistics.median(run["plain_us"] for run in with_hook)
+    added = statistics.median(run["annotation_us"] for run in with_hook) - statistics.median(
+        run["annotation_us"] for run in alone
+    )
+    print(f"step without the hook's annotation: {step:.1f} µs (median of {2 * BLOCKS} blocks of {STEPS})")
+    print(f"with / without, block by block:     {statistics.median(ratios):.4f} "
+          f"(quartiles {ratios[len(ratios) // 4]:.4f} to {ratios[3 * len(ratios) // 4]:.4f})")  # fmt: skip
+    print(f"an empty annotated step:            {added:.1f} µs more than in a process without a hook")
+    print(f"of a step of 1 ms that is           {added / 10:.2f} %, of one of 100 ms {added / 1000:.4f} %")
+    print(f"hook thread: {statistics.median(run['thread_percent'] for run in with_hook):.3f} % of one core")
+
+
+def child(size: int, *, hook: bool) -> dict:
+    """Measure in a process of its own, with the hook or without."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "hook.json"
+        config.write_text(json.dumps({"folder": folder, "capture": "none", "window": "none"}))
+        environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
+        if hook:
+            environ |= {"PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": str(config)}
+        words = [sys.executable, __file__, "--child", "--size", str(size)]
+        return json.loads(subprocess.run(words, env=environ, check=True, capture_output=True, text=True).stdout)
+
+
+def measure(size: int) -> dict:
+    """Blocks of steps with the annotation as it is, in turn with blocks that go round the hook."""
+    import jax
+    import jax.numpy as jnp
+
+    annotation = jax.profiler.StepTraceAnnotation
+    hooked = annotation.__enter__, annotation.__exit__, annotation.__init__
+    wrapped = "pgle_hook" in sys.modules
+    plain = tuple(closure(method) for method in hooked) if wrapped else hooked
+    step = jax.jit(lambda x: x @ x * 0.001)
+    x = step(jnp.ones((size, size))).block_until_ready()
+
+    def block(methods: tuple) -> float:
+        nonlocal x
+        annotation.__enter__, annotation.__exit__, annotation.__init__ = methods
+        begin = time.perf_counter()
+        for number in range(STEPS):
+            with annotation("train", step_num=number):
+                x = step(x).block_until_ready()
+        return (time.perf_counter() - begin) / STEPS * 1e6
+
+    block(hooked)
+    block(plain)
+    pairs = []
+    for number in range(BLOCKS):  # the order alternates, so that a drift favours neither
+        if number % 2:
+            first, second = block(hooked), block(plain)
+        else:
+            second, first = block(plain), block(hooked)
+        pairs.append((first, second))
+    annotation.__enter__, annotation.__exit__, annotation.__init__ = hooked
+    begin = time.perf_counter()
+    for number in range(2000):
+        with annotation("train", step_num=number):
+            pass
+    empty = (time.perf_counter() - begin) / 2000 * 1e6
+    return {
+        "ratios": [first / second for first, second in pairs],
+        "plain_us": statistics.median(second for _, second in pairs),
+        "annotation_us": empty,
+        "thread_percent": idle_percent(),
+    }
+
+
+def closure(method):
+    """The method of jax that a method of the hook calls."""
+    names = ("init", "enter", "leave")
+    cells = dict(zip(method.__code__.co_freevars, method.__closure__, strict=True))
+    return next(cells[name].cell_contents for name in names if name in cells)
+
+
+def idle_percent() -> float:
+    """Processor time of the whole process while it does nothing but what the hook's thread does."""
+    begin, used = time.perf_counter(), time.process_time()
+    time.sleep(2)
+    return (time.process_time() - used) / (time.perf_counter() - begin) * 100
+
+
+if __name__ == "__main__":
+    main()
