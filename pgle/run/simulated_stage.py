@@ -26,7 +26,7 @@ from pgle.schedule.simulated_gpu import record
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane_writer import write_xplane
-from pgle.xla.flags import parse_flags
+from pgle.xla.flags import Flag, parse_flags
 from pgle.xla.hlo_reader import read_module
 from pgle.xla.modes import flags_for
 from pgle.xla.targets import load_target
@@ -59,7 +59,7 @@ def run_simulated(request: StageRequest, *, force: bool = False) -> StageResult:
             portable_target=target.portable_text,
             dump_dir=request.files.hlo,
             topology=request.topology or f"1x1x{request.devices}",
-            flags=tuple(flag.text for flag in parse_flags(plan.xla_flags).flags),
+            flags=tuple(map(_unquoted, parse_flags(plan.xla_flags).flags)),
             profile=None,  # the plan's flags name it
         )
     )
@@ -101,6 +101,11 @@ def run_simulated(request: StageRequest, *, force: bool = False) -> StageResult:
     )
     warnings = tuple(finding.message for finding in plan.warnings)
     return StageResult(request, True, 0, verdict, times, facts, warnings)
+
+
+def _unquoted(flag: Flag) -> str:
+    """A flag as a rehearsal takes it, which quotes values with blanks itself."""
+    return flag.key if flag.value is None else f"{flag.key}={flag.value}"
 
 
 def _program(request: StageRequest) -> Path:

@@ -20,8 +20,8 @@ SIMULATED = ["--capture", "simulated", "--target", "a100"]
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run directory after `pgle run`."""
-    folder = tmp_path_factory.mktemp("runs") / "overlap"
+    """A run directory after `pgle run`, with a blank in its name as home directories may have."""
+    folder = tmp_path_factory.mktemp("runs") / "my overlap"
     assert run(["run", "--run-dir", str(folder), *SIMULATED, "--", *WORDS]) == 0
     return folder
 
