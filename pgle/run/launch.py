@@ -17,7 +17,7 @@ from pgle.errors import UserError
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16
-"""A longer line is shown to nobody but the log."""
+"""A longer line goes into the log in pieces."""
 GRACE_S = 5.0
 """How long a grandchild that keeps the output open is waited for once the command has ended."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -77,18 +77,26 @@ def launch(
 
 
 def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | None) -> None:
-    """Copy a stream to one of ours and to the log, byte for byte; what fails there does not stop the program."""
+    """Copy a stream to one of ours at once and to the log by lines, byte for byte; a failure stops no program.
+
+    By lines, since an unbuffered program writes a line in pieces, between which those of the other stream would come.
+    """
     rest = b""
     broken: set[str] = set()
     while data := os.read(stream.fileno(), CHUNK_BYTES):
         _try("output", broken, partial(_write, descriptor, data))
-        _try("log", broken, partial(log.write, data))
-        if on_line is None:
-            continue
-        *lines, rest = re.split(rb"[\r\n]", rest + data)
-        rest = rest[-LINE_BYTES:]
-        for line in lines:
-            _try("line", broken, partial(on_line, line.decode(errors="replace")))
+        text = rest + data
+        end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        if not end and len(text) > LINE_BYTES:
+            end = len(text)
+        whole, rest = text[:end], text[end:]
+        if whole:
+            _try("log", broken, partial(log.write, whole))
+        if whole and on_line is not None:
+            for line in re.split(rb"[\r\n]", whole)[:-1]:
+                _try("line", broken, partial(on_line, line.decode(errors="replace")))
+    if rest:
+        _try("log", broken, partial(log.write, rest))
 
 
 def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:

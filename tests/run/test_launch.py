@@ -26,10 +26,15 @@ def start(tmp_path, capfd):
 
 
 def test_both_streams_go_where_they_went_and_into_the_log(start):
-    code, out, err, log, lines = start("printf 'a\\nb'; sleep 0.1; printf 'c\\n' >&2")
+    code, out, err, log, lines = start("printf 'a\\nb'; exec >&-; sleep 0.1; printf 'c\\n' >&2")
     assert (code, out, err) == (0, "a\nb", "c\n")
     assert log == "a\nbc\n"
     assert lines == ["a", "c"]
+
+
+def test_pieces_of_a_line_stay_together_in_the_log(start):
+    *_, log, _ = start("printf a; sleep 0.05; echo x >&2; sleep 0.05; echo b")
+    assert log == "x\nab\n"
 
 
 def test_stdout_can_be_sent_to_stderr(start):

@@ -189,15 +189,20 @@ class Hook:
     def _on_own_start(self, folder):
         """The program's own profiler session wins: ours closes, and stays closed while theirs runs."""
         with self._lock:
+            if self.profiler.busy:
+                return
             if self.profiler.is_open:
                 warn("the program starts a trace of its own; pgle's is closed")
                 self.profiler.close()
             self._foreign = True
-            self.facts.set("own_traces", [*self.facts.values.get("own_traces", []), folder])
+            if folder is not None:
+                self.facts.set("own_traces", [*self.facts.values.get("own_traces", []), folder])
             self.window.give_up("the program traces itself")
 
     def _on_own_stop(self):
-        self._foreign = False
+        with self._lock:
+            if not self.profiler.busy:
+                self._foreign = False
 
     def finish(self):
         """The program ends: close what is open, write what is known."""

@@ -19,24 +19,34 @@ class Profiler:
     Attributes:
         is_open: whether it records.
         changes: how often it was opened or closed.
+        busy: whether it is being opened or closed: what jax.profiler does then is our doing.
     """
 
     def __init__(self):
         self.is_open = False
         self.changes = 0
+        self.busy = False
 
     def open(self):
         """Begin to record; a failure is a warning."""
         if not self.is_open:
             self.changes += 1
-            self.is_open = self._begin()
+            self.busy = True
+            try:
+                self.is_open = self._begin()
+            finally:
+                self.busy = False
 
     def close(self):
         """End recording, once the devices have done what the program has asked of them so far."""
         if self.is_open:
             self.is_open = False
             self.changes += 1
-            self._end()
+            self.busy = True
+            try:
+                self._end()
+            finally:
+                self.busy = False
 
     def _begin(self):
         return False

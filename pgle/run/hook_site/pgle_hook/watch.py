@@ -41,8 +41,12 @@ def compilations(jax, on_compile):
 
 
 def own_traces(jax, on_start, on_stop):
-    """Call `on_start(folder)` before and `on_stop()` after the program's own use of `jax.profiler`."""
+    """Call `on_start(folder or None)` before and `on_stop()` after every session of `jax.profiler`."""
     module = jax.profiler
+    session = getattr(module, "ProfileSession", None)  # since 0.12 all ways lead through it
+    if session is not None:
+        _sessions(session, on_start, on_stop)
+        return
     scopes = [vars(module)]
     inner = getattr(module.trace, "__wrapped__", None)  # `jax.profiler.trace` finds the two where it was defined
     if inner is not None:
@@ -61,6 +65,23 @@ def own_traces(jax, on_start, on_stop):
 
     for scope in scopes:
         scope["start_trace"], scope["stop_trace"] = new_start, new_stop
+
+
+def _sessions(session, on_start, on_stop):
+    start, stop = session.start, session.stop
+
+    def new_start(this, *args, **kwargs):
+        folder = getattr(this, "log_dir", None)
+        guarded(lambda: on_start(None if folder is None else os.path.abspath(str(folder))))
+        return start(this, *args, **kwargs)
+
+    def new_stop(this, *args, **kwargs):
+        try:
+            return stop(this, *args, **kwargs)
+        finally:
+            guarded(on_stop)
+
+    session.start, session.stop = new_start, new_stop
 
 
 def profiler_server(jax, on_start):
