@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -58,10 +59,25 @@ def test_the_exit_code_is_the_commands(start, script, code):
     assert start(script)[0] == code
 
 
-def test_a_signal_to_us_goes_to_the_command_once(start):
-    trap = f"trap 'echo got; exit 5' USR1; kill -USR1 {os.getpid()}; while :; do sleep 0.01; done"
-    code, out, *_ = start(trap)
-    assert (code, out) == (5, "got\n")
+@pytest.fixture
+def launcher(tmp_path):
+    """Run a shell script under a launcher of its own, which the script may signal as ``$PPID``: (exit code, stdout)."""
+
+    def run(script: str, before: str = "") -> tuple[int, str]:
+        code = (
+            f"import os, signal, sys\nfrom pathlib import Path\nfrom pgle.run.launch import launch\n{before}\n"
+            f"sys.exit(launch(['sh', '-c', sys.argv[1]], os.environ, Path(sys.argv[2])))"
+        )
+        words = [sys.executable, "-c", code, script, str(tmp_path / "log")]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout
+
+    return run
+
+
+def test_a_signal_to_us_goes_to_the_command_once(launcher):
+    script = "trap 'echo got; exit 5' USR1; kill -USR1 $PPID; while :; do sleep 0.01; done"
+    assert launcher(script) == (5, "got\n")
 
 
 def test_our_own_handlers_are_back_afterwards(start):
@@ -70,12 +86,9 @@ def test_our_own_handlers_are_back_afterwards(start):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_ignored_signal_stays_ignored(start):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert start(f"kill -HUP {os.getpid()}; exit 4")[0] == 4
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_an_ignored_signal_stays_ignored(launcher):
+    ignore = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    assert launcher("kill -HUP $PPID; exit 4", before=ignore) == (4, "")
 
 
 def test_a_failing_listener_does_not_stop_the_output(tmp_path, capfd):
