@@ -49,31 +49,35 @@ def launch(
         UserError: it cannot be started.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab", buffering=0) as file:
-        try:
-            child = subprocess.Popen(
-                list(command),
-                env={**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-            )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
+    with log.open("ab", buffering=0) as file, _Forwarding() as forwarding:
+        child = _started(command, environment)
+        forwarding.to(child)
         assert child.stdout is not None  # both are pipes
         assert child.stderr is not None
-        with _forwarding(child):
-            pumps = [
-                threading.Thread(target=_pump, args=(stream, descriptor, file, on_line), daemon=True)
-                for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2))
-            ]
-            for pump in pumps:
-                pump.start()
-            code = child.wait()
-            for pump in pumps:
-                pump.join(timeout=GRACE_S)
+        pumps = [
+            threading.Thread(target=_pump, args=(stream, descriptor, file, on_line), daemon=True)
+            for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2))
+        ]
+        for pump in pumps:
+            pump.start()
+        code = child.wait()
+        for pump in pumps:
+            pump.join(timeout=GRACE_S)
     return code if code >= 0 else 128 - code
+
+
+def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            list(command),
+            env={**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
 
 
 def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | None) -> None:
@@ -127,19 +131,26 @@ def _write(descriptor: int, data: bytes) -> None:
             select.select([], [descriptor], [])
 
 
-class _forwarding:  # noqa: N801 - reads as a word: `with _forwarding(child):`
-    """Signals that we get go to the command; its end decides ours."""
+class _Forwarding:
+    """Signals that we get go to the command; its end decides ours. Those that come before it runs are kept for it."""
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self._child = child
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
         self._before: dict[int, signal.Handlers | Callable[..., object] | int | None] = {}
 
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in FORWARDED:
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                self._before[number] = signal.signal(number, self._forward)
+    def to(self, child: subprocess.Popen[bytes]) -> None:
+        """The command runs: it gets what came before."""
+        self._child = child
+        for number in self._early:
+            self._forward(number, None)
+
+    def __enter__(self) -> _Forwarding:
+        if threading.current_thread() is threading.main_thread():
+            for number in FORWARDED:
+                if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                    self._before[number] = signal.signal(number, self._forward)
+        return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -148,7 +159,9 @@ class _forwarding:  # noqa: N801 - reads as a word: `with _forwarding(child):`
     def _forward(self, number: int, _: object) -> None:
         if number == signal.SIGINT and _in_foreground():
             return  # Ctrl-C: the terminal has sent it to the command as well
-        if self._child.poll() is None:
+        if self._child is None:
+            self._early.append(number)
+        elif self._child.poll() is None:
             self._child.send_signal(number)
 
 
