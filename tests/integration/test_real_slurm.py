@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -81,8 +80,7 @@ def slurm(tmp_path_factory):
         subprocess.run(["srun", "--immediate=30", "true"], env=environ, check=True, timeout=60)
         yield environ
     finally:
-        for name in ("slurmd", "slurmctld"):
-            os.kill(int((folder / f"{name}.pid").read_text()), signal.SIGTERM)
+        subprocess.run(["scontrol", "shutdown"], env=environ, check=False)  # slurmctld and every slurmd
 
 
 @pytest.fixture(scope="module")

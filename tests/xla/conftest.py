@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,12 @@ def dumps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return HLO / str(request.param)
     if not has_cuda_plugin():
         pytest.skip("needs the CUDA plugin wheels")
+    return live(tmp_path_factory)
+
+
+@cache
+def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled once in a test process: pytest drops a fixture whenever its parameter changes."""
     out = tmp_path_factory.mktemp("live")
     subprocess.run([sys.executable, str(HLO / "record.py"), str(out)], check=True)
     return out

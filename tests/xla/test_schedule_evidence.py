@@ -8,12 +8,13 @@ from pgle.xla.schedule_dump import ComputationSchedule, Latency, LhsSchedule, Sl
 from pgle.xla.schedule_evidence import ScheduleEvidence, schedule_evidence
 
 
-def evidence(costs: dict[str, float], *, exposed: float = 0.0) -> ScheduleEvidence:
-    """A matmul of 30 µs, a tuple and an all-gather that waits 100 µs for its end."""
+def evidence(costs: dict[str, float], *, exposed: float = 69.0) -> ScheduleEvidence:
+    """An all-gather of 100 µs beside a matmul that ends `exposed` µs before it, and a tuple."""
+    end = 100 - exposed
     slots = {
         "all-gather-start": Slot(0, 1),
-        "gemm": Slot(1, 31),
-        "tuple": Slot(31, 31),
+        "gemm": Slot(1, end),
+        "tuple": Slot(end, end),
         "all-gather-done": Slot(100, 101),
     }
     module = Module("jit_step", 1, "", "main", {}, True)
