@@ -18,6 +18,8 @@ FREQUENT_STALLS = 0.2
 """Above this share of steps, slow steps are how the program runs and no stalls."""
 WARM_UP_AT_MOST = 0.5
 """Share of the steps that warm-up can take."""
+LEADING = 4.0
+"""Robust standard deviations above the steady median from which a leading step is warm-up in any case."""
 FEWEST_FOR_WARM_UP = 10
 """Steps below which warm-up is not looked for."""
 LEVEL_SHIFT = 0.03
@@ -204,8 +206,12 @@ def _warm_up(chosen: _Chosen, warnings: list[str]) -> None:
         return
     before, after = values[:count], values[count:]
     spread = 1.4826 * float(np.median(np.abs(after - np.median(after))))
-    if float(np.median(before) - np.median(after)) <= spread:
-        return
+    level = float(np.median(after))
+    if float(np.median(before)) - level <= spread:
+        # Mostly steady steps: what leads without a gap, far beyond the noise, is warm-up all the same.
+        count = int(np.argmin(np.append(before > level + LEADING * spread, False)))
+        if count == 0:
+            return
     which = np.zeros(len(chosen.keep), bool)
     which[kept[:count]] = True
     chosen.drop("warm-up", which)

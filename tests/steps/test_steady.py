@@ -90,3 +90,11 @@ def test_truncation_is_the_minimum_of_the_marginal_standard_error() -> None:
     clipped = np.clip(values, np.median(values) - bound, np.median(values) + bound)
     slow = [clipped[d:].var() / (len(clipped) - d) for d in range(31)]
     assert truncation(values) == int(np.argmin(slow))
+
+
+def test_a_slow_start_counts_where_the_truncation_reaches_far_beyond_it() -> None:
+    """MSER drops eighteen steps here, of which thirteen are steady."""
+    times = 1 + np.random.default_rng(131).normal(0, 0.002, 200)
+    times[1:6] *= 1 + 0.2 * np.exp(-np.arange(5) / 2)
+    times[0] = 150
+    assert left_out(run(times.tolist()))["warm-up"] == [0, 1, 2, 3, 4, 5]
