@@ -108,7 +108,7 @@ def _step_time(found: Comparison, limits: Limits) -> Check:
     possible = found.ci[1] >= (1 + (bound or 0)) * (1 - 1e-12)
     if bound is not None and possible:
         if found.verdict is Verdict.SLOWER:
-            return Check("step time", False, f"slower: {text}; the bound is {bound:.2%}. {SLOWER}")
+            return Check("step time", False, f"slower: {text}; {_reach(found, bound)}. {SLOWER}")
         if limits.fail_undecided:
             message = f"a slowdown of {bound:.2%} cannot be ruled out: {text}. {_more(found, bound)}"
             return Check("step time", False, message)
@@ -116,6 +116,12 @@ def _step_time(found: Comparison, limits: Limits) -> Check:
         return Check("step time", True, message)
     kept = "" if bound is None else f"a slowdown of {bound:.2%} is ruled out: "
     return Check("step time", True, kept + text)
+
+
+def _reach(found: Comparison, bound: float) -> str:
+    """How the change stands to the bound; one below it fails because the interval reaches it."""
+    reaches = "" if found.change >= bound else ", which the interval reaches"
+    return f"the bound is {bound:.2%}{reaches}"
 
 
 SLOWER = (

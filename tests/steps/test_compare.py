@@ -183,6 +183,12 @@ def test_a_slowdown_of_the_bound_itself_fails() -> None:
     assert checks(against(1.02), fail_slower=0.02) == {"step time": False}
 
 
+def test_a_slowdown_below_the_bound_whose_interval_reaches_it_fails_and_says_so() -> None:
+    step_time = gate(against(1.019), Limits(fail_slower=0.02))[0]
+    assert not step_time.ok
+    assert "the bound is 2.00%, which the interval reaches" in step_time.message
+
+
 def test_a_slowdown_shown_to_be_within_the_bound_passes() -> None:
     assert checks(against(1.01, noise=0.003), fail_slower=0.02) == {"step time": True}
 
