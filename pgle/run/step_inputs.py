@@ -53,6 +53,8 @@ def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
         if not matches:
             raise UserError("matches nothing", where=path, remedy="quote the pattern and check it with ls")
         return [series for match in matches for series in read_runs(match, pattern=pattern)]
+    if not path:
+        raise UserError("an empty path", remedy="is a variable of the command line not set?")
     where = Path(path)
     if not where.exists():
         raise UserError("no such file or directory", where=path, remedy="check the path")

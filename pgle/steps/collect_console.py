@@ -17,7 +17,7 @@ from math import isfinite
 from typing import Literal
 
 from pgle.errors import UserError
-from pgle.steps.series import Malformed, Mark, Series, Step, make_series
+from pgle.steps.series import LARGEST_STEP, Malformed, Mark, Series, Step, make_series
 
 UNITS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
@@ -242,6 +242,8 @@ def _custom(pattern: str, source: str) -> _Match:
 def _checked(step: int | None, seconds: float, line: str) -> _Line | str:
     if not 0 < seconds < float("inf"):
         return "the step time is not a positive number"
+    if step is not None and step > LARGEST_STEP:
+        return "the step number is too large"
     loss = _LOSS.search(line)
     if loss is None:
         return _Line(step, seconds, float("nan"))

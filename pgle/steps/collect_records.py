@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.steps.series import Malformed, Mark, Series, Step, make_series
+from pgle.steps.series import LARGEST_STEP, Malformed, Mark, Series, Step, make_series
 
 TIME_KEYS: Mapping[str, float] = {
     "step_time_s": 1.0,
@@ -64,7 +64,7 @@ def _json_rows(text: str) -> Iterator[tuple[int, str, Mapping[str, Any] | str]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             yield number, line, "not JSON (cut short?)"
             continue
         yield number, line, row if isinstance(row, dict) else "not a JSON object"
@@ -102,6 +102,8 @@ def _step(row: Mapping[str, Any], count: int) -> Step | str:
     for name, flag in MARKS.items():
         mark |= flag if _truth(row.get(name)) else Mark.NONE
     number = _first(row, STEP_KEYS)
+    if number is not None and abs(number) > LARGEST_STEP:
+        return "the step number is too large"
     memory = _first(row, MEMORY_KEYS)
     return Step(
         step=count if number is None else int(number),

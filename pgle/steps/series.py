@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+LARGEST_STEP = 2**62
+"""A larger number is no step number."""
 
 
 class Mark(IntFlag):

@@ -165,3 +165,19 @@ def test_a_compressed_log(tmp_path: Path) -> None:
 
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"step 0: 1.5 s\n"))
     assert times(read_runs(str(tmp_path / "a.log.gz"))[0]) == {0: 1.5}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.log"])
+def test_a_step_number_beyond_all_bounds_is_a_record(name: str, tmp_path: Path) -> None:
+    huge = 10**30
+    lines = {"a.jsonl": f'{{"step": {huge}, "step_time_s": 0.2}}\n{{"step": 1, "step_time_s": 0.2}}\n'}
+    lines["a.log"] = f"step {huge}: 0.2 s\nstep 1: 0.2 s\n"
+    (tmp_path / name).write_text(lines[name])
+    (series,) = read_runs(str(tmp_path / name))
+    assert series.step.tolist() == [1]
+    assert series.malformed[0].reason == "the step number is too large"
+
+
+def test_an_empty_path_is_not_the_working_directory() -> None:
+    with pytest.raises(UserError, match="empty path"):
+        read_runs("")
