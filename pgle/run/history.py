@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
 import subprocess
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -27,10 +30,29 @@ def add(path: Path, entry: Entry) -> None:
     if path.suffix in DATABASES:
         _add_row(path, entry)
         return
-    before = read_bytes(path).decode(errors="replace") if path.exists() else ""
-    if before and not before.endswith("\n"):
-        before += "\n"
-    write_files({path: before + json.dumps(asdict(entry), ensure_ascii=False) + "\n"}, force=True)
+    with _alone(path.parent):
+        before = read_bytes(path).decode(errors="replace") if path.exists() else ""
+        if before and not before.endswith("\n"):
+            before += "\n"
+        write_files({path: before + json.dumps(asdict(entry), ensure_ascii=False) + "\n"}, force=True)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One writer at a time: the folder is locked, since the file itself is replaced. Some file systems cannot lock."""
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def read(path: Path) -> tuple[list[Entry], list[str]]:
