@@ -3,11 +3,11 @@
 import importlib.util
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+MADE: dict[str, Path] = {}
 HLO = Path(__file__).parents[2] / "testdata" / "hlo"
 
 
@@ -25,12 +25,7 @@ def dumps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return HLO / str(request.param)
     if not has_cuda_plugin():
         pytest.skip("needs the CUDA plugin wheels")
-    return live(tmp_path_factory)
-
-
-@cache
-def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled once in a test process: pytest drops a fixture whenever its parameter changes."""
-    out = tmp_path_factory.mktemp("live")
-    subprocess.run([sys.executable, str(HLO / "record.py"), str(out)], check=True)
-    return out
+    if "live" not in MADE:  # pytest drops a fixture whenever its parameter changes; compile once in a process
+        MADE["live"] = tmp_path_factory.mktemp("live")
+        subprocess.run([sys.executable, str(HLO / "record.py"), str(MADE["live"])], check=True)
+    return MADE["live"]
