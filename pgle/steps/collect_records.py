@@ -44,7 +44,7 @@ def read_csv(text: str, source: str) -> Series:
     """Steps of a table with a header; columns are named as the keys of JSON lines, other columns are ignored.
 
     Raises:
-        UserError: no column holds a step time.
+        UserError: no column holds a step time, or a field is longer than any number.
     """
     lines = text.splitlines()
     delimiter = max(",;\t", key=lines[0].count) if lines else ","
@@ -55,7 +55,10 @@ def read_csv(text: str, source: str) -> Series:
         raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
     reader.fieldnames = names
     rows = ((reader.line_num, dict(row)) for row in reader)
-    return _series(source, "csv", ((number, lines[number - 1], row) for number, row in rows))
+    try:
+        return _series(source, "csv", ((number, lines[number - 1], row) for number, row in rows))
+    except csv.Error as error:
+        raise UserError(f"not a table of step times ({error})", where=source, remedy="check the file") from None
 
 
 def _json_rows(text: str) -> Iterator[tuple[int, str, Mapping[str, Any] | str]]:

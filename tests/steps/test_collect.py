@@ -181,3 +181,8 @@ def test_a_step_number_beyond_all_bounds_is_a_record(name: str, tmp_path: Path) 
 def test_an_empty_path_is_not_the_working_directory() -> None:
     with pytest.raises(UserError, match="empty path"):
         read_runs("")
+
+
+def test_a_field_longer_than_any_number_is_refused() -> None:
+    with pytest.raises(UserError, match="not a table of step times"):
+        read_csv(f"step,step_time_s\n1,{'0' * 200_000}9\n", "x.csv")
