@@ -9,6 +9,7 @@ from pathlib import Path
 from pgle.costs.profile_io import read_profile, sidecar_path
 from pgle.errors import UserError
 from pgle.files import AnyPath, sha256, write_files
+from pgle.run.manifest import read_manifest, same_program
 from pgle.run.simulated_stage import run_simulated
 from pgle.run.stage import Capture, StageRequest, StageResult
 
@@ -26,10 +27,21 @@ def run_stage(request: StageRequest, *, force: bool = False) -> StageResult:
     if request.profile is not None:
         request = replace(request, profile=content_addressed(request.profile, request.run_dir))
     if request.capture == "simulated":
-        return run_simulated(request, force=force)
-    from pgle.run.real_stage import run_real
+        result = run_simulated(request, force=force)
+    else:
+        from pgle.run.real_stage import run_real
 
-    return run_real(request, force=force)
+        result = run_real(request, force=force)
+    return replace(result, warnings=(*result.warnings, *_mismatches(request)))
+
+
+def _mismatches(request: StageRequest) -> tuple[str, ...]:
+    """In what this stage was another program than the profile run of its run directory."""
+    manifest = read_manifest(request.run_dir)
+    profiled, now = manifest.last("profile"), manifest.last(request.stage)
+    if request.stage == "profile" or profiled is None or now is None:
+        return ()
+    return tuple(f"against the profile run, {item.line()}" for item in same_program(profiled, now))
 
 
 def choose_capture(capture: Capture) -> Capture:

@@ -98,6 +98,18 @@ def test_perf_fails_when_no_name_matches(finished, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["verdict"]["verdict"] == "used-without-matches"
 
 
+def test_a_performance_run_of_the_same_program_has_no_mismatch_to_report(finished, capsys):
+    assert run(["perf", "--run-dir", str(finished), "--force", *SIMULATED, "--", *WORDS]) == 0
+    assert "against the profile run" not in capsys.readouterr().err
+
+
+def test_flags_that_the_profile_run_did_not_have_are_said(finished, capsys):
+    flag = "--flag=--xla_gpu_all_gather_combine_threshold_bytes=1024"
+    run(["perf", "--run-dir", str(finished), "--force", *SIMULATED, flag, "--", *WORDS])
+    err = capsys.readouterr().err
+    assert "against the profile run, --xla_gpu_all_gather_combine_threshold_bytes differs: unset and 1024" in err
+
+
 def test_perf_without_a_profile_names_the_command_that_makes_one(tmp_path, capsys):
     assert run(["perf", "--run-dir", str(tmp_path), *SIMULATED, "--", *WORDS]) == 2
     assert "pgle convert" in capsys.readouterr().err
