@@ -62,7 +62,7 @@ def answers(environ) -> bool:
 
 
 def start(environ, folder: Path) -> None:
-    """One-node Slurm with a munged of its own, both below the folder: what else the machine has is neither needed nor met."""
+    """One-node Slurm with a munged of its own, both below the folder and clear of what else runs here."""
     for name in ("state", "spool"):
         (folder / name).mkdir()
     key = folder / "munge.key"
@@ -98,7 +98,7 @@ def slurm(tmp_path_factory):
     environ["SLURM_CONF"] = str(config)
     try:
         start(environ, folder)
-    except (subprocess.SubprocessError, OSError) as error:  # nothing of ours has run yet: it is this machine that cannot
+    except (subprocess.SubprocessError, OSError) as error:  # of ours nothing has run yet: this machine cannot
         stop(environ, folder)
         pytest.skip(f"no Slurm answers, and none could be started here: {error}")
     yield environ
