@@ -2,7 +2,8 @@
 
 XLA writes ``MODULE.schedule.txt`` (``.schedule.pb`` with ``--xla_dump_hlo_as_proto``), a `ScheduleProto` of
 `xla/xla.proto`: the module as LHS saw it, and when it placed each instruction. The dump of a second module of the same
-name overwrites the first. One cycle is one microsecond on GPU.
+name overwrites the first. One cycle is one microsecond on GPU. Up to jaxlib 0.5.0 the file is named after the entry
+computation and holds its schedule alone, before the module (`EntryScheduleProto`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from pgle.xla.module import Computation, Module
 from pgle.xla.protos import schedule_pb2
 
 _NAME = re.compile(r"(.+)\.schedule\.(txt|pb)(\.xz|\.gz)?$")
+_ENTRY_TEXT = re.compile(rb"\s*(instructions|computation_id)\b")
+_MODULE_FIRST = re.compile(
+    rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a"
+)  # field 1 is a module: it begins with its field 1, the name
 _STATISTIC = "_wasted_cycles"
+_Proto = schedule_pb2.ScheduleProto | schedule_pb2.EntryScheduleProto
 _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"
 
 # Three quarters of a text dump are fields that nobody reads; protobuf's text parser is slow, so they go first. Only
@@ -146,13 +152,14 @@ def _module_name(file: AnyPath) -> str:
         with file.open("rb") as stream:
             head = stream.read(4096)
     if ".schedule.txt" in file.name:
-        found = re.search(rb'^hlo_module \{\s+name: "([^"]*)"', head, re.MULTILINE)
-    else:  # field 1 (hlo_module) with its length, then field 1 (name) of at most 127 bytes
-        found = re.match(rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a.", head, re.DOTALL)
-        if found is not None and found.group()[-1] < 128:
-            return head[found.end() : found.end() + found.group()[-1]].decode("utf-8", "replace")
-        return ""
-    return "" if found is None else found.group(1).decode("utf-8", "replace")
+        text = read_bytes(file) if _ENTRY_TEXT.match(head) else head
+        found = re.search(rb'^hlo_module \{\s+name: "([^"]*)"', text, re.MULTILINE)
+        return "" if found is None else found.group(1).decode("utf-8", "replace")
+    module_first = _MODULE_FIRST.match(head)
+    if module_first is None:
+        return _parse_binary(read_bytes(file, max_bytes=MAX_HLO_BYTES), file).hlo_module.name
+    length, name = head[module_first.end() :][:1], head[module_first.end() + 1 :]
+    return name[: length[0]].decode("utf-8", "replace") if length < b"\x80" and length else ""
 
 
 def read_schedule_dump(path: AnyPath) -> LhsSchedule:
@@ -170,17 +177,18 @@ def read_schedule_dump(path: AnyPath) -> LhsSchedule:
     return _schedule(proto, str(path))
 
 
-def _parse_text(data: bytes, path: AnyPath) -> schedule_pb2.ScheduleProto:
+def _parse_text(data: bytes, path: AnyPath) -> _Proto:
+    proto = schedule_pb2.EntryScheduleProto() if _ENTRY_TEXT.match(data) else schedule_pb2.ScheduleProto()
     text = _UNUSED_LINE.sub("", _UNUSED_BLOCK.sub("", data.decode("utf-8", "replace")))
     try:
-        return text_format.Parse(text, schedule_pb2.ScheduleProto(), allow_unknown_field=True)
+        return text_format.Parse(text, proto, allow_unknown_field=True)
     except (text_format.ParseError, ValueError) as error:
         what = f"not a schedule dump, or cut short ({str(error).splitlines()[0]})"
         raise UserError(what, where=path, remedy=_HOW) from None
 
 
-def _parse_binary(data: bytes, path: AnyPath) -> schedule_pb2.ScheduleProto:
-    proto = schedule_pb2.ScheduleProto()
+def _parse_binary(data: bytes, path: AnyPath) -> _Proto:
+    proto = schedule_pb2.ScheduleProto() if _MODULE_FIRST.match(data) else schedule_pb2.EntryScheduleProto()
     try:
         proto.ParseFromString(data)
     except DecodeError:
@@ -188,13 +196,13 @@ def _parse_binary(data: bytes, path: AnyPath) -> schedule_pb2.ScheduleProto:
     return proto
 
 
-def _schedule(proto: schedule_pb2.ScheduleProto, source: str) -> LhsSchedule:
+def _schedule(proto: _Proto, source: str) -> LhsSchedule:
     module = module_from_proto(proto.hlo_module, source)
     names = {item.id: item.name for computation in proto.hlo_module.computations for item in computation.instructions}
     computation_names = {computation.id: computation.name for computation in proto.hlo_module.computations}
-    dumped: list[Any] = list(proto.computation_schedules)
-    if proto.instructions:  # through jaxlib 0.5.0: one computation, without statistics
-        dumped.append(proto)
+    dumped: list[Any] = (
+        [proto] if isinstance(proto, schedule_pb2.EntryScheduleProto) else [*proto.computation_schedules]
+    )
     try:
         computations = {
             (name := computation_names[item.computation_id]): ComputationSchedule(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 
 from pgle.errors import UserError
 from pgle.xla.hlo_reader import read_module, read_modules
@@ -99,9 +100,12 @@ cycles_per_microsecond: 1
 """
 
 
-def test_the_form_of_jaxlib_0_5_0_has_one_computation_without_statistics(tmp_path: Path) -> None:
-    path = tmp_path / "main.schedule.txt"
-    path.write_text(OLD)
+@pytest.mark.parametrize("suffix", ["txt", "pb"])
+def test_the_form_of_jaxlib_0_5_0_has_one_computation_without_statistics(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"main.schedule.{suffix}"
+    proto = text_format.Parse(OLD, schedule_pb2.EntryScheduleProto())
+    path.write_bytes(OLD.encode() if suffix == "txt" else proto.SerializeToString())
+    assert find_schedule_dumps(tmp_path) == {"m": path}
     schedule = read_schedule_dump(path)
     assert schedule.entry is not None
     assert schedule.entry.slots["n"].cycles == 1000

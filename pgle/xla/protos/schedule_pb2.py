@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from pgle.xla.protos import hlo_pb2 as pgle_dot_xla_dot_protos_dot_hlo__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epgle/xla/protos/schedule.proto\x12\x11pgle.xla.schedule\x1a\x19pgle/xla/protos/hlo.proto\"\xe7\x08\n\rScheduleProto\x12\x30\n\nhlo_module\x18\x01 \x01(\x0b\x32\x1c.pgle.xla.hlo.HloModuleProto\x12X\n\x15\x63omputation_schedules\x18\x02 \x03(\x0b\x32\x39.pgle.xla.schedule.ScheduleProto.ComputationScheduleProto\x12\x42\n\x0cinstructions\x18\x65 \x03(\x0b\x32,.pgle.xla.schedule.ScheduleProto.Instruction\x12\x16\n\x0e\x63omputation_id\x18\x66 \x01(\x03\x12\x1e\n\x16\x63ycles_per_microsecond\x18g \x01(\x03\x1a\x8e\x01\n\x0bInstruction\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x1e\n\x16start_timestamp_cycles\x18\x02 \x01(\x01\x12\x1c\n\x14\x65nd_timestamp_cycles\x18\x03 \x01(\x01\x12\x1a\n\x12memory_usage_after\x18\x05 \x01(\x03\x12\x19\n\x11peak_memory_after\x18\x06 \x01(\x03\x1a\xca\x03\n\x18SchedulerStatisticsProto\x12 \n\x18\x61ll_gather_wasted_cycles\x18\x01 \x01(\x01\x12 \n\x18\x61ll_reduce_wasted_cycles\x18\x02 \x01(\x01\x12*\n\"collective_broadcast_wasted_cycles\x18\x03 \x01(\x01\x12(\n collective_permute_wasted_cycles\x18\x04 \x01(\x01\x12 \n\x18\x61ll_to_all_wasted_cycles\x18\x05 \x01(\x01\x12\'\n\x1fragged_all_to_all_wasted_cycles\x18\x06 \x01(\x01\x12$\n\x1creduce_scatter_wasted_cycles\x18\x07 \x01(\x01\x12\x1a\n\x12send_wasted_cycles\x18\x08 \x01(\x01\x12\x1a\n\x12recv_wasted_cycles\x18\t \x01(\x01\x12\x1a\n\x12\x63\x61ll_wasted_cycles\x18\n \x01(\x01\x12\x1b\n\x13total_wasted_cycles\x18\x0b \x01(\x01\x12\x14\n\x0ctotal_cycles\x18\x0c \x01(\x01\x12\x1c\n\x14memory_pressure_peak\x18\r \x01(\x03\x1a\xef\x01\n\x18\x43omputationScheduleProto\x12\x16\n\x0e\x63omputation_id\x18\x01 \x01(\x03\x12\x42\n\x0cinstructions\x18\x02 \x03(\x0b\x32,.pgle.xla.schedule.ScheduleProto.Instruction\x12W\n\x14scheduler_statistics\x18\x03 \x01(\x0b\x32\x39.pgle.xla.schedule.ScheduleProto.SchedulerStatisticsProto\x12\x1e\n\x16\x63ycles_per_microsecond\x18\x04 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epgle/xla/protos/schedule.proto\x12\x11pgle.xla.schedule\x1a\x19pgle/xla/protos/hlo.proto\"\xeb\x07\n\rScheduleProto\x12\x30\n\nhlo_module\x18\x01 \x01(\x0b\x32\x1c.pgle.xla.hlo.HloModuleProto\x12X\n\x15\x63omputation_schedules\x18\x02 \x03(\x0b\x32\x39.pgle.xla.schedule.ScheduleProto.ComputationScheduleProto\x1a\x8e\x01\n\x0bInstruction\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x1e\n\x16start_timestamp_cycles\x18\x02 \x01(\x01\x12\x1c\n\x14\x65nd_timestamp_cycles\x18\x03 \x01(\x01\x12\x1a\n\x12memory_usage_after\x18\x05 \x01(\x03\x12\x19\n\x11peak_memory_after\x18\x06 \x01(\x03\x1a\xca\x03\n\x18SchedulerStatisticsProto\x12 \n\x18\x61ll_gather_wasted_cycles\x18\x01 \x01(\x01\x12 \n\x18\x61ll_reduce_wasted_cycles\x18\x02 \x01(\x01\x12*\n\"collective_broadcast_wasted_cycles\x18\x03 \x01(\x01\x12(\n collective_permute_wasted_cycles\x18\x04 \x01(\x01\x12 \n\x18\x61ll_to_all_wasted_cycles\x18\x05 \x01(\x01\x12\'\n\x1fragged_all_to_all_wasted_cycles\x18\x06 \x01(\x01\x12$\n\x1creduce_scatter_wasted_cycles\x18\x07 \x01(\x01\x12\x1a\n\x12send_wasted_cycles\x18\x08 \x01(\x01\x12\x1a\n\x12recv_wasted_cycles\x18\t \x01(\x01\x12\x1a\n\x12\x63\x61ll_wasted_cycles\x18\n \x01(\x01\x12\x1b\n\x13total_wasted_cycles\x18\x0b \x01(\x01\x12\x14\n\x0ctotal_cycles\x18\x0c \x01(\x01\x12\x1c\n\x14memory_pressure_peak\x18\r \x01(\x03\x1a\xef\x01\n\x18\x43omputationScheduleProto\x12\x16\n\x0e\x63omputation_id\x18\x01 \x01(\x03\x12\x42\n\x0cinstructions\x18\x02 \x03(\x0b\x32,.pgle.xla.schedule.ScheduleProto.Instruction\x12W\n\x14scheduler_statistics\x18\x03 \x01(\x0b\x32\x39.pgle.xla.schedule.ScheduleProto.SchedulerStatisticsProto\x12\x1e\n\x16\x63ycles_per_microsecond\x18\x04 \x01(\x03\"\xc2\x01\n\x12\x45ntryScheduleProto\x12\x42\n\x0cinstructions\x18\x01 \x03(\x0b\x32,.pgle.xla.schedule.ScheduleProto.Instruction\x12\x16\n\x0e\x63omputation_id\x18\x02 \x01(\x03\x12\x30\n\nhlo_module\x18\x03 \x01(\x0b\x32\x1c.pgle.xla.hlo.HloModuleProto\x12\x1e\n\x16\x63ycles_per_microsecond\x18\x04 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,11 +23,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pgle.xla.protos.schedule_pb
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_SCHEDULEPROTO']._serialized_start=81
-  _globals['_SCHEDULEPROTO']._serialized_end=1208
-  _globals['_SCHEDULEPROTO_INSTRUCTION']._serialized_start=363
-  _globals['_SCHEDULEPROTO_INSTRUCTION']._serialized_end=505
-  _globals['_SCHEDULEPROTO_SCHEDULERSTATISTICSPROTO']._serialized_start=508
-  _globals['_SCHEDULEPROTO_SCHEDULERSTATISTICSPROTO']._serialized_end=966
-  _globals['_SCHEDULEPROTO_COMPUTATIONSCHEDULEPROTO']._serialized_start=969
-  _globals['_SCHEDULEPROTO_COMPUTATIONSCHEDULEPROTO']._serialized_end=1208
+  _globals['_SCHEDULEPROTO']._serialized_end=1084
+  _globals['_SCHEDULEPROTO_INSTRUCTION']._serialized_start=239
+  _globals['_SCHEDULEPROTO_INSTRUCTION']._serialized_end=381
+  _globals['_SCHEDULEPROTO_SCHEDULERSTATISTICSPROTO']._serialized_start=384
+  _globals['_SCHEDULEPROTO_SCHEDULERSTATISTICSPROTO']._serialized_end=842
+  _globals['_SCHEDULEPROTO_COMPUTATIONSCHEDULEPROTO']._serialized_start=845
+  _globals['_SCHEDULEPROTO_COMPUTATIONSCHEDULEPROTO']._serialized_end=1084
+  _globals['_ENTRYSCHEDULEPROTO']._serialized_start=1087
+  _globals['_ENTRYSCHEDULEPROTO']._serialized_end=1281
 # @@protoc_insertion_point(module_scope)
