@@ -144,10 +144,11 @@ def compile_for(devices: Sequence[Any], program: Program, *, fdo_profile: bytes 
     client = used[0].client
     if not hasattr(xla_client, "DeviceList"):  # jax before 0.6
         return client.compile(_bytecode(program.ir), compile_options=options)
+    listed = xla_client.DeviceList(tuple(used))
     try:
-        return client.compile(program.ir, xla_client.DeviceList(tuple(used)), options)
-    except TypeError:
-        return client.compile(_bytecode(program.ir), compile_options=options)
+        return client.compile(program.ir, listed, options)
+    except TypeError:  # jax before 0.8 takes no module, only its bytes
+        return client.compile(_bytecode(program.ir), listed, options)
 
 
 def program_from_mlir(data: bytes) -> Program:

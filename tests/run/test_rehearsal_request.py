@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -173,3 +174,18 @@ def test_releases_that_cannot_rehearse(release: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(jaxlib, "__version__", release)
     with pytest.raises(UserError, match=rf"jaxlib {release} cannot compile for a GPU.*; install jax 0.4.38 or newer"):
         jax_private.version()
+
+
+def test_a_client_that_takes_only_bytes_gets_bytes(monkeypatch: pytest.MonkeyPatch, testdata: Path) -> None:
+    class Client:  # of jax 0.6 and 0.7
+        def compile(self, computation: bytes, devices: tuple[object, ...], options: object) -> bytes:
+            if not isinstance(computation, bytes):
+                raise TypeError("compile(): incompatible function arguments")
+            return computation
+
+    from jax._src.lib import xla_client
+
+    monkeypatch.setattr(xla_client, "DeviceList", tuple)
+    program = jax_private.program_from_mlir((testdata / "stablehlo" / "fsdp_mlp_jax_0.10.2.mlir").read_bytes())
+    devices = [SimpleNamespace(id=number, client=Client()) for number in range(program.num_partitions)]
+    assert jax_private.compile_for(devices, program, fdo_profile=None).startswith(b"ML\xefR")
