@@ -21,6 +21,7 @@ TARGET ?= h100
 DEVICES ?= 4
 CAPTURE ?= auto
 MODE ?= sync
+JAX_RELEASES ?= 0.4.38 0.5.3 0.6.2 0.7.2 0.8.3 0.9.2 0.10.2
 RUN ?= runs/demo
 # Without a GPU the program is only compiled: the simulated GPU runs the compiled schedule.
 ONLY := $(if $(wildcard /proc/driver/nvidia/version),,--compile-only)
@@ -28,7 +29,7 @@ CMD ?= $(BIN)/python -m pgle.workloads.$(WORKLOAD) --devices $(DEVICES) $(ONLY) 
 export PGLE RUN TARGET DEVICES CAPTURE MODE CMD
 
 .DEFAULT_GOAL := help
-.PHONY: help demo profile convert verify baseline perf compare rehearse test lint types unit format
+.PHONY: help demo profile convert verify baseline perf compare rehearse test lint types unit jax-releases format
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -80,6 +81,9 @@ types: $(VENV)/.installed-dev  ## mypy --strict
 
 unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+
+jax-releases:  ## The workflow with every release line of jax that pgle serves
+	PYTHON=$(PYTHON) scripts/try_jax.sh $(JAX_RELEASES)
 
 format: $(VENV)/.installed-dev  ## Let ruff format and fix
 	$(BIN)/ruff format .

@@ -142,13 +142,15 @@ def compile_for(devices: Sequence[Any], program: Program, *, fdo_profile: bytes 
             raise UserError("this jax takes no profile as a compile option", remedy="pass the profile as a flag")
         build.fdo_profile = fdo_profile
     client = used[0].client
-    if not hasattr(xla_client, "DeviceList"):  # jax before 0.6
-        return client.compile(_bytecode(program.ir), compile_options=options)
-    listed = xla_client.DeviceList(tuple(used))
+    listed = xla_client.DeviceList(tuple(used)) if hasattr(xla_client, "DeviceList") else None
     try:
         return client.compile(program.ir, listed, options)
     except TypeError:  # jax before 0.8 takes no module, only its bytes
-        return client.compile(_bytecode(program.ir), listed, options)
+        data = _bytecode(program.ir)
+    try:
+        return client.compile(data, listed, options)
+    except TypeError:  # jax before 0.6 takes no devices
+        return client.compile(data, compile_options=options)
 
 
 def program_from_mlir(data: bytes) -> Program:

@@ -176,16 +176,29 @@ def test_releases_that_cannot_rehearse(release: str, monkeypatch: pytest.MonkeyP
         jax_private.version()
 
 
-def test_a_client_that_takes_only_bytes_gets_bytes(monkeypatch: pytest.MonkeyPatch, testdata: Path) -> None:
-    class Client:  # of jax 0.6 and 0.7
-        def compile(self, computation: bytes, devices: tuple[object, ...], options: object) -> bytes:
-            if not isinstance(computation, bytes):
-                raise TypeError("compile(): incompatible function arguments")
-            return computation
+class Bytes:
+    """The client of jax 0.6 and 0.7."""
 
+    def compile(self, computation: bytes, devices: tuple[object, ...], options: object) -> bytes:
+        if not isinstance(computation, bytes) or not devices:
+            raise TypeError("compile(): incompatible function arguments")
+        return computation
+
+
+class BytesAlone:
+    """The client of jax 0.4 and 0.5."""
+
+    def compile(self, computation: bytes, compile_options: object) -> bytes:
+        return computation
+
+
+@pytest.mark.parametrize("client", [Bytes(), BytesAlone()])
+def test_a_client_gets_the_arguments_it_takes(
+    client: Bytes | BytesAlone, monkeypatch: pytest.MonkeyPatch, testdata: Path
+) -> None:
     from jax._src.lib import xla_client
 
     monkeypatch.setattr(xla_client, "DeviceList", tuple)
     program = jax_private.program_from_mlir((testdata / "stablehlo" / "fsdp_mlp_jax_0.10.2.mlir").read_bytes())
-    devices = [SimpleNamespace(id=number, client=Client()) for number in range(program.num_partitions)]
+    devices = [SimpleNamespace(id=number, client=client) for number in range(program.num_partitions)]
     assert jax_private.compile_for(devices, program, fdo_profile=None).startswith(b"ML\xefR")
