@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from pgle.costs.align import Alignment, align
 from pgle.costs.estimate_launch import Launch, measure_launch
 from pgle.costs.last_arrival import Reduced, after_last_arrival
 from pgle.costs.loop_costs import loop_costs
@@ -25,7 +26,7 @@ from pgle.costs.profile import Cost, CostKind, Origin
 from pgle.costs.programs import Program
 from pgle.costs.samples import Samples, collect_samples
 from pgle.costs.statistic import percentile_of_sorted, sorted_groups
-from pgle.trace.table import Device, Trace
+from pgle.trace.table import Trace
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.module import Module
 
@@ -102,10 +103,14 @@ def aggregate(
         communicates = np.array([item.kind == CostKind.COLLECTIVE for item in plan.filed] or [False])
         filed = plan.naming.target >= 0
         collective[filed[: len(collective)]] |= communicates[plan.naming.target[filed]]
+    alignments = []
+    for program, plan in zip(programs, plans, strict=True):
+        trace, alignment = align(trace, program, plan)
+        alignments.append(alignment)
     executions = find_executions(trace, collective)
     return tuple(
-        _program_costs(trace, program, plan, executions, collective, options)
-        for program, plan in zip(programs, plans, strict=True)
+        _program_costs(trace, program, plan, executions, alignment, collective, options)
+        for program, plan, alignment in zip(programs, plans, alignments, strict=True)
     )
 
 
@@ -114,6 +119,7 @@ def _program_costs(
     program: Program,
     plan: NamingPlan,
     executions: Executions,
+    alignment: Alignment,
     collective: npt.NDArray[np.bool_],
     options: AggregateOptions,
 ) -> ProgramCosts:
@@ -134,7 +140,7 @@ def _program_costs(
         window=window,
         left_out=plan.left_out,
         occurrences=_occurrence_table(reduced, plan.filed),
-        warnings=_warnings(program, window, costs, plan, trace.devices),
+        warnings=_warnings(program, window, costs, plan, alignment),
         launch=measure_launch(trace, collective, kept),
     )
 
@@ -239,7 +245,7 @@ def _collectives(count: int) -> str:
 
 
 def _warnings(
-    program: Program, window: Window, costs: Sequence[Cost], plan: NamingPlan, devices: Sequence[Device]
+    program: Program, window: Window, costs: Sequence[Cost], plan: NamingPlan, alignment: Alignment
 ) -> tuple[str, ...]:
     lines = []
     label = program.key.name
@@ -252,11 +258,8 @@ def _warnings(
             f"{label}: {window.devices} of {ranks or 'several'} ranks given, so a collective includes the wait for "
             "a rank that is not; give the traces of all ranks"
         )
-    if collectives and window.fewest < window.most:
-        lines.append(
-            f"{label}: ranks recorded {window.fewest} to {window.most} executions, taken to begin with the same one; "
-            "trace the same steps on all"
-        )
+    if collectives and (line := alignment.describe(window.fewest, window.most)):
+        lines.append(f"{label}: {line}; trace the same steps on all")
     if collectives and program.hlo is None:
         lines.append(
             f"{label}: no HLO, so names of collectives may not be those that LHS looks up; pass --hlo DUMP_DIR"

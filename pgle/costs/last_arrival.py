@@ -36,7 +36,7 @@ def after_last_arrival(
     be the one whose window ended early.
     """
     name, device = samples.name[use].astype(np.int64), samples.device[use]
-    group = _group_of_device(filed, devices)[name, device] if len(name) else np.empty(0, np.int64)
+    group = group_of_device(filed, devices)[name, device] if len(name) else np.empty(0, np.int64)
     execution, occurrence = samples.execution[use].astype(np.int64), samples.occurrence[use].astype(np.int64)
     order = np.lexsort((occurrence, execution, group, name))
     name, group, execution, occurrence = name[order], group[order], execution[order], occurrence[order]
@@ -54,7 +54,7 @@ def after_last_arrival(
     return Reduced(name[first], group[first], execution[first], occurrence[first], shortest[whole])
 
 
-def _group_of_device(filed: Sequence[Filed], devices: Sequence[Device]) -> Codes:
+def group_of_device(filed: Sequence[Filed], devices: Sequence[Device]) -> Codes:
     """int64[names, devices]: the replica group that a device is in, for each collective; 0 where unknown."""
     table = np.zeros((max(len(filed), 1), max(len(devices), 1)), dtype=np.int64)
     ids = [device.global_id for device in devices]

@@ -74,6 +74,21 @@ class Source:
     version: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What is known of one process's recording besides its activities.
+
+    Attributes:
+        utc_ns: the wall clock, in ns since 1970, when `Trace.start_ns` is 0; None where unknown.
+        gpus: ``uuid:…`` and ``bus:…`` of the GPUs that the process used, or else saw; empty where unknown.
+        namespace: the container's process namespace; empty where unknown.
+    """
+
+    utc_ns: int | None = None
+    gpus: frozenset[str] = frozenset()
+    namespace: str = ""
+
+
 @dataclass(frozen=True)
 class Trace:
     """GPU activities of one or several inputs, n rows.
@@ -98,6 +113,7 @@ class Trace:
         xla_flags: XLA_FLAGS of the profiled process where the trace tells, else empty. Nothing else of the recorded
             environment is kept: it may hold secrets.
         warnings: what the user should know, one line each.
+        recordings: by process; one may be missing.
     """
 
     start_ns: npt.NDArray[np.int64]
@@ -117,6 +133,7 @@ class Trace:
     sources: tuple[Source, ...] = ()
     xla_flags: str = ""
     warnings: tuple[str, ...] = ()
+    recordings: Mapping[str, Recording] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start_ns)
