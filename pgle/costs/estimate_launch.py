@@ -146,14 +146,15 @@ def _gaps(
 
 def _kernels(trace: Trace, rows: npt.NDArray[np.int64]) -> dict[str, float]:
     """Launches per execution of each instruction that has not one launch: distinct instances, mean over executions."""
-    instruction, instance = trace.instruction[rows].astype(np.int64), trace.instance[rows]
-    device, execution = trace.device[rows].astype(np.int64), trace.execution[rows].astype(np.int64)
+    columns = (trace.device, trace.execution, trace.instruction, trace.instance)
+    device, execution, instruction, instance = (column[rows] for column in columns)
     if len(rows) == 0 or (instance < 0).any():
         return {}
-    launches = len(trace.instructions)
-    per_run = np.unique(np.stack([device, execution, instruction, instance.astype(np.int64)], axis=1), axis=0)
-    runs = np.unique(per_run[:, :3], axis=0)
-    count = np.bincount(per_run[:, 2], minlength=launches)
-    times = np.bincount(runs[:, 2], minlength=launches)
+    order = np.lexsort((instance, instruction, execution, device))
+    device, execution, instruction, instance = (c[order] for c in (device, execution, instruction, instance))
+    new_run = np.append(True, (np.diff(device) != 0) | (np.diff(execution) != 0) | (np.diff(instruction) != 0))
+    new_launch = new_run | np.append(True, np.diff(instance) != 0)
+    count = np.bincount(instruction[new_launch], minlength=len(trace.instructions))
+    times = np.bincount(instruction[new_run], minlength=len(trace.instructions))
     several = np.flatnonzero((times > 0) & (count != times))
     return {trace.instructions[code]: float(count[code] / times[code]) for code in several.tolist()}

@@ -11,15 +11,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-
-from google.protobuf.message import DecodeError
+from typing import TYPE_CHECKING
 
 from pgle.costs.profile import Cost, Origin, Profile
 from pgle.costs.profile_text import Entry, TextNameError, TextSyntaxError, decode_entries, encode_entries
 from pgle.costs.sidecar import SidecarError, apply_sidecar, sidecar
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
-from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
+
+if TYPE_CHECKING:
+    from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
 SUFFIXES = (".pbtxt", ".pb")
 """What XLA recognises, case-sensitively; since jaxlib 0.5.1 any other name is ignored without a message."""
@@ -76,6 +77,8 @@ def encode_pbtxt(profile: Profile) -> str:
 
 def encode_pb(profile: Profile) -> bytes:
     """The binary form. Equal profiles give equal bytes."""
+    from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto  # as in `_parse_binary`
+
     message = ProfiledInstructionsProto()
     for cost in profile.costs:
         message.costs.add(name=cost.full_name, cost_us=cost.cost_us)
@@ -174,6 +177,10 @@ def _is_text(data: bytes) -> bool:
 
 
 def _parse_binary(data: bytes) -> ProfiledInstructionsProto | None:
+    from google.protobuf.message import DecodeError  # text profiles do without: 6 ms of every command's start
+
+    from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
+
     message = ProfiledInstructionsProto()
     try:
         message.ParseFromString(data)

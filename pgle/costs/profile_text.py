@@ -13,10 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from google.protobuf import text_encoding, text_format
-
-from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
-
 Entry = tuple[str, float]
 """Name as written in the file, with any ``fingerprint::``, and µs."""
 
@@ -64,8 +60,15 @@ def decode_entries(text: str) -> tuple[list[Entry], int]:
         TextSyntaxError: XLA would refuse the text.
     """
     usual = _decode_usual(text)
-    if usual is not None:
-        return usual, 0
+    return (usual, 0) if usual is not None else _decode_any(text)
+
+
+def _decode_any(text: str) -> tuple[list[Entry], int]:
+    """What `decode_entries` returns, by protobuf's own parser."""
+    from google.protobuf import text_format  # 5 ms, and hardly any profile needs it
+
+    from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
+
     _check_tokens(text)
     message = ProfiledInstructionsProto()
     try:
@@ -111,7 +114,11 @@ def _what(rest: str) -> str:
 
 
 def _escape(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else text_encoding.CEscape(name.encode(), as_utf8=False)
+    if _PLAIN.fullmatch(name):
+        return name
+    from google.protobuf import text_encoding
+
+    return text_encoding.CEscape(name.encode(), as_utf8=False)
 
 
 def _one_line(message: str) -> str:

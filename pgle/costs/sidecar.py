@@ -25,6 +25,7 @@ from pgle.files import sha256
 
 SCHEMA = "pgle.profile/1"
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str)
 _KEY = re.compile(r"\d{1,9}\.\d{1,9}(\.\d{1,9})?")
 
 
@@ -45,8 +46,9 @@ def sidecar(profile: Profile, data: bytes) -> str:
         "provenance": profile.provenance,
         "warnings": list(profile.warnings),
     }
-    lines = ",\n".join(f"    {_dumps(_record(cost, profile.occurrences))}" for cost in profile.costs)
-    return f'{_dumps(head, indent=2)[:-2]},\n  "costs": [\n{lines}\n  ]\n}}\n'
+    lines = ",\n".join(f"    {_line(_record(cost, profile.occurrences))}" for cost in profile.costs)
+    text = json.dumps(_finite(head), ensure_ascii=False, indent=2, allow_nan=False, default=str)
+    return f'{text[:-2]},\n  "costs": [\n{lines}\n  ]\n}}\n'
 
 
 def apply_sidecar(profile: Profile, data: bytes, text: bytes) -> Profile:
@@ -89,7 +91,7 @@ def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[
             record[name] = value
     record["origin"] = cost.origin.value
     if table := occurrences.get(cost.full_name):
-        record["occurrences"] = table
+        record["occurrences"] = dict(table)
     return record
 
 
@@ -121,8 +123,11 @@ def _occurrences(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, fl
     return tables
 
 
-def _dumps(value: object, indent: int | None = None) -> str:
-    return json.dumps(_finite(value), ensure_ascii=False, indent=indent, allow_nan=False, default=str)
+def _line(record: dict[str, object]) -> str:
+    try:
+        return _ENCODER.encode(record)
+    except ValueError:
+        return _ENCODER.encode(_finite(record))
 
 
 def _finite(value: object) -> object:

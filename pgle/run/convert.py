@@ -236,7 +236,7 @@ def _fingerprints(result: ProgramCosts) -> tuple[str, ...]:
 
 def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Trace, *, prefix: bool) -> Profile:
     costs = [
-        replace(cost, fingerprint=fingerprint)
+        replace(cost, fingerprint=fingerprint) if fingerprint else cost
         for result in results
         for fingerprint in (_fingerprints(result) if prefix else ("",))
         for cost in result.costs
