@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pgle.trace.identity import told_apart
 from pgle.trace.table import Trace, Unresolved
 
 T = TypeVar("T", bound=Hashable)
@@ -19,13 +20,14 @@ def combine(traces: Sequence[Trace]) -> Trace:
 
     Args:
         traces: at least one. Devices of different processes stay apart. What several traces recorded on the same device
-            are windows of one process, in the order given: executions are numbered on.
+            are windows of one process, in the order of time: executions are numbered on.
 
     Returns:
         A trace ordered by (device, start). Launch numbers stay distinct between inputs.
     """
     if len(traces) == 1:
         return traces[0]
+    traces, same_names = told_apart(traces)
     modules, module_maps = _unite([trace.modules for trace in traces])
     instructions, instruction_maps = _unite([trace.instructions for trace in traces])
     devices, device_maps = _unite([trace.devices for trace in traces])
@@ -35,7 +37,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
     order = np.lexsort((start, device))
     module = np.concatenate([table[t.module] for t, table in zip(traces, module_maps, strict=True)])
     execution = np.concatenate([trace.execution for trace in traces])
-    _number_on(execution, device, module, [len(trace) for trace in traces])
+    _number_on(execution, device, module, traces)
     return Trace(
         start_ns=start[order],
         duration_ns=np.concatenate([trace.duration_ns for trace in traces])[order],
@@ -57,24 +59,26 @@ def combine(traces: Sequence[Trace]) -> Trace:
         hlo={key: data for trace in traces for key, data in trace.hlo.items()},
         sources=tuple(source for trace in traces for source in trace.sources),
         xla_flags=next((trace.xla_flags for trace in traces if trace.xla_flags), ""),
-        warnings=tuple(dict.fromkeys(line for trace in traces for line in trace.warnings)),
+        warnings=tuple(dict.fromkeys([*(line for trace in traces for line in trace.warnings), *same_names])),
+        # of several windows of one process, all are on the clock of the first
+        recordings={name: known for trace in reversed(traces) for name, known in trace.recordings.items()},
     )
 
 
-def _number_on(execution: Column, device: Column, module: Column, sizes: Sequence[int]) -> None:
-    """Let executions of a module on a device that an earlier trace has too follow that trace's.
+def _number_on(execution: Column, device: Column, module: Column, traces: Sequence[Trace]) -> None:
+    """Let executions of a module on a device that an earlier window has too follow that window's.
 
     Args:
         execution: numbers of all traces, one trace after the other; changed in place.
         device, module: of the same rows.
-        sizes: rows of each trace.
+        traces: the windows.
     """
     modules = int(module.max(initial=0)) + 1
     following = np.zeros((int(device.max(initial=0)) + 1) * modules, np.int32)
-    last = 0
-    for size in sizes:
-        rows = np.arange(last, last + size)[execution[last : last + size] >= 0]
-        last += size
+    ends = np.cumsum([len(trace) for trace in traces]).tolist()
+    for number in sorted(range(len(traces)), key=lambda at: int(traces[at].start_ns.min(initial=2**63 - 1))):
+        first, last = ends[number] - len(traces[number]), ends[number]
+        rows = np.arange(first, last)[execution[first:last] >= 0]
         key = device[rows].astype(np.int64) * modules + module[rows]
         execution[rows] += following[key]
         np.maximum.at(following, key, execution[rows] + 1)

@@ -21,6 +21,7 @@ from pgle.trace.nsys_graphs import RECORD_WITHOUT, Graphs
 from pgle.trace.nsys_lookup import Codes
 from pgle.trace.nsys_match import ACTIVITIES, API, Activities, read_activities
 from pgle.trace.nsys_ranges import NO_API_ROW, REASONS, Launches
+from pgle.trace.nsys_recording import recordings
 from pgle.trace.nsys_sqlite import SqliteTables
 from pgle.trace.nsys_tables import Tables
 from pgle.trace.table import SIMULATED, Source, Trace, Unresolved
@@ -126,6 +127,7 @@ def _trace(tables: Tables, launches: Launches, found: Activities, graphs: Graphs
         instructions=graphs.instructions, devices=tuple(names[number] for number in by_name), unresolved=unresolved,
         sources=(_source(tables),), xla_flags=_xla_flags(tables),
         warnings=(*_simulated(tables), *_warnings(tables, found, graphs, unresolved)),
+        recordings=recordings(tables, used, names),
     )  # fmt: skip
 
 

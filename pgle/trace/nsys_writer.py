@@ -249,6 +249,9 @@ def _write_meta(database: sqlite3.Connection, trace: Trace, threads: _Threads, p
         _rows(database, "META_DATA_CAPTURE", [variable])
     if threads.host:
         _rows(database, "TARGET_INFO_SYSTEM_ENV", [(VIRTUAL_MACHINE, "Local (CLI)", "Hostname", 0, threads.host)])
+    clocks = {known.utc_ns for known in trace.recordings.values() if known.utc_ns is not None}
+    if len(clocks) == 1:  # all times of an export count from the start of one session
+        _rows(database, "TARGET_INFO_SESSION_START_TIME", [(clocks.pop(), None, None)])
     names = []
     launchers = []
     for number, device in enumerate(trace.devices):

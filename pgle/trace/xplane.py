@@ -17,7 +17,7 @@ Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
-from pgle.trace.table import Device, ModuleKey, Source, Trace, Unresolved
+from pgle.trace.table import Device, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.xplane_columns import WANTED, Gathered, Place, Strings, metadata_defaults
 from pgle.trace.xplane_events import read_events, read_pairs
 from pgle.trace.xplane_executions import Launches, Scopes, number_launches
@@ -40,6 +40,7 @@ from pgle.trace.xplane_planes import (
     Plane,
     Space,
     embedded_hlo,
+    profile_start_ns,
     read_space,
 )
 from pgle.trace.xplane_wire import DamagedError, repeated, signed
@@ -113,6 +114,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
     messages: list[str] = []
     seen_planes: list[str] = []
     labels: set[str] = set()
+    recordings: dict[str, Recording] = {}
     for number, path in enumerate(paths):
         data = read_bytes(path)
         if not data:
@@ -123,6 +125,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
                 if plane.name == METADATA_PLANE:
                     hlo |= embedded_hlo(plane)
             process = _process(space, path, labels)
+            recordings[process] = Recording(profile_start_ns(space, data))
             for share in _add_space(space, data, process, gathered):
                 if progress is not None:
                     progress(number * 1000 + int(share * 1000), len(paths) * 1000)
@@ -136,7 +139,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
         del data, space  # before the columns are put together: the file is the larger part
     if not any(len(part) for part in gathered.parts["start_ns"]):
         raise _nothing_found(paths, gathered, seen_planes)
-    return _table(gathered, hlo, paths, _shorten(messages))
+    return _table(gathered, hlo, paths, _shorten(messages), recordings)
 
 
 def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
@@ -245,7 +248,11 @@ def _used(codes: npt.NDArray[np.int32], values: tuple[_Value, ...]) -> tuple[npt
 
 
 def _table(
-    gathered: Gathered, hlo: dict[ModuleKey, bytes], paths: Sequence[AnyPath], warnings: tuple[str, ...]
+    gathered: Gathered,
+    hlo: dict[ModuleKey, bytes],
+    paths: Sequence[AnyPath],
+    warnings: tuple[str, ...],
+    recordings: Mapping[str, Recording],
 ) -> Trace:
     """Columns → Trace, ordered by (device, start)."""
     found = gathered.device_values()
@@ -283,4 +290,5 @@ def _table(
         hlo=hlo,
         sources=tuple(Source(str(path), "xplane") for path in paths),
         warnings=warnings,
+        recordings=recordings,
     )

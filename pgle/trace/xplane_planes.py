@@ -22,7 +22,11 @@ HOST_PLANE = "/host:CPU"
 METADATA_PLANE = "/host:metadata"
 SCOPE_PLANE = "/host:__ScopeRangeCallStack__"
 ENVIRONMENT_PLANE = "Task Environment"
-"""Holds what the process was started with, so perhaps secrets: never read."""
+"""Holds what the process was started with, so perhaps secrets: nothing is taken but `PROFILE_START`."""
+
+PROFILE_START = "profile_start_time"
+"""The stat with the wall clock, in ns since 1970, that the times of all lines count from (`SetSessionTimestamps` in
+`xla/tsl/profiler/utils/timestamp_utils.cc`)."""
 
 DERIVED_LINES = frozenset(
     (
@@ -146,6 +150,20 @@ def _plane(data: bytes, start: int, end: int) -> Plane:
         return Plane(name, (start, end), tuple(lines), xplane_pb2.XPlane.FromString(b"".join(rest)))
     except DecodeError:
         raise DamagedError(f"the metadata of plane {name!r} at byte {start:,} cannot be read") from None
+
+
+def profile_start_ns(space: Space, data: bytes) -> int | None:
+    """The wall clock when the times of lines are 0, in ns since 1970; None where the profiler did not write it."""
+    for plane in space.planes:
+        if plane.name == ENVIRONMENT_PLANE:
+            try:
+                read = xplane_pb2.XPlane.FromString(data[slice(*plane.span)])
+            except DecodeError:
+                return None
+            names = {item.id: item.name for item in read.stat_metadata.values()}
+            found = (stat.uint64_value for stat in read.stats if names.get(stat.metadata_id) == PROFILE_START)
+            return next((int(value) for value in found if value), None)
+    return None
 
 
 def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:

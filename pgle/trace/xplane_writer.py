@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from pgle.trace.table import Kind, ModuleKey, Trace
 from pgle.trace.xplane_encode import Records, length_delimited, varint
+from pgle.trace.xplane_planes import ENVIRONMENT_PLANE, PROFILE_START
 from pgle.xla.protos import xplane_pb2
 
 BLOCK_EVENTS = 1 << 16
@@ -80,6 +81,9 @@ def write_xplane(
         length_delimited(1, _device_plane(trace, index, scopes, extra_stats or {}))
         for index in range(len(trace.devices))
     )
+    recording = trace.recordings.get(process)
+    if recording is not None and recording.utc_ns is not None:
+        out.append(length_delimited(1, _environment_plane(recording.utc_ns)))
     out.extend(length_delimited(3, warning.encode()) for warning in trace.warnings)
     out.append(length_delimited(4, (hostname or host).encode()))
     return b"".join(out)
@@ -131,6 +135,15 @@ def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> bytes:
     if pid.isdigit():
         plane.stat_metadata[2].CopyFrom(xplane_pb2.XStatMetadata(id=2, name="process_id"))
         plane.stats.append(xplane_pb2.XStat(metadata_id=2, int64_value=int(pid)))
+    serialized: bytes = plane.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _environment_plane(utc_ns: int) -> bytes:
+    """``Task Environment``: when the recording began."""
+    plane = xplane_pb2.XPlane(name=ENVIRONMENT_PLANE)
+    plane.stat_metadata[1].CopyFrom(xplane_pb2.XStatMetadata(id=1, name=PROFILE_START))
+    plane.stats.append(xplane_pb2.XStat(metadata_id=1, uint64_value=utc_ns))
     serialized: bytes = plane.SerializeToString(deterministic=True)
     return serialized
 
