@@ -56,7 +56,7 @@ def test_schedule_dump_text_with_unknown_fields_is_read():
 
 def test_schedule_dump_of_jaxlib_0_5_0_is_read():
     text = 'instructions { id: 3 end_timestamp_cycles: 7 } computation_id: 2 hlo_module { name: "m" }'
-    schedule = text_format.Parse(text, schedule_pb2.ScheduleProto(), allow_unknown_field=True)
+    schedule = text_format.Parse(text, schedule_pb2.EntryScheduleProto(), allow_unknown_field=True)
     assert (schedule.computation_id, schedule.instructions[0].id, schedule.hlo_module.name) == (2, 3, "m")
 
 
