@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from pgle.errors import UserError
-from pgle.trace.nsys import read_nsys
-from pgle.trace.nsys_sqlite import REPORT_MAGIC
-from pgle.trace.table import Trace
+
+if TYPE_CHECKING:
+    from pgle.trace.table import Trace
 
 Version: TypeAlias = tuple[int, ...]
 
@@ -104,6 +104,8 @@ def report_version(path: Path) -> Version:
     Raises:
         UserError: it is missing, empty or no report.
     """
+    from pgle.trace.nsys_sqlite import REPORT_MAGIC  # `pgle doctor` looks for nsys and reads no trace: no numpy
+
     try:
         with path.open("rb") as file:
             head = file.read(200)
@@ -129,6 +131,8 @@ def read_report(path: Path, *, progress: Callable[[int, int], None] | None = Non
     Raises:
         UserError: it cannot be exported (see `export_report`), or holds no GPU work of an XLA program.
     """
+    from pgle.trace.nsys import read_nsys
+
     with exported(path) as database:
         try:
             trace = read_nsys(database, progress=progress)

@@ -175,5 +175,4 @@ def _mesh_ids(text: str | None) -> list[int]:
     iota = None if text is None else _IOTA.fullmatch(text)
     if iota is None:
         return _integers(text)
-    ids: list[int] = iota_ids(_integers(iota.group(1)), _integers(iota.group(3))).tolist()
-    return ids
+    return iota_ids(_integers(iota.group(1)), _integers(iota.group(3)))

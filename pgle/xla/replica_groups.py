@@ -11,9 +11,6 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from pgle.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,8 +24,8 @@ MAX_DEVICES = 1 << 22
 """Bound on the devices that one collective may name: ten times the largest machine, and still little memory."""
 
 
-def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> npt.NDArray[np.int64]:
-    """0, 1, 2 … reshaped, transposed and flattened; int64[product of `reshape`].
+def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> list[int]:
+    """0, 1, 2 … up to the product of `reshape`, reshaped, transposed and flattened.
 
     Raises:
         UserError: the numbers are no permutation of that many dimensions, or ask for too many devices.
@@ -37,7 +34,11 @@ def iota_ids(reshape: Sequence[int], transpose: Sequence[int]) -> npt.NDArray[np
     order = list(transpose) or list(range(len(reshape)))
     if not 0 < count <= MAX_DEVICES or sorted(order) != list(range(len(reshape))):
         raise UserError(f"replica groups of {list(reshape)} devices, transposed by {order}, make no sense")
-    return np.arange(count).reshape(list(reshape)).transpose(order).reshape(-1)
+    ids = [0]
+    for dimension in order:
+        stride = prod(reshape[dimension + 1 :])
+        ids = [start + stride * at for start in ids for at in range(reshape[dimension])]
+    return ids
 
 
 def iota_groups(groups: int, size: int, reshape: Sequence[int], transpose: Sequence[int]) -> Groups:
@@ -45,12 +46,10 @@ def iota_groups(groups: int, size: int, reshape: Sequence[int], transpose: Seque
     ids = iota_ids(reshape or [groups * size], transpose)
     if groups * size != len(ids):
         raise UserError(f"replica groups of {groups} x {size} devices out of {len(ids)} make no sense")
-    return _rows(ids.reshape(groups, size))
+    return _rows(ids, size)
 
 
-def mesh_groups(
-    sizes: Sequence[int], ids: Sequence[int] | npt.NDArray[np.int64], axes: Sequence[tuple[int, SubAxis | None]]
-) -> Groups:
+def mesh_groups(sizes: Sequence[int], ids: Sequence[int], axes: Sequence[tuple[int, SubAxis | None]]) -> Groups:
     """Groups along axes of a mesh.
 
     Args:
@@ -58,7 +57,7 @@ def mesh_groups(
         ids: devices in mesh order; empty: 0, 1, 2 …
         axes: the axes (by index) or parts of axes along which the devices of a group lie.
     """
-    devices = iota_ids(sizes, ()) if len(ids) == 0 else np.asarray(ids, dtype=np.int64)
+    devices = ids or iota_ids(sizes, ())
     if len(devices) != prod(sizes):
         raise UserError(f"a device mesh of {list(sizes)} with {len(devices)} devices makes no sense")
     shape: list[int] = []
@@ -75,7 +74,7 @@ def mesh_groups(
         along.append(place[key])
     across = [dimension for dimension in range(len(shape)) if dimension not in along]
     width = prod(shape[dimension] for dimension in along)
-    return _rows(devices.reshape(shape).transpose([*across, *along]).reshape(-1, width))
+    return _rows([devices[at] for at in iota_ids(shape, [*across, *along])], width)
 
 
 def _parts(size: int, subs: Sequence[SubAxis]) -> list[SubAxis]:
@@ -86,8 +85,8 @@ def _parts(size: int, subs: Sequence[SubAxis]) -> list[SubAxis]:
     return [(low, high // low) for low, high in pairwise(edges)] or [(1, 1)]
 
 
-def _rows(table: npt.NDArray[np.int64]) -> Groups:
-    return tuple(tuple(row) for row in table.tolist())
+def _rows(ids: Sequence[int], width: int) -> Groups:
+    return tuple(tuple(ids[start : start + width]) for start in range(0, len(ids), width))
 
 
 def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
@@ -95,7 +94,7 @@ def groups_of(item: hlo_pb2.HloInstructionProto) -> Groups:
     if item.HasField("mesh_axes_replica_group_list"):
         stated = item.mesh_axes_replica_group_list
         mesh = stated.mesh
-        ids: Sequence[int] | npt.NDArray[np.int64] = mesh.device_ids
+        ids: Sequence[int] = mesh.device_ids
         if not ids and mesh.HasField("iota_transform"):
             ids = iota_ids(mesh.iota_transform.reshape_dims, mesh.iota_transform.transpose_perm)
         axes = [
