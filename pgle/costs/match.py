@@ -25,6 +25,9 @@ MIN_POINTS = 4
 MAX_SPREAD_NS = 1_000_000.0
 """Ends of one collective that are further apart are not of one execution. Real ones are some µs apart."""
 
+RESOLUTION_NS = 1000.0
+"""A smaller spread is no better: timestamps are not that good."""
+
 CLEARLY = 4.0
 """A way fits when every other one is worse by this factor."""
 
@@ -114,7 +117,7 @@ class Way:
     Attributes:
         shift: what is added to the numbers of the second.
         offset_ns: median of the second's ends minus the first's.
-        spread_ns: median distance of those from their median.
+        spread_ns: median distance of those from their median, at least `RESOLUTION_NS`.
         points: how many there are.
         common: executions that are compared.
     """
@@ -136,7 +139,7 @@ def _ways(one: Floats, other: Floats) -> list[Way]:
         known = np.isfinite(apart)
         if known.any():
             offset = float(np.median(apart[known]))
-            spread = float(np.median(np.abs(apart[known] - offset)))
+            spread = max(float(np.median(np.abs(apart[known] - offset))), RESOLUTION_NS)
             ways.append(Way(shift, offset, spread, int(known.sum()), int(known.any(axis=1).sum())))
     return ways
 
