@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from pgle.cli.blas import one_blas_thread
 from pgle.cli.options import force_option, json_option
 
 
@@ -69,9 +70,10 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     pgle compare --abba 3 --profile profile.pbtxt -- python train.py
     pgle compare --abba 3 -- python train.py --vs python train.py --fused
     """
-    from pgle.report import compare as report
-    from pgle.report.compare_files import write_reports
-    from pgle.run.compare import run_compare
+    with one_blas_thread():
+        from pgle.report import compare as report
+        from pgle.report.compare_files import write_reports
+        from pgle.run.compare import run_compare
 
     result, checks = run_compare(_request(options), lambda line: print(f"pgle: {line}", file=sys.stderr))
     written = write_reports(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pgle.cli.blas import one_blas_thread
 from pgle.cli.options import force_option, json_option
 
 
@@ -51,12 +52,13 @@ def command(
     pgle convert rank*.sqlite --hlo dump/ -o profile.pbtxt
     pgle convert logdir/ -o profile.pb
     """
-    from pgle.costs.options import AggregateOptions
-    from pgle.costs.statistic import parse_statistic
-    from pgle.files import as_path
-    from pgle.report import convert as report
-    from pgle.report.progress import progress
-    from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
+    with one_blas_thread():
+        from pgle.costs.options import AggregateOptions
+        from pgle.costs.statistic import parse_statistic
+        from pgle.files import as_path
+        from pgle.report import convert as report
+        from pgle.report.progress import progress
+        from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
     paths = tuple(map(as_path, inputs))
     dumps = tuple(map(as_path, hlo))

@@ -19,7 +19,6 @@ from pgle.xla.flags import parse_flags
 from pgle.xla.flags_catalogue import catalogue, find, known_flags
 from pgle.xla.flags_presets import preset, preset_names, purpose
 from pgle.xla.flags_thresholds import combine_thresholds
-from pgle.xla.hlo_reader import read_module
 
 JAXLIB = click.option("--jaxlib", metavar="VERSION", help="Speak of this release rather than the installed one.")
 PYTHON = click.option("--python", metavar="PATH", help="The Python of your program, whose jaxlib is asked.")
@@ -118,6 +117,8 @@ def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, she
 @json_option
 def thresholds(hlo: str, as_json: bool) -> None:
     """Compute combine thresholds from a module: what a layer gathers and scatters."""
+    from pgle.xla.hlo_reader import read_module  # protobuf, 15 ms, which the other subcommands do without
+
     result = combine_thresholds(read_module(as_path(hlo)))
     if as_json:
         json.show("pgle.flags/1", report.thresholds_json(result))

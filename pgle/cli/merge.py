@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pgle.cli.blas import one_blas_thread
 from pgle.cli.options import force_option, json_option
 
 
@@ -42,11 +43,12 @@ def command(
     pgle merge rank*.pbtxt -o profile.pbtxt
     pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
     """
-    from pgle.costs.merge import MergeOptions, Of
-    from pgle.costs.statistic import parse_statistic
-    from pgle.files import as_path
-    from pgle.report import merge as report
-    from pgle.run.merge import merge_files
+    with one_blas_thread():
+        from pgle.costs.merge import MergeOptions, Of
+        from pgle.costs.statistic import parse_statistic
+        from pgle.files import as_path
+        from pgle.report import merge as report
+        from pgle.run.merge import merge_files
 
     options = MergeOptions(
         of=Of(of),

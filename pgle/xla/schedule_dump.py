@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from pgle.errors import UserError
@@ -177,8 +178,6 @@ def read_schedule_dump(path: AnyPath) -> LhsSchedule:
 
 
 def _parse_text(data: bytes, path: AnyPath) -> _Proto:
-    from google.protobuf import text_format  # 5 ms of every command's start, and most dumps are binary
-
     proto = schedule_pb2.EntryScheduleProto() if _ENTRY_TEXT.match(data) else schedule_pb2.ScheduleProto()
     text = _UNUSED_LINE.sub("", _UNUSED_BLOCK.sub("", data.decode("utf-8", "replace")))
     try:
