@@ -88,12 +88,17 @@ _AGAINST = {
 
 
 def _log(counts: CheckerCounts) -> str:
-    """The accuracy checker's numbers; it also misses dones of asynchronous fusions, which cost nothing."""
+    """The accuracy checker's numbers; it also misses what no schedule depends on."""
     if not counts.missing:
         return "nothing, since no name is missing"
-    dones = sum("-done" in name for name in counts.missing)
-    free = f", {dones} of them dones that cost nothing" if dones else ""
-    return f"Found {counts.found} instructions, Missing {len(counts.missing)}{free}"
+    dones = sum("-done" in name for name in counts.idle)
+    kinds = (("dones", dones), ("loop conditions", len(counts.idle) - dones))
+    free = " and ".join(
+        f"{count} in {what}" if what != "dones" else f"{count} {what}" for what, count in kinds if count
+    )
+    return f"Found {counts.found}, Missing {len(counts.missing)}" + (
+        f" ({free}: no schedule needs them)" if free else ""
+    )
 
 
 def _percent(share: Share) -> str:
@@ -249,6 +254,8 @@ def _record(module: ModuleCoverage) -> dict[str, object]:
         "gaps": module.gaps,
         "mismatched": module.mismatches,
         "xla_takes_gaps_for": module.fallback,
-        "xla_log": None if module.log is None else {"found": module.log.found, "missing": len(module.log.missing)},
+        "xla_log": None
+        if module.log is None
+        else {"found": module.log.found, "missing": len(module.log.missing), "idle": len(module.log.idle)},
         "hints": module.hints,
     }

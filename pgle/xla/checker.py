@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pgle.xla.collectives import collective_kind, is_done, is_start
 from pgle.xla.module import Instruction, Module
-from pgle.xla.names import NO_OPS, scheduled_computations
+from pgle.xla.names import NO_OPS, scheduled_computations, unscheduled_conditions
 
 LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
 """XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``), taken for microseconds under a profile."""
@@ -22,10 +22,18 @@ _SM = re.compile(r"\bsm_(\d+)\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class CheckerCounts:
-    """The accuracy checker's "Found N instructions" and "Missing M instructions", with the names it lists."""
+    """The accuracy checker's "Found N instructions" and "Missing M instructions".
+
+    Attributes:
+        found: N.
+        missing: the M names that it lists.
+        idle: of these the names that no schedule depends on: dones of asynchronous fusions and copies, and what
+            `unscheduled_conditions` hold.
+    """
 
     found: int
     missing: tuple[str, ...]
+    idle: tuple[str, ...] = ()
 
 
 def checker_counts(lhs_module: Module, names: Container[str]) -> CheckerCounts:
@@ -40,6 +48,8 @@ def checker_counts(lhs_module: Module, names: Container[str]) -> CheckerCounts:
     """
     found = 0
     missing: dict[str, None] = {}
+    idle: dict[str, None] = {}
+    conditions = unscheduled_conditions(lhs_module)
     for computation in scheduled_computations(lhs_module):
         for item in lhs_module.computations[computation].instructions:
             is_pair = is_start(item) or is_done(item)
@@ -48,12 +58,14 @@ def checker_counts(lhs_module: Module, names: Container[str]) -> CheckerCounts:
                     found += 1
                 elif item.opcode not in NO_OPS and item.opcode not in ("while", "copy"):
                     missing[item.name] = None
+                    if is_done(item) or computation in conditions:
+                        idle[item.name] = None
             if is_start(item):
                 if any(name in names for name in accepted_names(lhs_module, item)):
                     found += 1
                 else:
                     missing[item.name] = None
-    return CheckerCounts(found, tuple(missing))
+    return CheckerCounts(found, tuple(missing), tuple(idle))
 
 
 def accepted_names(lhs_module: Module, instruction: Instruction) -> tuple[str, ...]:

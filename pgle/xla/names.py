@@ -173,6 +173,28 @@ def scheduled_computations(module: Module) -> tuple[str, ...]:
     )
 
 
+def unscheduled_conditions(module: Module) -> frozenset[str]:
+    """The conditions of loops that LHS leaves as they are: those that hold nothing asynchronous.
+
+    XLA's accuracy checker looks the costs of their instructions up, and no schedule depends on them. A loop of known
+    length does not even run its condition. Where a condition holds a collective, LHS schedules it like a body.
+    """
+    return frozenset(
+        name
+        for name in _conditions(module).intersection(scheduled_computations(module))
+        if not any(
+            is_start(item) or collective_kind(module, item) is not None
+            for item in module.computations[name].instructions
+        )
+    )
+
+
+def _conditions(module: Module) -> frozenset[str]:
+    """Computations that loops call as their condition, which stands after the body."""
+    loops = (item for name in module.computations for item in module.computations[name].instructions)
+    return frozenset(name for item in loops if item.opcode == "while" for name in item.called[1:2])
+
+
 FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice"))
 """Custom calls that launch nothing."""
 
@@ -181,7 +203,8 @@ def schedulable(module: Module) -> tuple[Instruction, ...]:
     """The instructions that want a cost: all of the entry computation and of loops, but no-ops, loops and dones.
 
     XLA's accuracy checker misses the same, apart from copies (never missed) and dones of asynchronous fusions (which
-    cost nothing): `pgle.xla.checker.checker_counts` gives its very numbers.
+    cost nothing): `pgle.xla.checker.checker_counts` gives its very numbers. What is in `unscheduled_conditions` may
+    have a cost and can do without.
     """
     return tuple(
         item

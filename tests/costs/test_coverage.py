@@ -184,6 +184,18 @@ def test_a_profile_run_without_lhs_loses_every_collective_of_newer_xla() -> None
     assert all(gap.hint for gap in found.gaps)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("with_dump", [False, True])
+def test_a_condition_that_no_schedule_asks_for_is_no_gap(version: str, with_dump: bool) -> None:
+    module = recorded(version, "async")
+    schedules = lhs(version) if with_dump else {}
+    profile = estimate_profile(module, find_hardware("a100-40gb"))
+    bare = without(profile, "loop_compare_fusion", "loop_compare_fusion.1")
+    all_of_it, rest = main_of(cover(profile, [module], schedules)), main_of(cover(bare, [module], schedules))
+    assert rest.gaps == ()
+    assert rest.count.total == all_of_it.count.total - 2
+
+
 def test_renamed_collectives_without_scheduling_names_are_pointed_out() -> None:
     module = recorded("jax-0.12.0.1", "off")
     profile = estimate_profile(recorded("jax-0.12.0.1", "sync"), find_hardware("a100-40gb"))

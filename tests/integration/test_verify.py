@@ -64,7 +64,7 @@ def test_schedule_dumps_beside_the_hlo_are_used(tmp_path: Path, capsys: pytest.C
     assert run(["verify", str(tmp_path / "few.pbtxt"), "--hlo", str(TWELVE / "async"), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["modules"][0]["names_from"] == "schedule dump"
-    assert found["modules"][0]["xla_log"] == {"found": 2, "missing": 56}
+    assert found["modules"][0]["xla_log"] == {"found": 2, "missing": 56, "idle": 10}
     assert found["unused"] == ["no-such-name"]
 
 
@@ -78,7 +78,7 @@ def test_a_schedule_dump_alone_will_do(tmp_path: Path, capsys: pytest.CaptureFix
         ["--hlo", str(tmp_path)],
     ):
         assert run(["verify", str(tmp_path / "few.pbtxt"), *where, "--json"]) == 1
-        assert json.loads(capsys.readouterr().out)["modules"][0]["xla_log"] == {"found": 1, "missing": 57}
+        assert json.loads(capsys.readouterr().out)["modules"][0]["xla_log"] == {"found": 1, "missing": 57, "idle": 10}
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,19 @@
 """XLA's own "Found N" and "Missing M", told beforehand; the log lines are in checker.json of the dumps."""
 
 import json
+import lzma
+import os
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from pgle.xla.checker import assumed_us, checker_counts, compute_capability
 from pgle.xla.hlo_reader import read_modules
 from pgle.xla.module import Instruction, Shape
-from pgle.xla.schedule_dump import read_schedule_dump
+from pgle.xla.names import unscheduled_conditions
+from pgle.xla.schedule_dump import LhsSchedule, read_schedule_dump
 
 
 def test_counts_and_names_are_those_that_xla_logs(dumps: Path) -> None:
@@ -39,3 +46,52 @@ def test_a_start_is_taken_for_five_milliseconds(dumps: Path) -> None:
     (module,) = read_modules(dumps / "async")
     start = Instruction("s", "all-reduce-start", Shape("f32"), module.entry)
     assert assumed_us(module, start) == 5000
+
+
+def test_dones_and_loop_conditions_are_missed_without_harm(dumps: Path) -> None:
+    schedule = read_schedule_dump(dumps / "async" / "jit_step.schedule.pb.xz")
+    counts = checker_counts(schedule.module, ())
+    assert {"loop_compare_fusion", "loop_compare_fusion.1"} <= set(counts.idle) < set(counts.missing)
+    others = [name for name in counts.idle if "-done" not in name]
+    assert {schedule.module.instructions[name].computation for name in others}.isdisjoint(schedule.computations)
+
+
+@pytest.fixture(scope="module")
+def conditions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Schedules of two loops, made by the installed XLA; see compile_conditions.py."""
+    folder = tmp_path_factory.mktemp("conditions")
+    targets = Path(__file__).parents[2] / "testdata/pax_fsdp4/proc0/dump"
+    target = folder / "target.txt"
+    target.write_bytes(lzma.decompress(next(targets.glob("module_0040*gpu_target_config.pbtxt.xz")).read_bytes()))
+    flags = (
+        "--xla_gpu_enable_latency_hiding_scheduler=true --xla_dump_latency_hiding_schedule=true "
+        f"--xla_dump_hlo_as_proto --xla_dump_to={folder}"
+    )
+    environment = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "XLA_FLAGS": flags}
+    script = Path(__file__).parent / "compile_conditions.py"
+    subprocess.run([sys.executable, script, folder, target], env=os.environ | environment, check=True)
+    return folder
+
+
+def schedules(folder: Path, program: str) -> tuple[LhsSchedule, LhsSchedule]:
+    """With a cheap and with a dear last fusion of the condition."""
+    cheap, dear = (read_schedule_dump(folder / f"{program}.{cost}.schedule.pb") for cost in (1, 90000))
+    return cheap, dear
+
+
+@pytest.mark.rehearse
+@pytest.mark.slow
+def test_no_schedule_asks_what_a_plain_condition_costs(conditions: Path) -> None:
+    cheap, dear = schedules(conditions, "plain")
+    assert cheap.computations == dear.computations
+    assert cheap.module.instructions["loop_and_fusion"].computation in unscheduled_conditions(cheap.module)
+
+
+@pytest.mark.rehearse
+@pytest.mark.slow
+def test_a_condition_with_a_collective_is_scheduled_like_a_body(conditions: Path) -> None:
+    cheap, dear = schedules(conditions, "meeting")
+    condition = dear.module.instructions["loop_and_fusion"].computation
+    assert dear.computations[condition].slots["loop_and_fusion"].cycles == 90000
+    assert cheap.computations != dear.computations
+    assert condition not in unscheduled_conditions(dear.module)
