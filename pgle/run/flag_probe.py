@@ -8,6 +8,7 @@ user's cache directory.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -25,18 +26,6 @@ TIMEOUT_S = 120
 """For the child, which needs about a second; a cold network file system may need a hundred times that."""
 
 Status: TypeAlias = Literal["known", "unknown", "bad-value", "failed"]
-
-VERSION_CHILD = """
-import importlib.metadata as metadata, json, platform, sys
-found = {"python": platform.python_version()}
-for name in sys.argv[1:]:
-    try:
-        found[name] = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        pass
-at = str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
-print(json.dumps([found, at]))
-"""
 
 PACKAGES = (
     "jax",
@@ -145,8 +134,27 @@ def installed(python: str | None = None) -> Installed:
     Raises:
         UserError: there is no such interpreter, or it does not run.
     """
-    versions, jaxlib_at = json.loads(_child(python or sys.executable, VERSION_CHILD, "", PACKAGES))
-    return Installed(versions, jaxlib_at)
+    if python is None or python == sys.executable:
+        return Installed(*_versions(PACKAGES))
+    code = f"import json, sys\n{inspect.getsource(_versions)}\nprint(json.dumps(_versions(sys.argv[1:])))"
+    return Installed(*json.loads(_child(python, f"from __future__ import annotations\n{code}", "", PACKAGES)))
+
+
+def _versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The versions of those that this interpreter would import, and where jaxlib is.
+
+    Other interpreters are sent the source of this function: standard library only, of Python 3.9.
+    """
+    import platform
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found, str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
 
 
 def probe(flags: Iterable[Flag], python: str | None = None, *, cache: bool = True) -> Probe:
