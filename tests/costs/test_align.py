@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from pgle.costs.aggregate import aggregate
+from pgle.costs.align import align
+from pgle.costs.match import Evidence
+from pgle.costs.naming import plan_names
 from pgle.costs.programs import find_programs
 from pgle.trace.combine import combine
 from pgle.trace.nsys import read_nsys
@@ -14,6 +17,7 @@ from pgle.trace.nsys_writer import write_nsys_sqlite
 from pgle.trace.table import Device, Recording
 from pgle.trace.xplane import read_xplane
 from pgle.trace.xplane_writer import write_xplane
+from pgle.xla.module import Computation, Instruction, Module, Shape
 
 TRUE_US = {"gemm.1": 900, "all-gather-start.2": 300, "gemm.3": 1500, "reduce-scatter.4": 700, "all-reduce-start.5": 120}
 """In the order of a step; a collective's is its time on the last rank to arrive."""
@@ -31,7 +35,7 @@ def job(steps=12):
         for name, cost in TRUE_US.items():
             begin.append(clock)
             if name.startswith("gemm"):
-                clock = clock + cost * random.uniform(1, 1.01, RANKS) + (name == "gemm.1") * 10
+                clock = clock + cost * random.uniform(1, 1.01, RANKS)
                 end.append(clock)
                 clock = clock + random.exponential(400, RANKS)  # the host is late now and then
             else:
@@ -117,6 +121,24 @@ def test_wall_clocks_tell_where_steps_are_all_alike(make_trace, tmp_path, throug
     traces = [alike(make_trace, rank, first, origin_ns=skewed[rank]) for rank, first in enumerate((0, 1, 0, 2))]
     _, result = costs_of(through(traces, tmp_path))
     assert any("begin up to 2 apart, matched by their wall clocks" in line for line in result.warnings)
+
+
+def communicating(name, opcode, groups):
+    return Instruction(name=name, opcode=opcode, shape=Shape("f32", (8,)), computation="main", replica_groups=groups)
+
+
+def test_ranks_that_share_no_group_are_matched_over_others(make_trace):
+    rows, columns = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+    entry = (
+        communicating("all-gather-start.2", "all-gather", rows),
+        communicating("reduce-scatter.4", "reduce-scatter", columns),
+        communicating("all-reduce-start.5", "all-reduce", rows),
+    )
+    hlo = Module("jit_step", 1, "f" * 32, "main", {"main": Computation("main", entry, entry[-1].name)}, True)
+    trace = combine([window(make_trace, rank, first, first + 8) for rank, first in enumerate((0, 1, 2, 3))])
+    (program,) = find_programs(trace, [hlo])
+    _, found = align(trace, program, plan_names(trace, program))
+    assert (found.shift.tolist(), found.evidence) == ([0, 1, 2, 3], Evidence.ENDS)
 
 
 def test_one_common_execution_without_clocks_is_said_to_be_unclear(make_trace):
