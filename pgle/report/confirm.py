@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.text import Text
 
 from pgle.report import json
 from pgle.report.text import MAX_WIDTH, console, printable, table, warn
-from pgle.xla.verdict import LogVerdict, ModuleVerdict, Verdict
+from pgle.xla.verdict import LogVerdict
+from pgle.xla.verdict_reasons import ModuleVerdict, Verdict
 
 SCHEMA = "pgle.confirm/1"
 MAX_ROWS = 20
 MAX_NAMES = 8
 MAX_MODULE = 40
+
+_DONE = re.compile(r"-done(\.\d+)*$")
 
 _STYLES = {
     Verdict.USED: "green",
@@ -50,13 +54,25 @@ def main_lines(main: ModuleVerdict) -> list[str]:
     lines = [f"{name_of(main)}: {main.verdict}: {main.why}"]
     if main.line is not None:
         lines.append(f"  line {main.line}: {main.proof}")
-    if main.missing_names:
-        names = ", ".join(main.missing_names[:MAX_NAMES])
-        more = (main.missing or len(main.missing_names)) - MAX_NAMES
-        lines.append(f"  without a cost: {names}{f' and {more} more' if more > 0 else ''}")
+    if lacking := [name for name in main.missing_names if not _DONE.search(name)]:
+        more = (len(lacking) if main.wanted is None else main.wanted - (main.covered or 0)) - MAX_NAMES
+        more_text = f" and {more} more" if more > 0 else ""
+        lines.append(f"  without a cost: {', '.join(lacking[:MAX_NAMES])}{more_text}")
+    if note := _uncounted(main):
+        lines.append(f"  {note}")
     if main.remedy:
         lines.append(f"  to do: {main.remedy}")
     return lines
+
+
+def _uncounted(main: ModuleVerdict) -> str:
+    """Why XLA's own numbers are others; empty where they are not."""
+    if main.wanted is None or main.missing is None or (main.found or 0) + main.missing == main.wanted:
+        return ""
+    return (
+        f"XLA counts {main.found or 0} found and {main.missing} missing: with what no schedule needs (dones, loop "
+        "conditions), asynchronous fusions twice"
+    )
 
 
 def name_of(item: ModuleVerdict) -> str:

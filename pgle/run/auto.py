@@ -20,7 +20,7 @@ from pgle.run.ranks import find_rank
 from pgle.run.real_files import RealFiles, read_facts
 from pgle.run.real_stage import run_real
 from pgle.run.stage import StageRequest, StageResult, trace_files_of
-from pgle.xla.verdict import ModuleVerdict, Verdict
+from pgle.xla.verdict_reasons import ModuleVerdict, Verdict
 
 FIRST_RELEASE = (0, 4, 31)
 """Of jax with AutoPGLE; merged 2024-05-29 and absent from 0.4.26."""

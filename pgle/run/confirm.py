@@ -6,9 +6,10 @@ import gzip
 import lzma
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, cast
 
+from pgle.costs.coverage import cover
 from pgle.costs.effective import effective_costs
 from pgle.costs.profile import Profile
 from pgle.costs.profile_io import read_profile
@@ -16,7 +17,8 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, as_path
 from pgle.report.progress import Progress
 from pgle.xla.log import read_events
-from pgle.xla.log_blocks import Blocks, collect
+from pgle.xla.log_blocks import Blocks
+from pgle.xla.log_gather import collect
 from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.schedule_evidence import ScheduleEvidence, schedule_evidence
 from pgle.xla.verdict import LogVerdict, judge
@@ -121,4 +123,6 @@ def _evidence(request: ConfirmRequest, schedule: AnyPath, profile: Profile, verd
         raise UserError(f"holds dumps of {len(found)} modules", where=schedule, remedy="choose one with --module")
     dump = read_schedule_dump(found[0])
     costs = effective_costs(profile, dump.module.fingerprint)
-    return schedule_evidence(dump, {name: cost.cost_us for name, cost in costs.items()})
+    evidence = schedule_evidence(dump, {name: cost.cost_us for name, cost in costs.items()})
+    count = cover(profile, [dump.module], {dump.module.name: dump}).modules[0].count
+    return replace(evidence, covered=round(count.covered), wanted=round(count.total))

@@ -15,7 +15,7 @@ from pgle.run.console_steps import StepLines, as_lines, console_records
 from pgle.run.real_files import RealFiles
 from pgle.run.stage import StageRequest
 from pgle.run.step_inputs import read_runs
-from pgle.xla.verdict import ModuleVerdict, Verdict
+from pgle.xla.verdict_reasons import ModuleVerdict, Verdict
 
 # What a log says where profilers get in each other's way (CUPTI has one subscriber before CUDA 13.2), or lose data.
 TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (

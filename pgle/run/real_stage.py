@@ -31,7 +31,7 @@ from pgle.run.real_files import RealFiles, make_folder, profile_files, read_fact
 from pgle.run.real_nsys import judge_end, nsys_command
 from pgle.run.recording import begin_record, end_record
 from pgle.run.stage import StageRequest, StageResult
-from pgle.xla.verdict import ModuleVerdict
+from pgle.xla.verdict_reasons import ModuleVerdict
 
 _WINDOW = re.compile(r"auto|steps:\d+(-\d+)?|seconds:\d+(\.\d+)?")
 

@@ -23,7 +23,7 @@ from pgle.xla.hlo_reader import read_module
 from pgle.xla.module import Module
 from pgle.xla.schedule_dump import Statistics, read_schedule_dump
 from pgle.xla.targets import Target
-from pgle.xla.verdict import ModuleVerdict, Verdict
+from pgle.xla.verdict_reasons import ModuleVerdict, Verdict
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 OURS = {

@@ -30,7 +30,7 @@ from pgle.xla.flags import Flag, parse_flags
 from pgle.xla.hlo_reader import read_module
 from pgle.xla.modes import flags_for
 from pgle.xla.targets import load_target
-from pgle.xla.verdict import ModuleVerdict
+from pgle.xla.verdict_reasons import ModuleVerdict
 
 PROFILED_STEPS = 8
 """Executions in a simulated profile window."""

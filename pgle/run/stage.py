@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from pgle.errors import UserError
 from pgle.run.environment import Cache
 from pgle.xla.modes import Mode
-from pgle.xla.verdict import ModuleVerdict, Verdict
+from pgle.xla.verdict_reasons import ModuleVerdict, Verdict
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated", "none"]
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]

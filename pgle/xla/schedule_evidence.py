@@ -22,6 +22,8 @@ class ScheduleEvidence:
         equal: those whose believed cost is the profile's.
         instructions: scheduled instructions that take time.
         source: the dump.
+        covered: of the module's instructions that want a cost those that have one, as `pgle verify` counts them.
+        wanted: all that want one; None where nobody counted.
     """
 
     module: str
@@ -29,6 +31,8 @@ class ScheduleEvidence:
     equal: int
     instructions: int
     source: str
+    covered: int | None = None
+    wanted: int | None = None
 
     @property
     def sentence(self) -> str:

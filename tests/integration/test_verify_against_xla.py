@@ -1,6 +1,7 @@
 """What `pgle verify` says of a profile, and what the installed XLA says when it compiles with it. No GPU."""
 
 import importlib.util
+import io
 import re
 from pathlib import Path
 from types import ModuleType
@@ -9,9 +10,12 @@ import pytest
 
 from pgle.costs.coverage import cover
 from pgle.costs.estimate import estimate_profile
+from pgle.costs.profile import Cost, Profile
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo_reader import read_modules
+from pgle.xla.log import read_events
 from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.verdict import judge
 
 pytestmark = [pytest.mark.rehearse, pytest.mark.slow]
 RECORD = Path(__file__).parents[2] / "testdata" / "hlo" / "record.py"
@@ -48,3 +52,18 @@ def test_costs_of_a_synchronous_profile_run_are_found_as_foretold(record: Module
     assert sorted(missing) == sorted(main.log.missing)
     assert found is None or int(found.group(1)) == main.log.found
     assert all("-done" in name for name in missing)
+
+
+def test_confirm_counts_as_verify_does(record: ModuleType, tmp_path: Path) -> None:
+    """XLA counts otherwise; one asynchronous fusion (of newer XLA) has a cost, and so has a loop condition."""
+    names = ["gemm_fusion_dot.9", "all-gather-start", "fusion-start", "loop_compare_fusion"]
+    dump = ["--xla_dump_hlo_as_proto", "--xla_dump_latency_hiding_schedule=true", f"--xla_dump_to={tmp_path}"]
+    log = record.child("step", [record.LHS, *dump], names)
+    schedule = read_schedule_dump(find_schedule_dumps(tmp_path)["jit_step"])
+    profile = Profile(tuple(Cost(name, 7.0) for name in names))
+
+    count = cover(profile, [schedule.module], {"jit_step": schedule}).modules[0].count
+    main = judge(read_events(io.BytesIO(log.encode()))).main
+
+    assert main.covered == count.covered
+    assert main.wanted == count.total + 1  # the other loop condition: no line of the log says that it is one

@@ -19,7 +19,8 @@ from pgle.run.rehearsal import RehearsalRequest, RehearsalResult, fingerprint_of
 from pgle.xla.hlo_reader import read_module
 from pgle.xla.log import read_events
 from pgle.xla.targets import load_target
-from pgle.xla.verdict import LogVerdict, Verdict, judge
+from pgle.xla.verdict import LogVerdict, judge
+from pgle.xla.verdict_reasons import Verdict
 
 JAX = importlib.util.find_spec("jax_plugins") and any(
     importlib.util.find_spec(f"jax_plugins.{name}") for name in ("xla_cuda13", "xla_cuda12")

@@ -9,7 +9,8 @@ import pytest
 
 from pgle.xla.log import read_events
 from pgle.xla.schedule_evidence import ScheduleEvidence
-from pgle.xla.verdict import LogVerdict, Verdict, judge
+from pgle.xla.verdict import LogVerdict, judge
+from pgle.xla.verdict_reasons import Verdict
 from pgle.xla.verdict_texts import Remedy
 
 LOGS = Path(__file__).parents[2] / "testdata/logs"
@@ -64,6 +65,28 @@ def test_lhs_false_loses_the_profile_in_12_but_not_in_10() -> None:
 def test_half_a_profile_counts_found_and_missing(release: str, found: int) -> None:
     main = of_file(LOGS / release / "half.log").main
     assert (main.module, main.found, main.missing, len(main.missing_names)) == ("jit_train_step", found, found, found)
+
+
+FUSION = [
+    "  gemm_fusion_dot.9",
+    "  fusion-start",
+    "  fusion-start.1",
+    "  fusion-done",
+    "  fusion-done.1",
+    "  fusion-done.2",
+]
+
+
+def test_dones_are_no_instructions_and_an_asynchronous_fusion_is_one() -> None:
+    """Of three asynchronous fusions one has a cost: XLA finds it twice, and misses the done of each."""
+    counted = ["Found 7 instructions from the profile.", "Missing 6 instructions from the profile.", *FUSION]
+    lines = ["Found profile for module jit_step, using profile guided latency estimator", *counted]
+    prefix = "W1121 00:00:01.000000   1 profile_guided_latency_estimator.cc:9]"
+    log = "".join(f"{prefix} {line}\n" for line in lines)
+    main = judge(read_events(io.BytesIO(log.encode()))).main
+    assert (main.found, main.missing) == (7, 6)
+    assert (main.covered, main.wanted) == (6, 9)
+    assert main.why.startswith("6 of 9 instructions have a cost")
 
 
 def test_a_full_profile_misses_nothing_by_silence() -> None:
