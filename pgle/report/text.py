@@ -26,7 +26,10 @@ class _Console(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console of at most 100 columns; exactly 100 where output is not a terminal. `NO_COLOR` is respected."""
+    """A console of at most 100 columns; exactly 100 where output is not a terminal. `NO_COLOR` is respected.
+
+    Text is taken as it is: in paths and names, ``[red]`` is no markup and ``:smile:`` no emoji.
+    """
     stream = sys.stderr if stderr else sys.stdout
     width = None
     if not stream.isatty():
@@ -36,7 +39,7 @@ def console(*, stderr: bool = False) -> Console:
             width = min(os.get_terminal_size(stream.fileno()).columns, MAX_WIDTH)
         except OSError:
             width = MAX_WIDTH
-    return _Console(file=stream, width=width, highlight=False, soft_wrap=False)
+    return _Console(file=stream, width=width, highlight=False, soft_wrap=False, markup=False, emoji=False)
 
 
 def table(
