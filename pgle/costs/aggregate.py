@@ -71,6 +71,8 @@ class ProgramCosts:
         occurrences: of each collective, what `Profile.occurrences` keeps.
         warnings: one line each.
         launch: gaps between kernels; None where too few were seen.
+        ranks: how many meet in the largest collective; 0 where no HLO says it.
+        rank_ids: JAX's global ids of the devices that ran it; empty where the trace does not say all of them.
     """
 
     program: Program
@@ -80,6 +82,8 @@ class ProgramCosts:
     occurrences: Mapping[str, Mapping[str, float]]
     warnings: tuple[str, ...]
     launch: Launch | None = None
+    ranks: int = 0
+    rank_ids: tuple[int, ...] = ()
 
 
 def aggregate(
@@ -142,7 +146,20 @@ def _program_costs(
         occurrences=_occurrence_table(reduced, plan.filed),
         warnings=_warnings(program, window, costs, plan, alignment),
         launch=measure_launch(trace, collective, kept),
+        ranks=_ranks(plan),
+        rank_ids=_rank_ids(trace, executions, program),
     )
+
+
+def _ranks(plan: NamingPlan) -> int:
+    collectives = (item for item in plan.filed if item.kind == CostKind.COLLECTIVE)
+    return max((len(group) for item in collectives for group in item.groups), default=0)
+
+
+def _rank_ids(trace: Trace, executions: Executions, program: Program) -> tuple[int, ...]:
+    here = np.unique(executions.device[np.isin(executions.module, program.indices)]).tolist()
+    ids = [trace.devices[device].global_id for device in here]
+    return tuple(sorted(item for item in ids if item is not None)) if None not in ids else ()
 
 
 def _window(
@@ -252,7 +269,7 @@ def _warnings(
     collectives = [item for item in plan.filed if item.kind == CostKind.COLLECTIVE]
     if window.seen and window.used == window.devices and not window.dropped:
         lines.append(f"{label}: one execution per device in the window, warm-up cannot be told; trace 5 or more steps")
-    ranks = max((len(group) for item in collectives for group in item.groups), default=0)
+    ranks = _ranks(plan)
     if collectives and window.devices < max(ranks, 2):
         lines.append(
             f"{label}: {window.devices} of {ranks or 'several'} ranks given, so a collective includes the wait for "

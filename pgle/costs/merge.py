@@ -11,11 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from pgle import __version__
 from pgle.costs.effective import effective_entries
 from pgle.costs.merged_cost import from_inputs, from_occurrences, least_over_ranks
+from pgle.costs.merged_modules import missing_ranks, united_modules
 from pgle.costs.profile import Cost, CostKind, Origin, Profile
 from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
@@ -27,10 +27,6 @@ _TRUST = (
     (Origin.ESTIMATED,),
 )
 """Where inputs have a cost from different origins, the first of these counts alone."""
-
-
-_COUNTS = {"executions_used": 0, "executions_seen": 0, "devices": 0}
-"""Of a module's record in the provenance, what adds up over inputs."""
 
 
 class Of(StrEnum):
@@ -133,6 +129,7 @@ def merge_profiles(inputs: Sequence[tuple[str, Profile]], options: MergeOptions 
     exact = sum(merged[key][1] is not None for key in shared)
     inexact = len(shared) - exact
     warnings += _warnings(options, conflicts, partial, inexact, len(by_name), len(inputs))
+    warnings += _lonely(inputs, options)
     profile = Profile(
         costs=tuple(cost for cost, _ in merged.values()),
         provenance=_provenance(inputs, options, exact),
@@ -243,6 +240,13 @@ def _warnings(
     return lines
 
 
+def _lonely(inputs: Sequence[tuple[str, Profile]], options: MergeOptions) -> list[str]:
+    """The ranks that the inputs lack: all together, or each run on its own."""
+    if options.of == Of.RANKS:
+        return missing_ranks([profile.provenance for _, profile in inputs])
+    return [f"{label}: {line}" for label, profile in inputs for line in missing_ranks([profile.provenance])]
+
+
 def _provenance(inputs: Sequence[tuple[str, Profile]], options: MergeOptions, exact: int) -> dict[str, object]:
     return {
         "tool": f"pgle {__version__}",
@@ -250,7 +254,7 @@ def _provenance(inputs: Sequence[tuple[str, Profile]], options: MergeOptions, ex
         "stat": options.stat.name,
         "collective_stat": options.collective_stat.name if options.collective_stat else "",
         "collectives_by_occurrence": exact,
-        "modules": _modules([profile for _, profile in inputs]),
+        "modules": list(united_modules([profile.provenance for _, profile in inputs])),
         "inputs": [
             {
                 "name": label,
@@ -261,19 +265,3 @@ def _provenance(inputs: Sequence[tuple[str, Profile]], options: MergeOptions, ex
             for label, profile in inputs
         ],
     }
-
-
-def _modules(profiles: Sequence[Profile]) -> list[dict[str, Any]]:
-    """What the inputs say of each module: the first record, with fingerprints united and executions added up."""
-    modules: dict[str, dict[str, Any]] = {}
-    for profile in profiles:
-        records = profile.provenance.get("modules")
-        for record in records if isinstance(records, list) else ():
-            if not isinstance(record, dict) or not isinstance(record.get("fingerprints"), list):
-                continue
-            known = modules.setdefault(str(record.get("name")), {**record, "fingerprints": []} | _COUNTS)
-            known["fingerprints"] += [one for one in record["fingerprints"] if one not in known["fingerprints"]]
-            for count in _COUNTS:
-                known[count] += record[count] if isinstance(record.get(count), int) else 0
-            known.pop("executions_dropped", None)
-    return list(modules.values())

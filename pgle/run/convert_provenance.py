@@ -34,6 +34,8 @@ def provenance(results: Sequence[ProgramCosts], options: AggregateOptions, trace
                 "executions_seen": result.window.seen,
                 "executions_dropped": {str(number): why for number, why in result.window.dropped.items()},
                 "devices": result.window.devices,
+                "ranks": result.ranks,
+                "rank_ids": list(result.rank_ids),
                 "step_us": result.window.step_us,
                 "names": len(result.costs),
                 "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in result.costs),

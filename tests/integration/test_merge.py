@@ -102,3 +102,20 @@ def test_an_existing_file_is_kept_without_force(testdata, tmp_path, capsys):
     assert run(["merge", str(testdata / OLD), "-o", str(out)]) == 2
     assert "already exists" in capsys.readouterr().err
     assert out.read_bytes() == b"mine"
+
+
+def test_ranks_that_no_input_holds_are_told(converted, tmp_path, capsys):
+    capsys.readouterr()
+    run(["merge", str(converted / "rank0.pbtxt"), str(converted / "rank3.pbtxt"), "-o", str(tmp_path / "two.pbtxt")])
+    together = read_profile(converted / "together.pbtxt").warnings
+    said = [line for line in capsys.readouterr().err.splitlines() if "ranks given" in line]
+    assert len(said) == 1
+    assert "2 of 4 ranks given" in said[0]
+    assert any("2 of 4 ranks given" in line for line in together)
+
+
+def test_merged_profiles_remember_their_ranks(converted, tmp_path, capsys):
+    run(["merge", str(converted / "rank0.pbtxt"), str(converted / "rank3.pbtxt"), "-o", str(tmp_path / "two.pbtxt")])
+    capsys.readouterr()
+    run(["merge", str(tmp_path / "two.pbtxt"), "-o", str(tmp_path / "again.pb")])
+    assert "2 of 4 ranks given" in capsys.readouterr().err
