@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pgle.costs.aggregate import ProgramCosts, aggregate
+from pgle.costs.folded import folded
 from pgle.costs.options import AggregateOptions
 from pgle.costs.profile import Profile
 from pgle.costs.profile_io import SUFFIXES, check_suffix, encode_profile, sidecar_path
@@ -116,7 +117,7 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Con
         for program in programs
         if program.key not in chosen and total > 0
     }
-    warnings = (*trace.warnings, *_host_only(trace), *(line for result in results for line in result.warnings))
+    warnings = (*trace.warnings, *_host_only(trace), *_said_of(results))
     return Conversion(results, written, len(trace), total, trace.unresolved, others, tuple(dict.fromkeys(warnings)))
 
 
@@ -241,7 +242,7 @@ def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Tr
         for fingerprint in (_fingerprints(result) if prefix else ("",))
         for cost in result.costs
     ]
-    warnings = (*_host_only(trace), *(line for result in results for line in result.warnings))
+    warnings = (*_host_only(trace), *_said_of(results))
     occurrences = {
         f"{fingerprint}::{name}" if fingerprint else name: table
         for result in results
@@ -265,6 +266,10 @@ def _completed(profile: Profile, results: Sequence[ProgramCosts], target: str, *
         fingerprints = program.fingerprints if prefix else (program.hlo.fingerprint,)
         modules += [replace(program.hlo, fingerprint=fingerprint) for fingerprint in fingerprints]
     return complete_for(profile, modules, find_hardware(load_target(target)))
+
+
+def _said_of(results: Sequence[ProgramCosts]) -> tuple[str, ...]:
+    return folded((result.program.key.name, line) for result in results for line in result.warnings)
 
 
 def _host_only(trace: Trace) -> tuple[str, ...]:
