@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from pgle.run.doctor_no_gpu import check_no_gpu
 from pgle.run.doctor_world import Check, World
 from pgle.run.manifest import Gpu
 from pgle.run.nsys import find_nsys
@@ -16,6 +17,8 @@ MULTI_SUBSCRIBER = "0.11.1"
 DCGM_PROCESSES = ("nv-hostengine", "dcgm-exporter", "dcgmproftester")
 INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 """Variables by which NVIDIA's tools attach to a process."""
+HIDING = ("", "-1", "NoDevFiles")
+"""Values of CUDA_VISIBLE_DEVICES that leave CUDA none; Slurm sets the last in steps without GPUs."""
 NSYS_TROUBLE = ((2024, 5), (2024, 6))
 """Versions that give duplicate range ids with CUDA graphs; NVIDIA/JAX-Toolbox patches them."""
 
@@ -23,12 +26,13 @@ NSYS_TROUBLE = ((2024, 5), (2024, 6))
 def check_gpus(world: World, gpus: tuple[Gpu, ...]) -> Check:
     """Which GPUs there are."""
     if not gpus:
-        if world.read("/proc/driver/nvidia/version"):
-            return Check("GPUs", "fail", "a driver is loaded, but nvidia-smi lists no GPU", "run nvidia-smi; see dmesg")
-        remedy = "profile and perf need one; rehearse, convert, verify and the simulated capture work here"
-        return Check("GPUs", "warn", "none", remedy)
+        return check_no_gpu(world)
     names = [f"{gpu.name} ({gpu.memory_mib / 1024:.0f} GiB, sm_{gpu.compute_capability})" for gpu in gpus]
     found = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    visible = world.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in HIDING:
+        shown = f"{found}, hidden by CUDA_VISIBLE_DEVICES='{visible}'"
+        return Check("GPUs", "warn", shown, "unset CUDA_VISIBLE_DEVICES; in a job ask the scheduler for GPUs")
     if len(set(names)) > 1:
         return Check("GPUs", "warn", found, "costs are of one kind of GPU: choose with CUDA_VISIBLE_DEVICES")
     return Check("GPUs", "ok", found)

@@ -19,6 +19,9 @@ from pgle.run.manifest import Gpu
 TIMEOUT_S = 20
 """For one program; nvidia-smi needs seconds where the driver is not kept loaded."""
 
+SMI_FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
+SMI_QUERY = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits")
+
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 
 
@@ -56,6 +59,7 @@ class World:
         is_root: whether this process is root.
         python: the interpreter of the user's program.
         installed: what that interpreter would import.
+        says: all that a program prints, whether it fails or not; empty where it is missing.
     """
 
     run: Callable[[Sequence[str]], str | None]
@@ -70,6 +74,7 @@ class World:
     is_root: bool
     python: str
     installed: Installed
+    says: Callable[[Sequence[str]], str] = lambda argv: ""
 
 
 def this_world(python: str | None = None) -> World:
@@ -91,17 +96,17 @@ def this_world(python: str | None = None) -> World:
         is_root=os.geteuid() == 0,
         python=python or sys.executable,
         installed=installed(python),
+        says=_says,
     )
 
 
 def read_gpus(world: World) -> tuple[Gpu, ...]:
     """The GPUs as nvidia-smi lists them; empty where there is none."""
-    fields = "name,driver_version,memory.total,compute_cap"
-    text = world.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"])
+    text = world.run(SMI_QUERY)
     gpus: list[Gpu] = []
     for line in (text or "").splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == len(fields.split(",")):
+        if len(cells) == len(SMI_FIELDS):
             name, driver, memory, capability = cells
             gpus.append(Gpu(name, driver, int(memory) if memory.isdigit() else 0, capability))
     return tuple(gpus)
@@ -113,6 +118,18 @@ def _run(argv: Sequence[str]) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def _says(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace")
+    except subprocess.TimeoutExpired:
+        return f"it did not answer in {TIMEOUT_S} s"
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"it cannot be started ({error.strerror})"
+    return f"{done.stdout}\n{done.stderr}"
 
 
 def _read(path: str) -> str | None:

@@ -77,10 +77,79 @@ def test_no_gpu_says_what_works_without():
     assert "rehearse" in doctor_gpu.check_gpus(world(), ()).remedy
 
 
-def test_a_driver_without_gpus_fails():
-    files = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun"}
-    assert doctor_gpu.check_gpus(world(files=files), ()).verdict == "fail"
-    assert doctor_gpu.check_driver(world(files=files), ()).found == "580.65.06"
+DRIVER = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun"}
+
+
+def no_gpu(says=None, **options):
+    """The check where nvidia-smi is missing, or says this."""
+    programs = {} if says is None else {"nvidia-smi": "/usr/bin/nvidia-smi"}
+    made_up = world(smi=None, programs=programs, says=lambda argv: says or "", **options)
+    return doctor_gpu.check_gpus(made_up, read_gpus(made_up))
+
+
+@pytest.mark.parametrize(
+    ("says", "remedy"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95", "reboot"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure", "modprobe nvidia"),
+        ("Failed to initialize NVML: Insufficient Permissions", "may not open /dev/nvidia"),
+        ("Failed to initialize NVML: Unknown Error", "restart the container"),
+        ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "NVIDIA_DRIVER_CAPABILITIES"),
+        ("Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", "Xid"),
+        ("No devices were found", "srun --gpus"),
+        ("it did not answer in 20 s", "hangs"),
+        ("Segmentation fault", "run nvidia-smi"),
+        ("", "run nvidia-smi"),
+    ],
+)
+def test_a_failing_nvidia_smi_is_quoted_with_a_remedy(says, remedy):
+    check = no_gpu(says)
+    assert check.verdict == "fail"
+    assert check.found == f"nvidia-smi fails: {says.splitlines()[0] if says else 'it printed nothing'}"
+    assert remedy in check.remedy
+
+
+def test_a_container_without_its_hosts_gpus_says_how_to_get_them():
+    check = no_gpu(files=DRIVER | {"/.dockerenv": ""})
+    assert (check.verdict, check.found) == ("warn", "none in this container; its host has driver 580.65.06")
+    assert "--gpus all" in check.remedy
+
+
+def test_a_gpu_on_the_bus_wants_a_driver():
+    bus = {"/sys/bus/pci/devices/a/vendor": "0x10de\n", "/sys/bus/pci/devices/a/class": "0x030200\n"}
+    assert no_gpu(files=bus).found == "an NVIDIA GPU on the PCI bus, and no driver"
+    assert no_gpu(files=bus, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).found.startswith("none in this container")
+
+
+def test_a_network_card_of_nvidia_is_no_gpu():
+    bus = {"/sys/bus/pci/devices/a/vendor": "0x10de\n", "/sys/bus/pci/devices/a/class": "0x020000\n"}
+    assert no_gpu(files=bus).found == "none"
+
+
+def test_devices_without_nvidia_smi_are_told():
+    check = no_gpu(files=DRIVER | {"/dev/nvidia0": "", "/dev/nvidiactl": ""})
+    assert (check.verdict, check.found) == ("fail", "/dev/nvidia0, but no nvidia-smi to ask for them")
+
+
+@pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])
+def test_gpus_that_cuda_may_not_see(value):
+    check = doctor_gpu.check_gpus(world(environ={"CUDA_VISIBLE_DEVICES": value}), (H100,))
+    assert (check.verdict, "unset CUDA_VISIBLE_DEVICES" in check.remedy) == ("warn", True)
+
+
+def test_what_a_real_program_says_is_heard_though_it_fails(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'; exit 18\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    here = this_world()
+    assert "version mismatch" in doctor_gpu.check_gpus(here, read_gpus(here)).found
+
+
+def test_a_loaded_driver_without_devices_fails():
+    check = no_gpu(files=DRIVER)
+    assert (check.verdict, "driver 580.65.06 is loaded" in check.found) == ("fail", True)
+    assert doctor_gpu.check_driver(world(files=DRIVER), ()).found == "580.65.06"
 
 
 def test_a_driver_too_old_for_the_plugins_cuda_fails():
