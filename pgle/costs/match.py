@@ -25,11 +25,14 @@ MIN_POINTS = 4
 MAX_SPREAD_NS = 1_000_000.0
 """Ends of one collective that are further apart are not of one execution. Real ones are some µs apart."""
 
+UNSUSPICIOUS_NS = 100_000.0
+"""Ends that spread less do not speak against windows that begin together."""
+
 RESOLUTION_NS = 1000.0
 """A smaller spread is no better: timestamps are not that good."""
 
 CLEARLY = 4.0
-"""A way fits when every other one is worse by this factor."""
+"""A way fits when every other one is worse by this factor, and by up to twice that where few executions are common."""
 
 CLOCK_SHARE = 0.25
 """Clocks tell executions apart when they agree within this share of the time from one to the next."""
@@ -72,16 +75,15 @@ def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock:
         return min(ways, key=lambda way: abs(way.offset_ns - ahead_ns)).shift, Evidence.CLOCK
     period = _period(one, other)
     chosen = _clearest(ways)
-    if chosen is not None:
-        agrees = ahead_ns is not None and abs(chosen.offset_ns - ahead_ns) <= period / 2
-        if agrees or chosen.common > 1:  # single executions resemble each other
-            return chosen.shift, Evidence.ENDS
+    if chosen is not None and _believable(chosen, ways, ahead_ns, period):
+        return chosen.shift, Evidence.ENDS
     if ahead_ns is not None and period > 0:
         nearest = min(ways, key=lambda way: abs(way.offset_ns - ahead_ns))
         if abs(nearest.offset_ns - ahead_ns) <= CLOCK_SHARE * period:
             return nearest.shift, Evidence.WALL_CLOCKS
+        return 0, Evidence.NONE
     least = min(way.spread_ns for way in ways if way.points >= MIN_POINTS or way is ways[0])
-    if len(one) == len(other) and ways[0].spread_ns <= min(CLEARLY * least, MAX_SPREAD_NS):
+    if len(one) == len(other) and ways[0].spread_ns <= min(CLEARLY * least, UNSUSPICIOUS_NS):
         return 0, Evidence.ORDER
     return 0, Evidence.NONE
 
@@ -89,25 +91,38 @@ def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock:
 def _clearest(ways: Sequence[Way]) -> Way | None:
     """The way that fits, where the others clearly do not.
 
-    How well single executions fit each other and how well a series does are two things: within a step ends repeat to
-    some 10 µs, from step to step to some 100. So series are compared among themselves first.
+    The fewer executions are compared, the better they fit by chance; and within a step ends repeat to some 10 µs, from
+    step to step to some 100. So long series are compared among themselves first, single executions last.
     """
     told = [way for way in ways if way.points >= MIN_POINTS]
-    series = [way for way in told if way.common > 1]
-    alone = min((way.spread_ns for way in told if way.common == 1), default=np.inf)
-    best = _clearly_least(series)
-    if best is not None and best.spread_ns <= CLEARLY * alone and len(told) > 1:
-        return best
-    return _clearly_least(told) if len(told) > 1 else None
+    longest = max((way.common for way in told), default=0)
+    for enough in (max(longest / 2, 2), 2, 1):
+        among = [way for way in told if way.common >= enough]
+        best = _clearly_least(among)
+        if best is not None and len(told) > 1:
+            fewer = min((way.spread_ns for way in told if way.common < enough), default=np.inf)
+            if best.spread_ns <= (CLEARLY if len(among) > 1 else 1) * fewer:
+                return best
+    return None
 
 
 def _clearly_least(ways: Sequence[Way]) -> Way | None:
     ordered = sorted(ways, key=lambda way: way.spread_ns)
     if not ordered or ordered[0].spread_ns > MAX_SPREAD_NS:
         return None
-    if len(ordered) > 1 and ordered[0].spread_ns * CLEARLY > ordered[1].spread_ns:
-        return None
-    return ordered[0]
+    # of two or three executions some pair fits by chance
+    factor = CLEARLY * (1 + 1 / max(ordered[0].common - 1, 1))
+    return ordered[0] if len(ordered) == 1 or ordered[0].spread_ns * factor <= ordered[1].spread_ns else None
+
+
+def _believable(way: Way, ways: Sequence[Way], ahead_ns: float | None, period_ns: float) -> bool:
+    """Whether a way that fits is right: no clock contradicts it, or it fits so much better that the clock is wrong."""
+    if ahead_ns is not None and abs(way.offset_ns - ahead_ns) <= period_ns / 2:
+        return True
+    if way.common == 1:
+        return False  # single executions resemble each other
+    rival = min((other.spread_ns for other in ways if other is not way and other.common > 1), default=0)
+    return ahead_ns is None or way.spread_ns * CLEARLY**2 <= rival
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,26 @@ def rank(ends, first, last, *, clock_ns=0.0, seed=1):
     return ends[first:last] + clock_ns + np.random.default_rng(seed).normal(0, SPREAD_NS, ends[first:last].shape)
 
 
-@pytest.mark.parametrize("shift", range(-3, 4))
+@pytest.mark.parametrize("shift", range(-2, 3))
 @pytest.mark.parametrize("seed", range(5))
 def test_shifted_windows_are_matched_without_any_clock(shift, seed):
     ends = job(16, seed=seed)
     one, other = rank(ends, 5, 10, seed=8), rank(ends, 5 + shift, 10 + shift, clock_ns=-3e11, seed=9)
     assert match(one, other) == (shift, Evidence.ENDS)
+
+
+@pytest.mark.parametrize("shift", range(-4, 5))
+@pytest.mark.parametrize("seed", range(5))
+def test_shifted_windows_are_matched_with_clocks_that_differ_by_some_ms(shift, seed):
+    ends = job(16, seed=seed)
+    by, _ = match(rank(ends, 5, 10), rank(ends, 5 + shift, 10 + shift, clock_ns=8e6, seed=9), ahead_ns=0)
+    assert by == shift
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_that_clocks_tell_apart_are_not_matched(seed):
+    ends = job(16, seed=seed)
+    assert match(rank(ends, 0, 5), rank(ends, 8, 13, clock_ns=8e6, seed=9), ahead_ns=0) == (0, Evidence.NONE)
 
 
 @pytest.mark.parametrize(("first", "last"), [(3, 6), (5, 8), (7, 10)])
