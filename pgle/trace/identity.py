@@ -25,33 +25,43 @@ def told_apart(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
         traces: in the order given.
 
     Returns:
-        The traces in that order, and a line for each pair that nothing tells apart.
+        The traces in that order without copies, and a line for each copy and for each name under which nothing tells
+        whether it is one process.
     """
     named = [list(dict.fromkeys(device.process for device in trace.devices)) for trace in traces]
     if sum(map(len, named)) == len({name for names in named for name in names}):
         return list(traces), ()
     known: dict[str, list[_Process]] = {}
-    result, warnings = [], []
+    result: list[Trace] = []
+    guessed: dict[str, list[str]] = {}
+    repeated: list[str] = []
     for trace, names in zip(traces, named, strict=True):
         renamed: dict[str, str] = {}
         moves: dict[str, int] = {}
-        for name in names:
-            window, others = _Window.of(trace, name), known.setdefault(name, [])
+        windows = {name: _Window.of(trace, name) for name in names}
+        if names and all(any(other.has(windows[name]) for other in known.get(name, ())) for name in names):
+            repeated.append(windows[names[0]].source)
+            continue
+        for name, window in windows.items():
+            others = known.setdefault(name, [])
             mine = next((other for other in others if not other.differs(window)), None)
             if mine is None:
                 mine = _Process(_free_name(name, window, others))
                 others.append(mine)
             elif not mine.told_by(window):
-                warnings.append(_nothing_tells(name, *_distinct(mine.windows[-1].source, window.source)))
+                guessed.setdefault(name, [mine.windows[0].source]).append(window.source)
             renamed[name], moves[name] = mine.name, mine.add(window)
         result.append(_renamed(_moved(trace, moves), renamed))
-    return result, tuple(warnings)
+    lines = [f"{PurePath(source).name}: another copy of a recording that was given; left out" for source in repeated]
+    return result, (*lines, *(_nothing_tells(name, sources) for name, sources in guessed.items()))
 
 
-def _nothing_tells(name: str, one: str, other: str) -> str:
+def _nothing_tells(name: str, sources: Sequence[str]) -> str:
+    shown = _distinct(sources[0], sources[1])
+    given = f"{', '.join(shown)} and {len(sources) - 2} more all" if len(sources) > 2 else f"{' and '.join(shown)} both"
     return (
-        f"{one} and {other} both name their process {name}, taken for two windows of it; "
-        "if they are of two ranks, convert each alone and join them with `pgle merge`"
+        f"{given} name their process {name}, taken for windows of it; "
+        "if they are of several ranks, convert each alone and join them with `pgle merge`"
     )
 
 
@@ -59,8 +69,9 @@ def _nothing_tells(name: str, one: str, other: str) -> str:
 class _Window:
     """What one input holds of one process; times in ns on the input's clock."""
 
-    source: str
+    source: str = field(compare=False)
     recording: Recording
+    rows: int
     numbers: dict[int, int]
     start_ns: int
     end_ns: int
@@ -78,6 +89,7 @@ class _Window:
         return cls(
             trace.sources[0].path if trace.sources else "",
             trace.recordings.get(process, Recording()),
+            len(start),
             numbers,
             int(start.min()) if len(start) else 0,
             int(end.max()) if len(end) else 0,
@@ -108,6 +120,10 @@ class _Process:
     name: str
     windows: list[_Window] = field(default_factory=list)
     end_ns: int = 0
+
+    def has(self, window: _Window) -> bool:
+        """Whether it is one of the windows, again."""
+        return window.recording.utc_ns is not None and window in self.windows
 
     def differs(self, window: _Window) -> bool:
         return any(other.differs(window) for other in self.windows)

@@ -175,6 +175,16 @@ def test_an_occurrence_that_not_all_ranks_recorded_is_no_sample(make_trace):
     assert any("3 to 4 executions" in line for line in result.warnings)
 
 
+def test_devices_of_one_process_are_matched_by_their_clock(make_trace):
+    first = [row for number in range(4) for row in step(number, ("all-gather-start", 5000 - 1000 * number), device=0)]
+    second = [row for number in range(1, 5) for row in step(number, ("all-gather-start", 3000), device=1)]
+    trace = make_trace(first + second)
+    execution = trace.execution - (trace.device == 1)  # numbered from the window's beginning, as readers do
+    _, result = costs_of(dataclasses.replace(trace, execution=execution), keep_all=True)
+    assert result.occurrences == {"all-gather-start": {"1.0": 3000, "2.0": 3000, "3.0": 2000}}
+    assert any("begin up to 1 apart, matched by their clock" in line for line in result.warnings)
+
+
 def test_devices_of_a_lone_process_are_told_by_their_ordinals(make_trace):
     groups = ((0, 1), (2, 3))
     hlo = module(instruction("all-gather-start", "all-gather-start", replica_groups=groups))

@@ -88,11 +88,22 @@ def test_the_same_gpu_tells_that_it_is_one_process(make_trace):
     assert (processes(trace), trace.warnings) == ([NAME], ())
 
 
+def test_a_second_copy_of_a_recording_is_left_out(make_trace):
+    trace = combine([window(make_trace, "a.nsys-rep", utc_ns=NOON), window(make_trace, "a.sqlite", utc_ns=NOON)])
+    assert (processes(trace), len(trace)) == ([NAME], 3)
+    assert trace.warnings == ("a.sqlite: another copy of a recording that was given; left out",)
+
+
+def test_two_inputs_of_which_nothing_tells_are_both_named(make_trace):
+    trace = combine([window(make_trace, "a.sqlite"), window(make_trace, "b.sqlite")])
+    assert trace.warnings[0].startswith("a.sqlite and b.sqlite both name their process")
+
+
 def test_where_nothing_tells_a_line_says_what_to_do(make_trace):
-    trace = combine([window(make_trace, "a/x.sqlite"), window(make_trace, "b/x.sqlite")])
+    trace = combine([window(make_trace, f"{folder}/x.sqlite") for folder in "abcd"])
     assert processes(trace) == [NAME]
     (line,) = trace.warnings
-    assert line.startswith(f"a/x.sqlite and b/x.sqlite both name their process {NAME}, taken for two windows of it")
+    assert line.startswith(f"a/x.sqlite, b/x.sqlite and 2 more all name their process {NAME}, taken for windows of it")
     assert "`pgle merge`" in line
 
 
