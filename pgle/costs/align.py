@@ -132,24 +132,22 @@ def _ends(trace: Trace, program: Program, plan: NamingPlan) -> _Ends:
     ours[list(program.indices)] = True
     rows = np.flatnonzero((code >= 0)[trace.instruction])
     rows = rows[ours[trace.module[rows]] & (trace.execution[rows] >= 0) & (trace.execution[rows] < MAX_EXECUTIONS)]
-    device, execution, end = trace.device[rows].astype(np.int64), trace.execution[rows], trace.end_ns[rows]
+    device, execution = trace.device[rows].astype(np.int64), trace.execution[rows]
+    end = trace.start_ns[rows] + trace.duration_ns[rows]
     shape = (len(trace.devices), int(execution.max(initial=-1)) + 1, len(names))
     never = np.iinfo(np.int64).min
     last = np.full(shape, never)
-    np.maximum.at(
-        last.reshape(-1), np.ravel_multi_index((device, execution, code[trace.instruction[rows]]), shape), end
-    )
-    base = np.full(len(trace.devices), np.iinfo(np.int64).max)
-    np.minimum.at(base, device, end)
+    place = np.ravel_multi_index((device, execution, code[trace.instruction[rows]]), shape)
+    np.maximum.at(last.reshape(-1), place, end)
+    first = np.full(len(trace.devices), np.iinfo(np.int64).max)
+    np.minimum.at(first, device, end)
     of_process: dict[str, int] = {}
-    for item, least in zip(trace.devices, base.tolist(), strict=True):
+    for item, least in zip(trace.devices, first.tolist(), strict=True):
         of_process[item.process] = min(of_process.get(item.process, least), least)
     base = np.array([of_process[item.process] for item in trace.devices], np.int64)
     # doubles hold whole ns for 100 days
-    ns = np.where(last == never, np.nan, (last - np.where(last == never, last, base[:, None, None])).astype(np.float64))
-    return _Ends(
-        ns, base, group_of_device(plan.filed, trace.devices)[names] if names else np.empty((0, shape[0]), np.int64)
-    )
+    ns = np.where(last == never, np.nan, last - base[:, None, None])
+    return _Ends(ns, base, group_of_device(plan.filed, trace.devices)[np.array(names, np.int64)])
 
 
 def _compared(filed: Sequence[Filed]) -> list[int]:
