@@ -41,7 +41,7 @@ class Alignment:
         shift: int64[devices of the trace], what was added to a device's execution numbers.
         evidence: the weakest that any device was placed by.
         apart: executions between the first and the last window's beginning.
-        unclear: the first process that nothing tells about, else empty.
+        unclear: the process with the weakest, where that is none; else empty.
         whole: executions that every device recorded.
     """
 
@@ -62,6 +62,9 @@ class Alignment:
             found.append(f"ranks recorded {fewest} to {most} executions")
         if self.apart:
             found.append(f"{'' if found else 'ranks '}begin up to {self.apart} apart")
+        if self.evidence is Evidence.APART:
+            found.append(f"by the wall clocks {self.unclear} recorded other executions, so collectives include waiting")
+            return ", ".join(found)
         if self.unclear:
             found.append(f"nothing tells with which execution {self.unclear} began")
         if not found:
@@ -94,7 +97,7 @@ def align(trace: Trace, program: Program, plan: NamingPlan) -> tuple[Trace, Alig
         ahead_ns, same_clock = _clocks(trace, partner, device, table)
         by, evidence = match(table.ns[partner][:, shared], table.ns[device][:, shared], ahead_ns, same_clock)
         shift[device] = shift[partner] + by
-        if evidence is Evidence.NONE and not unclear:
+        if evidence >= Evidence.NONE and evidence > weakest:
             unclear = trace.devices[device].process
         weakest = max(weakest, evidence)
     shift[seen] -= shift[seen].min()

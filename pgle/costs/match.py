@@ -52,6 +52,8 @@ class Evidence(IntEnum):
     """Taken to begin with the same one; what is seen does not speak against it."""
     NONE = 4
     """Taken to begin with the same one, and nothing tells."""
+    APART = 5
+    """Taken to begin with the same one, though by wall clocks none is common."""
 
 
 def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock: bool = False) -> tuple[int, Evidence]:
@@ -79,9 +81,10 @@ def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock:
         return chosen.shift, Evidence.ENDS
     if ahead_ns is not None and period > 0:
         nearest = min(ways, key=lambda way: abs(way.offset_ns - ahead_ns))
-        if abs(nearest.offset_ns - ahead_ns) <= CLOCK_SHARE * period:
+        off_ns = abs(nearest.offset_ns - ahead_ns)
+        if off_ns <= CLOCK_SHARE * period:
             return nearest.shift, Evidence.WALL_CLOCKS
-        return 0, Evidence.NONE
+        return 0, Evidence.APART if off_ns > period else Evidence.NONE
     least = min(way.spread_ns for way in ways if way.points >= MIN_POINTS or way is ways[0])
     if len(one) == len(other) and ways[0].spread_ns <= min(CLEARLY * least, UNSUSPICIOUS_NS):
         return 0, Evidence.ORDER

@@ -123,6 +123,12 @@ def test_wall_clocks_tell_where_steps_are_all_alike(make_trace, tmp_path, throug
     assert any("begin up to 2 apart, matched by their wall clocks" in line for line in result.warnings)
 
 
+def test_windows_without_a_common_step_are_said_to_include_waiting(make_trace):
+    traces = [alike(make_trace, rank, first, origin_ns=1_700_000_000_000_000_000) for rank, first in enumerate((0, 9))]
+    _, result = costs_of(traces)
+    assert any("by the wall clocks node1:1 recorded other executions, so coll" in line for line in result.warnings)
+
+
 def communicating(name, opcode, groups):
     return Instruction(name=name, opcode=opcode, shape=Shape("f32", (8,)), computation="main", replica_groups=groups)
 
