@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pgle.xla.flags import ACCUMULATING, COMMAND_BUFFER, Finding, Flag, FlagList, as_bool, same_value
 from pgle.xla.flags_catalogue import catalogue, known_flags, known_in, nearest, release
+from pgle.xla.flags_matmul import STREAMS, THRESHOLD, collective_matmul
 from pgle.xla.flags_presets import ASYNC_KINDS, DISABLE_ASYNC, LHS, PROFILE_PATH, SOL
 
 CHECKER = "xla_gpu_pgle_accuracy_checker"
@@ -229,11 +230,14 @@ def _without_effect(flags: FlagList, jaxlib: str) -> Iterator[Finding]:
             if name.startswith("xla_gpu_enable_pipelined_a") or name == "xla_gpu_enable_pipelined_reduce_scatter":
                 message = "is overridden by xla_gpu_enable_pipelined_collectives"
                 yield Finding("warning", "contradiction", name, message, "keep one")
-    threshold = flags.value("xla_gpu_threshold_for_windowed_einsum_mib")
-    if flags.is_true("xla_gpu_multi_streamed_windowed_einsum") and threshold is None:
+    threshold = flags.value(THRESHOLD)
+    if threshold is not None:
+        streams = flags.value(STREAMS)
+        multi = (catalogue()[STREAMS].default(jaxlib) == "true") if streams is None else bool(flags.is_true(STREAMS))
+        yield from collective_matmul(jaxlib, streams=multi)
+    elif flags.is_true(STREAMS):
         message = "has no effect at the default threshold of 100000 MiB"
-        remedy = "add --xla_gpu_threshold_for_windowed_einsum_mib=0"
-        yield Finding("warning", "no-effect", "xla_gpu_multi_streamed_windowed_einsum", message, remedy)
+        yield Finding("warning", "no-effect", STREAMS, message, f"add --{THRESHOLD}=0")
     for name, value in values.items():
         setting = catalogue().get(name)
         default = None if setting is None else setting.default(jaxlib)

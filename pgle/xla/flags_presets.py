@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pgle.errors import UserError
 from pgle.xla.flags import Finding, Flag, format_flags
 from pgle.xla.flags_catalogue import catalogue, known_flags, known_in, release
+from pgle.xla.flags_matmul import STREAMS, THRESHOLD, collective_matmul
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
 SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
@@ -149,8 +150,8 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
     "collective-matmul": (
         "matmuls with a collective split into chunks that overlap (tensor parallelism)",
         (
-            Choice("xla_gpu_multi_streamed_windowed_einsum", "true", "chunks run on several streams", NVIDIA),
-            Choice("xla_gpu_threshold_for_windowed_einsum_mib", "0", "every such matmul is split", NVIDIA),
+            Choice(STREAMS, "true", "chunks run on several streams", NVIDIA),
+            Choice(THRESHOLD, "0", "every such matmul is split", NVIDIA),
         ),
     ),
     "nccl-single-host": (
@@ -230,7 +231,8 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
         choices = (choices[0], Choice(PROFILE_PATH, profile, "the measured costs", JAX), *choices[1:])
     fitted, findings = fit(choices, at)
     remarks = tuple(Finding("note", "remark", "", text) for text in _REMARKS.get(name, ()))
-    return Preset(name, what, at, fitted, (*findings, *remarks, *_lost_names(name, at)))
+    traps = tuple(collective_matmul(at, streams=True)) if name == "collective-matmul" else _lost_names(name, at)
+    return Preset(name, what, at, fitted, (*findings, *remarks, *traps))
 
 
 def fit(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice, ...], tuple[Finding, ...]]:

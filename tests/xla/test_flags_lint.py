@@ -175,3 +175,10 @@ def test_xlas_own_words_about_a_value_are_quoted():
     text = "--xla_gpu_autotune_level=high"
     said = {text: ("bad-value", "Couldn't interpret value high for flag xla_gpu_autotune_level.")}
     assert "(Couldn't interpret value high" in findings(text, "0.12.0.1", said)[0].message
+
+
+def test_collective_matmul_of_a_release_that_cannot():
+    text = "--xla_gpu_threshold_for_windowed_einsum_mib=0"
+    assert codes(text, "0.10.2") == {("warning", "fails"), ("note", "not-rehearsed")}
+    assert codes(f"{text} --xla_gpu_multi_streamed_windowed_einsum=false", "0.10.2") == {("note", "not-rehearsed")}
+    assert codes(text) == set()

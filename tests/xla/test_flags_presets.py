@@ -1,16 +1,23 @@
 """Presets: adapted to the release, with reasons, and nothing in them that the release rejects."""
 
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
 import pytest
 
 from pgle.errors import UserError
 from pgle.xla.flags_catalogue import catalogue, known_flags, known_in
 from pgle.xla.flags_presets import preset, preset_names
+from pgle.xla.targets import load_target
 
 NAMES = preset_names()
 
 
-def values(name, version):
-    return {flag.name: flag.value for flag in preset(name, version, profile="p.pbtxt").flags}
+def values(name, jaxlib):
+    return {flag.name: flag.value for flag in preset(name, jaxlib, profile="p.pbtxt").flags}
 
 
 def test_the_presets_are_those_promised():
@@ -89,3 +96,27 @@ def test_the_perf_preset_needs_a_profile():
 def test_an_unknown_preset_names_the_others():
     with pytest.raises(UserError, match="choose one of lhs, "):
         preset("fast")
+
+
+RELEASES = ("0.9.2", "0.10.2", "0.12.0.1")
+
+
+def test_collective_matmul_says_what_a_release_makes_of_it():
+    found = {jaxlib: [item.code for item in preset("collective-matmul", jaxlib).findings] for jaxlib in RELEASES}
+    assert found == {"0.9.2": ["not-rehearsed"], "0.10.2": ["fails", "not-rehearsed"], "0.12.0.1": []}
+
+
+@pytest.mark.rehearse
+@pytest.mark.slow
+def test_collective_matmul_splits_in_a_rehearsal_what_it_says(tmp_path):
+    jaxlib = version("jaxlib")
+    said = preset("collective-matmul", jaxlib)
+    target = tmp_path / "target.txt"
+    target.write_text(load_target("a100-40gb").portable_text)
+    environment = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "XLA_FLAGS": said.xla_flags}
+    command = [sys.executable, Path(__file__).parent / "compile_matmul.py", target]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
+    if "PTX" in done.stderr or "libdevice" in done.stderr:
+        pytest.skip("needs ptxas")
+    whole = any(item.code == "not-rehearsed" for item in said.findings)
+    assert done.stdout.strip() == str(["all-gather" if whole else "collective-permute"]), done.stderr
