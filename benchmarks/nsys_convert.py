@@ -1,12 +1,16 @@
 """Speed and memory of converting nsys exports, against `nsys stats --report nvtx_kern_sum` on the same file.
 
-    python benchmarks/nsys_convert.py [--sizes 50000 1000000] [--ten-million] [--repeat 3] [--no-peer] [--keep DIR]
+    python benchmarks/nsys_convert.py [--sizes 50000 1000000] [--ten-million [--patient]] [--repeat 5] [--keep DIR]
 
 Exports are generated with `pgle.trace.nsys_writer`: one module, 2,000 instructions, one kernel, one API row and one
 range per launch, and a range per execution. Each program runs in a child process of its own; wall time, processor time
 and largest resident set are what the kernel says of it (`wait4`). "in process" is `read_nsys` after it has read another
-small file, which is what every further rank of one command costs. The fastest of the repeats counts. Ratios are
+small file, which is what every further rank of one command costs. "imports" are those of `pgle convert` alone: the
+interpreter, numpy, click, rich, protobuf and ADBC. Repeats of all programs alternate, and medians count. Ratios are
 given for wall time and for processor time; on a busy machine trust the latter.
+
+Modules are compiled to bytecode once, in a folder of the benchmark's, as `pip install` does: a checkout under
+PYTHONDONTWRITEBYTECODE would be compiled anew by every process.
 """
 
 from __future__ import annotations
@@ -15,10 +19,12 @@ import argparse
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +36,9 @@ from pgle.trace.table import Device, ModuleKey, Trace
 INSTRUCTIONS = 2000
 SIZES = (50_000, 1_000_000)
 TEN_MILLION = 10_000_000
+
+PEER = "nsys stats nvtx_kern_sum"
+READING = "read_nsys, whole process"
 
 SMALL = Path(__file__).parents[1] / "testdata" / "nsys_synthetic" / "synthetic_cases.sqlite"
 """Read first, so that "in process" finds everything loaded."""
@@ -43,6 +52,14 @@ start, busy = time.perf_counter(), time.process_time()
 trace = read_nsys(Path(sys.argv[1]))
 print(time.perf_counter() - start, time.process_time() - busy)
 assert len(trace) == int(sys.argv[2]), len(trace)
+"""
+
+IMPORTS = """
+import pgle.cli.main
+from pgle.cli.blas import one_blas_thread
+with one_blas_thread():
+    import pgle.report.convert, pgle.report.progress, pgle.cli.convert
+import adbc_driver_sqlite, nanoarrow, pgle.trace.nsys
 """
 
 
@@ -77,28 +94,31 @@ def generate(path: Path, kernels: int, devices: int) -> float:
     return time.perf_counter() - begin
 
 
-def run(command: list[str], repeat: int) -> Run:
-    """Run a command and keep the fastest of the repeats (its wall time; the largest peak of all)."""
-    best: Run | None = None
-    for _ in range(repeat):
-        with tempfile.TemporaryFile("w+") as output:
-            begin = time.perf_counter()
-            child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-            _, status, usage = os.wait4(child.pid, 0)
-            wall = time.perf_counter() - begin
-            child.returncode = os.waitstatus_to_exitcode(status)
-            output.seek(0)
-            text = output.read()
-        if child.returncode:
-            raise SystemExit(f"{' '.join(command)}: exit code {child.returncode}\n{text[-2000:]}")
-        peak = usage.ru_maxrss / 1024
-        peak = peak if best is None else max(peak, best.peak_mib)
-        if best is None or wall < best.wall_s:
-            best = Run(wall, usage.ru_utime + usage.ru_stime, peak, text)
-        else:
-            best = Run(best.wall_s, best.cpu_s, peak, best.output)
-    assert best is not None
-    return best
+def run(command: Sequence[str], environment: Mapping[str, str]) -> Run:
+    """Run a command once, to its end."""
+    with tempfile.TemporaryFile("w+") as output:
+        begin = time.perf_counter()
+        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - begin
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read()
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {child.returncode}\n{text[-2000:]}")
+    return Run(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, text)
+
+
+def median(runs: Sequence[Run]) -> Run:
+    """Median times, the largest peak, and the output of the last."""
+    wall, busy = (statistics.median(getattr(run, name) for run in runs) for name in ("wall_s", "cpu_s"))
+    return Run(wall, busy, max(run.peak_mib for run in runs), runs[-1].output)
+
+
+def inside(runs: Sequence[Run]) -> list[Run]:
+    """What the processes of `READ` said of their second reading."""
+    said = [tuple(map(float, run.output.split())) for run in runs]
+    return [Run(wall, busy, run.peak_mib, "") for (wall, busy), run in zip(said, runs, strict=True)]
 
 
 def peer(database: Path, folder: Path) -> list[str]:
@@ -130,18 +150,25 @@ def measure(kernels: int, folder: Path, arguments: argparse.Namespace) -> None:
         sizes = [str(kernels), str(arguments.devices)]
         subprocess.run([sys.executable, __file__, "--generate", str(database), *sizes], check=True)
     print(f"\n{database.name}: {database.stat().st_size / 2**20:,.0f} MiB")
-    repeat = arguments.repeat if kernels <= 1_000_000 else 1
-    theirs = None
-    if not arguments.no_peer and shutil.which("nsys") and kernels <= 1_000_000:
-        theirs = run(peer(database, folder), repeat)
-        print(line("nsys stats nvtx_kern_sum", theirs, None, kernels))
-    read = run([sys.executable, "-c", READ, str(database), str(kernels), str(SMALL)], repeat)
-    wall, busy = map(float, read.output.split())
-    inside = Run(wall, busy, read.peak_mib, "")
-    print(line("read_nsys, in process", inside, theirs, kernels))
-    print(line("read_nsys, whole process", read, theirs, kernels))
-    command = [sys.executable, "-m", "pgle", "convert", str(database), "-o", str(folder / "costs.pbtxt"), "--force"]
-    print(line("pgle convert", run(command, repeat), theirs, kernels))
+    convert = [sys.executable, "-m", "pgle", "convert", "--force", "-o", str(folder / "costs.pbtxt")]
+    commands = {
+        READING: [sys.executable, "-c", READ, str(database), str(kernels), str(SMALL)],
+        "imports": [sys.executable, "-c", IMPORTS],
+        "pgle convert": [*convert, str(database)],
+    }
+    if not arguments.no_peer and shutil.which("nsys") and (kernels < TEN_MILLION or arguments.patient):
+        commands = {PEER: peer(database, folder)} | commands
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
+    run([*convert, str(SMALL)], environment)  # compiles the modules
+    runs: dict[str, list[Run]] = {name: [] for name in commands}
+    for _ in range(arguments.repeat if kernels < TEN_MILLION else 1):
+        for name, command in commands.items():
+            runs[name].append(run(command, environment))
+    runs["read_nsys, in process"] = inside(runs[READING])
+    theirs = median(runs[PEER]) if PEER in runs else None
+    for name, found in runs.items():
+        print(line(name, median(found), None if name == PEER else theirs, kernels), flush=True)
 
 
 def line(name: str, ours: Run, theirs: Run | None, kernels: int) -> str:
@@ -158,7 +185,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="kernels per export")
     parser.add_argument("--ten-million", action="store_true", help="10 million kernels too (1.6 GB of disk)")
     parser.add_argument("--devices", type=int, default=1, help="GPUs of the one process")
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each program up to 1 million kernels")
+    parser.add_argument("--patient", action="store_true", help="nsys on ten million too (5 minutes, 5 GiB of memory)")
+    parser.add_argument("--repeat", type=int, default=5, help="runs of each program up to 1 million kernels")
     parser.add_argument("--no-peer", action="store_true", help="leave nsys out")
     parser.add_argument("--keep", type=Path, help="where exports are put and kept; by default a temporary folder")
     parser.add_argument("--generate", nargs=3, metavar=("FILE", "KERNELS", "DEVICES"), help="only write one export")
