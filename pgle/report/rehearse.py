@@ -7,7 +7,7 @@ from pathlib import Path
 from pgle.files import write_files
 from pgle.report import json
 from pgle.report.text import console, duration, table, warn
-from pgle.report.timeline import picture_files
+from pgle.report.timeline import picture_files, text_timeline
 from pgle.report.timeline_layout import View
 from pgle.run.rehearse import Rehearsal, Side
 from pgle.schedule.moves import Move, Placement
@@ -19,12 +19,15 @@ SHOWN = 12
 def write_pictures(result: Rehearsal) -> Path:
     """Draw both schedules, one above the other, beside the dumps of the rehearsal; the page's path is returned."""
     folder = result.baseline.compiled.after_optimizations.parent.parent
-    views = [
+    write_files(picture_files(folder, _views(result), title=result.baseline.module.name, intro=result.worth))
+    return folder / "timeline.html"
+
+
+def _views(result: Rehearsal) -> list[View]:
+    return [
         View(label, side.prediction.timeline, result.costs_are)
         for label, side in (("baseline: no profile", result.baseline), ("with the profile", result.profiled))
     ]
-    write_files(picture_files(folder, views, title=result.baseline.module.name, intro=result.worth))
-    return folder / "timeline.html"
 
 
 def show_text(result: Rehearsal, out: str, picture: Path | None = None) -> None:
@@ -57,6 +60,7 @@ def show_text(result: Rehearsal, out: str, picture: Path | None = None) -> None:
         exposed = _change(*(duration(side.exposed_copy_us) for side in copies))
         screen.print(f"copies to and from host memory: {duration(copies[0].copy_us)}, exposed {exposed}")
     screen.print()
+    screen.print(text_timeline(_views(result)), highlight=False, markup=False, soft_wrap=True)
     screen.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
     if result.verdict.proof:
         screen.print(f"  {result.verdict.proof}", style="dim")

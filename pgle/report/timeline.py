@@ -78,8 +78,9 @@ def text_timeline(views: Sequence[View], width: int = 100) -> str:
     lines: list[str] = []
     for view in views:
         parts = view.timeline.breakdown
+        costs = f" ({view.note} costs)" if view.note not in ("", "measured") else ""
         lines.append(
-            f"{view.label}: step {duration(parts.step_us)}, exposed communication "
+            f"{view.label}: step {duration(parts.step_us)}{costs}, exposed communication "
             f"{duration(parts.exposed_communication_us)}, idle {duration(parts.idle_us)}"
         )
         compute = view.timeline.busy(Stream.COMPUTE)

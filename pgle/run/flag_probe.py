@@ -184,14 +184,6 @@ def probe(flags: Iterable[Flag], python: str | None = None, *, cache: bool = Tru
     return Probe(executable, found.jaxlib, {text: kept[_key(text)] for text in texts})
 
 
-def known_names(names: Iterable[str], python: str | None = None) -> frozenset[str]:
-    """Those of `names` that the jaxlib of `python` takes as flags, whatever their values may be."""
-    wanted = list(names)
-    found = probe([Flag(name, "") for name in wanted], python)
-    # An empty value is known to lists and strings, and a bad value, not an unknown flag, to all others.
-    return frozenset(name for name in wanted if found.verdicts[Flag(name, "").text].status != "unknown")
-
-
 def verdict(exit_code: int, said: str) -> Verdict:
     """What a fork's exit code and stderr mean."""
     lines = [line.split("] ", 1)[-1].strip() for line in said.splitlines()]

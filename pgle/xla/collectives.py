@@ -179,60 +179,6 @@ def _on_host(shape: Shape) -> bool:
     return shape.memory_space == HOST_MEMORY_SPACE or any(_on_host(element) for element in shape.elements)
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective of a module.
-
-    Attributes:
-        name: of the start, or of the plain operation.
-        done: of the done; empty for a plain operation.
-        kind: one of `COLLECTIVES`.
-        computation: that holds it.
-        is_sync: it overlaps nothing: marked so by XLA, or rewritten to a plain operation.
-        is_plain: one instruction, not start and done.
-        operand_bytes: of all operands.
-        result_bytes: of the result.
-        group_size: devices that take part.
-        channel_id: None where absent.
-    """
-
-    name: str
-    done: str
-    kind: str
-    computation: str
-    is_sync: bool
-    is_plain: bool
-    operand_bytes: int
-    result_bytes: int
-    group_size: int
-    channel_id: int | None
-
-
-def find_collectives(module: Module) -> tuple[Collective, ...]:
-    """The collectives of a module, each once: starts and plain operations, not what an async-start wraps."""
-    dones = {pair.start: pair.done for pair in async_pairs(module)}
-    return tuple(
-        Collective(
-            name=item.name,
-            done=dones.get(item.name, ""),
-            kind=kind,
-            computation=item.computation,
-            is_sync=is_sync(module, item),
-            is_plain=not is_start(item),
-            operand_bytes=operand_bytes(module, item),
-            result_bytes=result_shape(module, item).size_bytes,
-            group_size=group_size(module, item),
-            channel_id=item.channel_id if item.channel_id is not None else _wrapped_channel(module, item),
-        )
-        for item, kind in walk_collectives(module)
-    )
-
-
-def _wrapped_channel(module: Module, instruction: Instruction) -> int | None:
-    wrapped = module.wrapped(instruction)
-    return None if wrapped is None else wrapped.channel_id
-
-
 def walk_collectives(module: Module) -> Iterator[tuple[Instruction, str]]:
     """Every collective with its kind, each once: starts and plain operations, not what an async-start wraps."""
     inside = wrapped_computations(module)
@@ -249,10 +195,4 @@ def walk_collectives(module: Module) -> Iterator[tuple[Instruction, str]]:
 
 def wrapped_computations(module: Module) -> frozenset[str]:
     """The computations that an ``async-start`` wraps."""
-    return frozenset(
-        name
-        for computation in module.computations.values()
-        for item in computation.instructions
-        if item.opcode in _GENERIC
-        for name in item.called
-    )
+    return frozenset(name for item in module.walk() if item.opcode in _GENERIC for name in item.called)

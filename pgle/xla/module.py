@@ -144,7 +144,7 @@ class Module:
     @cached_property
     def instructions(self) -> Mapping[str, Instruction]:
         """Every instruction of every computation by name."""
-        return {item.name: item for computation in self.computations.values() for item in computation.instructions}
+        return {item.name: item for item in self.walk()}
 
     @property
     def entry_computation(self) -> Computation:

@@ -191,8 +191,7 @@ def unscheduled_conditions(module: Module) -> frozenset[str]:
 
 def _conditions(module: Module) -> frozenset[str]:
     """Computations that loops call as their condition, which stands after the body."""
-    loops = (item for name in module.computations for item in module.computations[name].instructions)
-    return frozenset(name for item in loops if item.opcode == "while" for name in item.called[1:2])
+    return frozenset(name for item in module.walk() if item.opcode == "while" for name in item.called[1:2])
 
 
 FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pgle.run.rehearsal import RehearsalRequest, rehearse_compile
-from pgle.xla.collectives import find_collectives
+from pgle.xla.collectives import walk_collectives
 from pgle.xla.flags_catalogue import release
 from pgle.xla.hlo_reader import read_module
 from pgle.xla.modes import RENAMES_SINCE, flags_for
@@ -44,14 +44,14 @@ def rehearsed(tmp_path_factory):
 def wanted(rehearsed):
     """The names the performance run's scheduler looks up: those of its collectives when LHS ran."""
     schedule = read_schedule_dump(rehearsed("baseline").schedule)
-    return {item.name for item in find_collectives(schedule.module)}
+    return {item.name for item, _ in walk_collectives(schedule.module)}
 
 
 def carried_over(rehearsed, mode):
     """The names to which the collectives of a profile run lead, by their own metadata alone."""
     module = read_module(rehearsed(mode).after_optimizations)
     names = lhs_names(module)
-    return {names[item.name] for item in find_collectives(module)}
+    return {names[item.name] for item, _ in walk_collectives(module)}
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])

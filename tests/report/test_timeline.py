@@ -108,6 +108,11 @@ def test_the_trace_holds_every_activity_with_its_stream_and_time() -> None:
     assert sum(event["ph"] == "X" for event in events) == 6
 
 
+def test_costs_that_nobody_measured_are_marked_in_text_too() -> None:
+    assert "step 100 µs (estimated costs), exposed" in text_timeline([View("baseline", HALF_EXPOSED, "estimated")])
+    assert "costs" not in text_timeline(VIEWS)
+
+
 def test_an_empty_timeline_can_be_drawn() -> None:
     none = timeline(("k", "fusion", Stream.COMPUTE, 0, 0))
     ElementTree.fromstring(render_svg([View("nothing", none)]))

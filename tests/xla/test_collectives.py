@@ -4,7 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from pgle.xla.collectives import async_pairs, collective_kind, find_collectives, is_host_copy, result_shape, start_of
+from pgle.xla.collectives import (
+    async_pairs,
+    collective_kind,
+    group_size,
+    is_host_copy,
+    is_sync,
+    operand_bytes,
+    result_shape,
+    start_of,
+    walk_collectives,
+)
 from pgle.xla.hlo_reader import read_module, read_modules
 from pgle.xla.module import Computation, Instruction, Module, Shape
 
@@ -18,7 +28,7 @@ def one_of_each(dumps: Path) -> Module:
 
 
 def test_every_kind_is_found_once_whatever_its_name(one_of_each: Module) -> None:
-    kinds = sorted(item.kind for item in find_collectives(one_of_each))
+    kinds = sorted(kind for _, kind in walk_collectives(one_of_each))
     assert kinds == [
         "all-gather",
         "all-reduce",
@@ -31,11 +41,14 @@ def test_every_kind_is_found_once_whatever_its_name(one_of_each: Module) -> None
 
 def test_bytes_and_groups_are_those_of_the_program(one_of_each: Module) -> None:
     """16 x 64 floats per device, gathered over 4 devices and scattered again."""
-    found = {item.kind: (item.operand_bytes, item.result_bytes) for item in find_collectives(one_of_each)}
+    found = {
+        kind: (operand_bytes(one_of_each, item), result_shape(one_of_each, item).size_bytes)
+        for item, kind in walk_collectives(one_of_each)
+    }
     assert found["all-gather"] == (4096, 16384) or found["all-gather"] == (8192, 32768)  # one gather, or two combined
     assert found["reduce-scatter"] == (16384, 4096)
     assert found["all-to-all"] == found["collective-permute"] == found["all-reduce"] == (4096, 4096)
-    assert {item.group_size for item in find_collectives(one_of_each)} == {4}
+    assert {group_size(one_of_each, item) for item, _ in walk_collectives(one_of_each)} == {4}
 
 
 def test_a_start_and_its_done_are_one_operation(dumps: Path) -> None:
@@ -48,17 +61,23 @@ def test_a_start_and_its_done_are_one_operation(dumps: Path) -> None:
 
 def test_synchronous_collectives_are_marked_or_plain(dumps: Path) -> None:
     (module,) = read_modules(dumps / "sync")
-    assert all(item.is_sync for item in find_collectives(module))
+    assert all(is_sync(module, item) for item, _ in walk_collectives(module))
     (module,) = read_modules(dumps / "async")
-    assert [item.is_sync for item in find_collectives(module)].count(True) == 1
+    assert [is_sync(module, item) for item, _ in walk_collectives(module)].count(True) == 1
 
 
 def test_both_forms_of_a_program_have_the_same_collectives(dumps: Path) -> None:
     def census(run: str) -> list[tuple[object, ...]]:
         (module,) = read_modules(dumps / run)
         return sorted(
-            (item.kind, item.channel_id, item.operand_bytes, item.result_bytes, item.group_size)
-            for item in find_collectives(module)
+            (
+                kind,
+                (module.wrapped(item) or item).channel_id,
+                operand_bytes(module, item),
+                result_shape(module, item).size_bytes,
+                group_size(module, item),
+            )
+            for item, kind in walk_collectives(module)
         )
 
     assert census("async") == census("sync") == census("off")
@@ -66,12 +85,12 @@ def test_both_forms_of_a_program_have_the_same_collectives(dumps: Path) -> None:
 
 def test_the_real_step_has_its_twenty_three_collectives() -> None:
     module = read_module(PAX / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz")
-    found = {item.name: item for item in find_collectives(module)}
+    found = {item.name: operand_bytes(module, item) for item, _ in walk_collectives(module)}
     assert len(found) == 23
-    # operand bytes as in testdata/pax_fsdp4/README.md
-    assert found["all-gather-start"].operand_bytes == 19316736
-    assert found["all-gather-start.9"].operand_bytes == 175632
-    assert found["reduce-scatter-start"].operand_bytes == 70889472
+    # as in testdata/pax_fsdp4/README.md
+    assert found["all-gather-start"] == 19316736
+    assert found["all-gather-start.9"] == 175632
+    assert found["reduce-scatter-start"] == 70889472
 
 
 def module_of(*instructions: Instruction) -> Module:

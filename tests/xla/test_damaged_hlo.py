@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pgle.errors import UserError
 from pgle.xla.checker import checker_counts
-from pgle.xla.collectives import find_collectives
+from pgle.xla.collectives import walk_collectives
 from pgle.xla.hlo_reader import read_module
 from pgle.xla.names import lhs_names, loops, owner, schedulable
 
@@ -43,7 +43,7 @@ def test_damage_never_surprises(folder: Path, data: st.DataObject) -> None:
         assert error.where is not None
         return
     assert lhs_names(module).keys() <= module.instructions.keys()
-    assert len(find_collectives(module)) <= len(schedulable(module)) + len(module.instructions)
+    assert len(list(walk_collectives(module))) <= len(schedulable(module)) + len(module.instructions)
     assert checker_counts(module, ()).found == 0
     for item in module.walk():
         assert owner(module, item.name) in module.instructions

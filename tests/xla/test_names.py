@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.xla.collectives import find_collectives, result_shape
+from pgle.xla.collectives import result_shape, walk_collectives
 from pgle.xla.hlo_reader import read_module, read_modules
 from pgle.xla.module import Module, trip_count
 from pgle.xla.names import lhs_names, loops, owner, schedulable
@@ -23,11 +23,11 @@ def identities(module: Module, names: dict[str, str]) -> dict[str, tuple[object,
     """What each collective is, by its name when LHS ran."""
     return {
         names.get(item.name, item.name): (
-            item.kind,
-            item.channel_id,
-            result_shape(module, module.instructions[item.name]),
+            kind,
+            (module.wrapped(item) or item).channel_id,
+            result_shape(module, item),
         )
-        for item in find_collectives(module)
+        for item, kind in walk_collectives(module)
     }
 
 
