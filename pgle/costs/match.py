@@ -74,7 +74,7 @@ def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock:
     if not ways:
         return 0, Evidence.NONE
     if same_clock and ahead_ns is not None:
-        return min(ways, key=lambda way: abs(way.offset_ns - ahead_ns)).shift, Evidence.CLOCK
+        return _by_one_clock(ways, ahead_ns, len(one) == len(other))
     period = _period(one, other)
     chosen = _clearest(ways)
     if chosen is not None and _believable(chosen, ways, ahead_ns, period):
@@ -82,13 +82,25 @@ def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock:
     if ahead_ns is not None and period > 0:
         nearest = min(ways, key=lambda way: abs(way.offset_ns - ahead_ns))
         off_ns = abs(nearest.offset_ns - ahead_ns)
-        if off_ns <= CLOCK_SHARE * period:
+        if max(off_ns, nearest.spread_ns) <= CLOCK_SHARE * period:
             return nearest.shift, Evidence.WALL_CLOCKS
         return 0, Evidence.APART if off_ns > period else Evidence.NONE
     least = min(way.spread_ns for way in ways if way.points >= MIN_POINTS or way is ways[0])
     if len(one) == len(other) and ways[0].spread_ns <= min(CLEARLY * least, UNSUSPICIOUS_NS):
         return 0, Evidence.ORDER
     return 0, Evidence.NONE
+
+
+def _by_one_clock(ways: Sequence[Way], ahead_ns: float, as_many: bool) -> tuple[int, Evidence]:
+    """The way in which ends differ least on one clock; windows are only moved where the ends then coincide."""
+
+    def off_ns(way: Way) -> float:
+        return max(abs(way.offset_ns - ahead_ns), way.spread_ns)
+
+    nearest = min(ways, key=off_ns)
+    if nearest.shift == 0 or off_ns(nearest) <= MAX_SPREAD_NS:
+        return nearest.shift, Evidence.CLOCK
+    return 0, Evidence.ORDER if as_many else Evidence.NONE
 
 
 def _clearest(ways: Sequence[Way]) -> Way | None:

@@ -84,6 +84,11 @@ def test_devices_of_one_process_share_a_clock():
     assert match(regular(0, 5), regular(1, 6), ahead_ns=0, same_clock=True) == (1, Evidence.CLOCK)
 
 
+def test_on_one_clock_windows_are_not_moved_to_where_ends_do_not_coincide():
+    other = regular(0, 5) * 0.43
+    assert match(regular(0, 5), other, ahead_ns=0, same_clock=True) == (0, Evidence.ORDER)
+
+
 def test_equally_many_steps_that_are_all_alike_are_taken_to_begin_together():
     assert match(regular(0, 5), regular(0, 5)) == (0, Evidence.ORDER)
 
