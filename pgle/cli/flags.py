@@ -18,13 +18,13 @@ from pgle.run.flag_probe import installed
 from pgle.xla.flags import parse_flags
 from pgle.xla.flags_catalogue import catalogue, find, known_flags
 from pgle.xla.flags_presets import preset, preset_names, purpose
-from pgle.xla.flags_thresholds import combine_thresholds
+from pgle.xla.flags_thresholds import combine_thresholds, main_module
 
 JAXLIB = click.option("--jaxlib", metavar="VERSION", help="Speak of this release rather than the installed one.")
 PYTHON = click.option("--python", metavar="PATH", help="The Python of your program, whose jaxlib is asked.")
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 def command() -> None:
     """List, explain, lint and preset XLA, NCCL, CUDA and JAX settings."""
 
@@ -113,13 +113,18 @@ def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, she
 
 
 @command.command(short_help="Compute combine thresholds from a module.")
-@click.option("--hlo", required=True, metavar="PATH", help="Dump of the module: .hlo.pb, .txt or a directory.")
+@click.option(
+    "--hlo",
+    required=True,
+    metavar="PATH",
+    help="Dump: .hlo.pb, .txt, or a directory, whose module with most collectives counts.",
+)
 @json_option
 def thresholds(hlo: str, as_json: bool) -> None:
     """Compute combine thresholds from a module: what a layer gathers and scatters."""
-    from pgle.xla.hlo_reader import read_module  # protobuf, 15 ms, which the other subcommands do without
+    from pgle.xla.hlo_reader import read_modules  # protobuf, 15 ms, which the other subcommands do without
 
-    result = combine_thresholds(read_module(as_path(hlo)))
+    result = combine_thresholds(main_module(read_modules(as_path(hlo))))
     if as_json:
         json.show("pgle.flags/1", report.thresholds_json(result))
     else:

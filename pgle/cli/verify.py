@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from pgle.cli.options import json_option
@@ -46,6 +48,8 @@ def command(
     from pgle.report import verify as report
     from pgle.run.verify import VerifyRequest, verify
 
+    if math.isnan(min_time_coverage):
+        raise click.BadParameter("nan is not in the range 0<=x<=1.", param_hint="'--min-time-coverage'")
     coverage = verify(
         VerifyRequest(
             profile=as_path(profile),

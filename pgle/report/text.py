@@ -73,7 +73,9 @@ def bar(fraction: float, width: int = 20) -> str:
 
 def printable(name: str) -> str:
     """A name from a file, with what could move the cursor or break the line (control characters) escaped."""
-    return name if name.isprintable() else name.encode("unicode_escape").decode()
+    if name.isprintable():
+        return name
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in name)
 
 
 def duration(microseconds: float) -> str:

@@ -20,6 +20,8 @@ GAPS_SHOWN = 12
 UNUSED_SHOWN = 8
 MISMATCHES_SHOWN = 6
 
+_WHOLE = "|covered|of|share"
+
 
 def show_text(profile: str, coverage: Coverage, bound: float) -> None:
     """The main module in full, the others in a line each; warnings on stderr."""
@@ -68,7 +70,7 @@ def _module(out: Console, profile: str, module: ModuleCoverage) -> None:
             "",
         ),
     ]
-    out.print(table(("", "covered", "of", "share", ""), rows, right="covered|of|share"))
+    out.print(table(("", "covered", "of", "share", ""), rows, right="covered|of|share", whole=_WHOLE))
     if module.filled_in:
         out.print(
             f"{module.filled_in:,} of the covered costs are simulated, estimated or of the same shape, not measured",
@@ -106,9 +108,9 @@ def _percent(share: Share) -> str:
 
 
 def _basis(module: ModuleCoverage) -> str:
-    parts = []
+    parts = []  # short: a longer text narrows the numbers
     if module.time_basis.get(Basis.SAME_SHAPE):
-        parts.append(f"{module.time_basis[Basis.SAME_SHAPE]:,} gaps by same-shape neighbours")
+        parts.append(f"gaps: {module.time_basis[Basis.SAME_SHAPE]:,} from the same shape")
     if module.time_basis.get(Basis.ESTIMATED):
         parts.append(f"{module.time_basis[Basis.ESTIMATED]:,} estimated ({module.estimated_for})")
     return ", ".join(parts)

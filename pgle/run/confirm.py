@@ -24,6 +24,7 @@ from pgle.xla.schedule_evidence import ScheduleEvidence, schedule_evidence
 from pgle.xla.verdict import LogVerdict, judge
 
 STDIN = "-"
+_GIVE = "give the log of the run, stdout and stderr together"
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,31 @@ def _open(log: str) -> BinaryIO:
     if log == STDIN:
         return sys.stdin.buffer
     path = as_path(log)
+    if path.suffix in (".pbtxt", ".pb"):
+        raise UserError("a profile or a dump by its name, not a log", where=log, remedy=_GIVE)
     try:
+        _check_log(path)
         if path.suffix == ".gz":
             return cast(BinaryIO, gzip.open(path, "rb"))
         if path.suffix == ".xz":
             return cast(BinaryIO, lzma.open(path, "rb"))
         return cast(BinaryIO, path.open("rb"))
     except FileNotFoundError:
-        raise UserError(
-            "no such file", where=log, remedy="give the log of the run, stdout and stderr together"
-        ) from None
+        raise UserError("no such file", where=log, remedy=_GIVE) from None
     except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror or error})", where=log) from None
+        raise UserError(f"cannot be read ({error.strerror or error})", where=log, remedy=_GIVE) from None
+
+
+def _check_log(path: AnyPath) -> None:
+    """Raise `UserError` where a file holds nothing, or no text; pipes and archives are taken as they come."""
+    if not path.is_file() or path.suffix in (".gz", ".xz"):
+        return
+    with path.open("rb") as stream:
+        head = stream.read(4096)
+    if not head:
+        raise UserError("an empty file", where=path, remedy=_GIVE)
+    if head.count(0) > len(head) // 10 or head.startswith(b"SQLite format 3"):
+        raise UserError("not a log, but binary", where=path, remedy=_GIVE)
 
 
 def _profile_of(verdict: LogVerdict, blocks: Blocks) -> Profile:

@@ -8,6 +8,7 @@ reduce-scatters of 4 MiB each were joined at 3 MiB, two all-gathers to 4 MiB eac
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgle.errors import UserError
@@ -71,6 +72,11 @@ class Thresholds:
     module: str
     thresholds: tuple[Threshold, ...]
     remarks: tuple[str, ...] = ()
+
+
+def main_module(modules: Sequence[Module]) -> Module:
+    """The module with most collectives, of equals that with most instructions."""
+    return max(modules, key=lambda module: (sum(1 for _ in walk_collectives(module)), len(module.instructions)))
 
 
 def combine_thresholds(module: Module) -> Thresholds:

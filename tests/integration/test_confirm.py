@@ -101,3 +101,23 @@ def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFix
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.log", b"", "an empty file"),
+        ("x.log", bytes(100), "not a log, but binary"),
+        ("x.sqlite", b"SQLite format 3\0" + b"x" * 5000, "not a log, but binary"),
+        ("x.pbtxt", b'costs { name: "a" cost_us: 1 }', "a profile or a dump by its name, not a log"),
+    ],
+)
+def test_what_is_no_log(
+    name: str, content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert run(["confirm", str(tmp_path / name)]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"pgle: {tmp_path / name}: {said}; give the log of the run, stdout and stderr together\n"
+    )

@@ -2,6 +2,8 @@
 
 import json
 import lzma
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,23 @@ def test_names_of_another_fingerprint_can_be_read(tmp_path: Path, capsys: pytest
     other.write_text(f'costs {{ name: "{"0123456789abcdef" * 2}::input_reduce_fusion.322" cost_us: 7 }}')
     assert run(["verify", str(other), "--hlo", str(DUMP)]) == 1
     assert "0123456789ab…::input_reduce_fusion.322" in capsys.readouterr().out
+
+
+def test_no_column_of_numbers_is_broken(capsys: pytest.CaptureFixture[str], testdata: Path) -> None:
+    profile = testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
+    run(["verify", str(profile), "--hlo", str(TWELVE / "async")])
+    text = capsys.readouterr().out
+    assert re.search(
+        r"time per execution +220\.2 ms +328\.4 ms +67\.1%  gaps: 1 from the same shape, 17 estimated", text
+    )
+
+
+def test_nan_is_no_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(tmp_path / "x.pbtxt"), "--hlo", str(TWELVE), "--min-time-coverage", "nan"]) == 2
+    assert "nan is not in the range" in capsys.readouterr().err
+
+
+def test_a_profile_in_a_pipe_does_not_hang(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe.pbtxt")
+    assert run(["verify", str(tmp_path / "pipe.pbtxt"), "--hlo", str(TWELVE)]) == 2
+    assert "a pipe or device, not a file; write the profile to a file first" in capsys.readouterr().err
