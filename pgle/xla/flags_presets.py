@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -231,8 +232,17 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
         choices = (choices[0], Choice(PROFILE_PATH, profile, "the measured costs", JAX), *choices[1:])
     fitted, findings = fit(choices, at)
     remarks = tuple(Finding("note", "remark", "", text) for text in _REMARKS.get(name, ()))
+    findings += _ignored(profile if name == "pgle-perf" else "")
     traps = tuple(collective_matmul(at, streams=True)) if name == "collective-matmul" else _lost_names(name, at)
     return Preset(name, what, at, fitted, (*findings, *remarks, *traps))
+
+
+def _ignored(profile: str) -> tuple[Finding, ...]:
+    """A file name that XLA takes for no profile; a name without suffix may be a directory."""
+    if not re.search(r"\.[^./]*$", profile) or profile.endswith((".pbtxt", ".pb")):
+        return ()
+    message = f"XLA ignores {profile} without a word: a profile's name ends in .pbtxt or .pb"
+    return (Finding("warning", "suffix", PROFILE_PATH, message, "rename the file"),)
 
 
 def fit(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice, ...], tuple[Finding, ...]]:

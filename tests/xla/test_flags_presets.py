@@ -120,3 +120,11 @@ def test_collective_matmul_splits_in_a_rehearsal_what_it_says(tmp_path):
         pytest.skip("needs ptxas")
     whole = any(item.code == "not-rehearsed" for item in said.findings)
     assert done.stdout.strip() == str(["all-gather" if whole else "collective-permute"]), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("profile", "ignored"),
+    [("p.pbtxt", False), ("dir/p.pb", False), ("v1.2/profiles", False), ("p.txt", True), ("p.pbtxt.gz", True)],
+)
+def test_a_profile_that_xla_would_ignore_is_told(profile, ignored):
+    assert ("suffix" in [item.code for item in preset("pgle-perf", "0.12.0.1", profile=profile).findings]) == ignored
