@@ -137,7 +137,7 @@ def _with_schedule(
     if not schedule.compared:
         remedy = Remedy.NO_NAMES
     elif schedule.equal >= schedule.compared / 2:
-        verdict, remedy = Verdict.USED, Remedy.PARTIAL if main.missing else ""
+        verdict, remedy = Verdict.USED, Remedy.PARTIAL if main.covered != main.wanted else ""
     else:
         verdict, remedy = Verdict.NOT_USED, Remedy.NOT_GIVEN if silent or not remedy else remedy
     why = schedule.sentence if main.line is None else f"{schedule.sentence}; log: {main.why}"
