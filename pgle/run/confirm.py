@@ -58,7 +58,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         except re.error as error:
             raise UserError(f"--module {request.module!r} is not a regular expression ({error})") from None
     profile = None if request.profile is None else read_profile(request.profile)
-    with _open(request.log) as stream:
+    with _open(request.log, may_be_empty=request.schedule is not None) as stream:
         try:
             blocks = collect(read_events(stream, progress=progress))
         except (OSError, EOFError, lzma.LZMAError) as error:
@@ -81,14 +81,14 @@ def _release(text: str | None) -> tuple[int, ...] | None:
     return tuple(map(int, numbers[0].split(".")))
 
 
-def _open(log: str) -> BinaryIO:
+def _open(log: str, *, may_be_empty: bool) -> BinaryIO:
     if log == STDIN:
         return sys.stdin.buffer
     path = as_path(log)
     if path.suffix in (".pbtxt", ".pb"):
         raise UserError("a profile or a dump by its name, not a log", where=log, remedy=_GIVE)
     try:
-        _check_log(path)
+        _check_log(path, may_be_empty)
         if path.suffix == ".gz":
             return cast(BinaryIO, gzip.open(path, "rb"))
         if path.suffix == ".xz":
@@ -100,13 +100,13 @@ def _open(log: str) -> BinaryIO:
         raise UserError(f"cannot be read ({error.strerror or error})", where=log, remedy=_GIVE) from None
 
 
-def _check_log(path: AnyPath) -> None:
+def _check_log(path: AnyPath, may_be_empty: bool) -> None:
     """Raise `UserError` where a file holds nothing, or no text; pipes and archives are taken as they come."""
     if not path.is_file() or path.suffix in (".gz", ".xz"):
         return
     with path.open("rb") as stream:
         head = stream.read(4096)
-    if not head:
+    if not head and not may_be_empty:
         raise UserError("an empty file", where=path, remedy=_GIVE)
     if head.count(0) > len(head) // 10 or head.startswith(b"SQLite format 3"):
         raise UserError("not a log, but binary", where=path, remedy=_GIVE)
