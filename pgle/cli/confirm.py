@@ -52,6 +52,7 @@ def command(
         None if schedule is None else as_path(schedule),
         None if profile is None else as_path(profile),
         release,
+        named=True,
     )
     with progress("reading log") as told:
         verdict = confirm(request, progress=told)

@@ -37,6 +37,7 @@ class ConfirmRequest:
         schedule: schedule dump, or a directory that holds some; None: the log alone.
         profile: the profile of the run; None: the one that the log names, where it is still there.
         release: version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings.
+        named: somebody named this log, so an empty one is a mistake; that of a program which said nothing is not.
     """
 
     log: str
@@ -44,6 +45,7 @@ class ConfirmRequest:
     schedule: AnyPath | None = None
     profile: AnyPath | None = None
     release: str | None = None
+    named: bool = False
 
 
 def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> LogVerdict:
@@ -58,7 +60,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         except re.error as error:
             raise UserError(f"--module {request.module!r} is not a regular expression ({error})") from None
     profile = None if request.profile is None else read_profile(request.profile)
-    with _open(request.log, may_be_empty=request.schedule is not None) as stream:
+    with _open(request.log, may_be_empty=request.schedule is not None or not request.named) as stream:
         try:
             blocks = collect(read_events(stream, progress=progress))
         except (OSError, EOFError, lzma.LZMAError) as error:
