@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -12,9 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pgle.errors import UserError, WorkloadError
+from pgle.files import write_files
+from pgle.run.real_files import with_hook
 
 STDERR = 2
 """File descriptor: results alone go to our stdout."""
+
+KEPT = ".lowered_for_cuda"
+"""The hook's list of modules with moves to host memory; ``!`` before those that it could not lower for GPUs."""
+
+CODE = ".exit_code"
+"""There where the program failed."""
 
 POLL_S = 0.2
 GRACE_S = 5.0
@@ -59,19 +68,26 @@ def capture_modules(
     found = modules_in(folder)
     if not found and code:
         raise WorkloadError(code, f"{shlex.join(command)} ended with {code} before it had compiled anything")
+    if code:
+        write_files({folder / CODE: str(code)}, force=True)
     if not found:
         raise UserError("the program compiled no jax module", where=shlex.join(command))
     return found
 
 
 def capture_environment(base: Mapping[str, str], folder: Path, devices: int) -> dict[str, str]:
-    """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache."""
+    """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
+
+    The hook in it has modules that move data to host memory dumped as jax lowers them for GPUs; for CPUs it drops that.
+    """
     flags = base.get("XLA_FLAGS", "")
     count = f"--xla_force_host_platform_device_count={devices}"
     if "xla_force_host_platform_device_count" not in flags:
         flags = f"{flags} {count}".strip()
+    hook = folder / ".hook.json"
+    write_files({hook: json.dumps({"folder": str(folder.resolve()), "captured": str(folder.resolve())})}, force=True)
     return {
-        **base,
+        **with_hook(base, hook),
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": flags,
         "JAX_DUMP_IR_TO": str(folder.resolve()),
@@ -82,6 +98,23 @@ def capture_environment(base: Mapping[str, str], folder: Path, devices: int) -> 
 def modules_in(folder: Path) -> tuple[Path, ...]:
     """Dumped modules in the order of their numbers."""
     return tuple(sorted(folder.glob("jax_ir*_compile.mlir")))
+
+
+def capture_warnings(module: Path) -> tuple[str, ...]:
+    """What to say of a module of `capture_modules`: its program failed, or its moves to host memory are lost."""
+    code, kept = (module.parent / name for name in (CODE, KEPT))
+    found = []
+    if code.is_file():
+        found.append(
+            f"the program ended with exit code {code.read_text()}; {module.name} is the largest that it had compiled "
+            "until then, and may not be its step: mend the program, or name another with --choose"
+        )
+    if kept.is_file() and f"!{module.name}" in kept.read_text().splitlines():
+        found.append(
+            f"{module.name} moves data to host memory, which jax drops when it lowers for CPUs, so this rehearsal has "
+            "no offloading; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
+        )
+    return tuple(found)
 
 
 def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.capture_modules import capture_modules, choose_module
+from pgle.run.capture_modules import capture_modules, capture_warnings, choose_module
 from pgle.run.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.xla.targets import load_target
 
@@ -47,7 +47,7 @@ def run(command: RehearseCommand) -> Rehearsal:
     if command.out and out.exists() and any(out.iterdir()):
         raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
     module = _module(command, out)
-    return rehearse(
+    result = rehearse(
         RehearseRequest(
             module=module,
             target=target,
@@ -58,6 +58,7 @@ def run(command: RehearseCommand) -> Rehearsal:
             job=command.job,
         )
     )
+    return replace(result, warnings=(*capture_warnings(module), *result.warnings))
 
 
 def _module(command: RehearseCommand, out: Path) -> Path:

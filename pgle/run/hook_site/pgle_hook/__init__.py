@@ -22,6 +22,9 @@ def install(config_path):
     place = Place(config, os.environ)
     with open(place.seen, "a"):
         pass
+    if config.get("captured"):
+        imports.after("jax", lambda module: guarded(lambda: _capture(config["captured"])))
+        return
     imports.after("jax", lambda module: guarded(lambda: _attach(config, place, module)))
 
 
@@ -31,6 +34,12 @@ def _attach(config, place, jax):
 
     _hook = Hook(config, place, jax)
     _hook.attach()
+
+
+def _capture(folder):
+    from pgle_hook import offload
+
+    offload.watch(folder)
 
 
 def active():
