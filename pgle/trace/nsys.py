@@ -137,8 +137,9 @@ def _order(device: Codes, start: npt.NDArray[np.int64]) -> npt.NDArray[np.intp] 
         return slice(None)
     order = np.argsort(start, kind="stable")
     by_device = device[order]
-    # two bytes are sorted by counting
-    return order[np.argsort(by_device.astype(np.int16) if device.max() < 2**15 else by_device, kind="stable")]
+    narrow = by_device.astype(np.int16) if device.max() < 2**15 else by_device  # two bytes are sorted by counting
+    ordered: npt.NDArray[np.intp] = order[np.argsort(narrow, kind="stable")]
+    return ordered
 
 
 def _executions(device: Codes, module_range: Codes, launches: Launches) -> Codes:
