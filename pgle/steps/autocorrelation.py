@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special
+from scipy import stats
 
-from pgle.steps.rank_test import ranks
 from pgle.steps.series import Floats
 
 WINDOW = 5.0
@@ -31,7 +30,7 @@ def autocorrelation_time(values: Floats) -> float:
     count = len(values)
     if count < 4 or np.ptp(values) == 0:
         return 1.0
-    scores = special.ndtri((ranks(values) - 0.5) / count)
+    scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / count)
     scores -= scores.mean()
     power = np.abs(np.fft.rfft(scores, 2 * count)) ** 2
     correlation = np.fft.irfft(power)[:count]

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+from scipy import stats
 
 from pgle.steps.autocorrelation import block_length, blocks
 from pgle.steps.bootstrap import bootstrap_medians
-from pgle.steps.rank_test import mann_whitney_p
 from pgle.steps.series import Floats
 
 POWER = 0.8
@@ -91,7 +90,7 @@ def of_single_runs(base: Floats, new: Floats, *, alpha: float, run_noise: float)
     spread = one.trend_variance + two.trend_variance
     if min(len(one.blocks), len(two.blocks)) > 2 and spread > 0:
         trend = two.trend - one.trend
-        if 2 * special.stdtr(trend_freedom, -abs(trend) / math.sqrt(spread)) < DRIFT_LEVEL:
+        if 2 * stats.t.sf(abs(trend) / math.sqrt(spread), trend_freedom) < DRIFT_LEVEL:
             apart = trend
             # The level at either end of a fitted line has twice the standard error of the mean.
             at_end = 2 * math.sqrt(one.residual_variance + two.residual_variance + between)
@@ -129,8 +128,6 @@ def of_runs(base: Floats, new: Floats, *, alpha: float) -> Estimate:
 
 def of_pairs(base: Floats, new: Floats, *, alpha: float) -> Estimate:
     """Runs in pairs (ABBA): the mean of the differences, Student's t interval, Wilcoxon's signed ranks."""
-    from scipy import stats  # half a second, which only runs in pairs need
-
     difference = new - base
     count = len(difference)
     moved = np.count_nonzero(difference)
@@ -145,7 +142,7 @@ def rank_test(base: Floats, new: Floats) -> tuple[float, float]:
     least = 2 / math.comb(len(base) + len(new), len(base))
     if np.ptp(np.concatenate([base, new])) == 0:
         return 1.0, min(least, 1.0)
-    return mann_whitney_p(base, new), min(least, 1.0)
+    return float(stats.mannwhitneyu(base, new, alternative="two-sided").pvalue), min(least, 1.0)
 
 
 def _run(values: Floats) -> _Run | None:
@@ -198,4 +195,4 @@ def _satterthwaite(total: float, parts: tuple[tuple[float, int], ...]) -> float:
 
 
 def _quantile(probability: float, freedom: float) -> float:
-    return float(special.ndtri(probability) if math.isinf(freedom) else special.stdtrit(freedom, probability))
+    return float(stats.norm.ppf(probability) if math.isinf(freedom) else stats.t.ppf(probability, freedom))
