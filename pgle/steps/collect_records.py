@@ -103,7 +103,8 @@ def _step(row: Mapping[str, Any], count: int) -> Step | str:
         return f"{key} is not a positive number"
     mark = Mark.NONE
     for name, flag in MARKS.items():
-        mark |= flag if _truth(row.get(name)) else Mark.NONE
+        if name in row and _truth(row[name]):
+            mark |= flag
     number = _first(row, STEP_KEYS)
     if number is not None and abs(number) > LARGEST_STEP:
         return "the step number is too large"
@@ -118,16 +119,19 @@ def _step(row: Mapping[str, Any], count: int) -> Step | str:
 
 
 def _first(row: Mapping[str, Any], names: Iterable[str]) -> float | None:
-    return next((value for name in names if (value := _number(row.get(name))) is not None), None)
+    for name in names:
+        if name in row and (value := _number(row[name])) is not None:
+            return value
+    return None
 
 
 def _loss(row: Mapping[str, Any]) -> float:
     """The loss; infinite where one was recorded that is no finite number, NaN where none was recorded."""
-    recorded = next((row[name] for name in LOSS_KEYS if row.get(name) not in (None, "")), None)
-    if recorded is None:
-        return math.nan
-    finite = _number(recorded)
-    return math.inf if finite is None else finite
+    for name in LOSS_KEYS:
+        if name in row and row[name] not in (None, ""):
+            finite = _number(row[name])
+            return math.inf if finite is None else finite
+    return math.nan
 
 
 def _number(value: Any) -> float | None:
