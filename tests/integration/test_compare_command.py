@@ -49,6 +49,19 @@ def test_a_job_a_third_of_a_percent_worse_in_noise_of_one_passes(
     assert "ok   step time" in out
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_run_that_ended_after_a_step_or_two_does_not_pass(
+    tmp_path: Path, base: str, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "cut.jsonl"
+    new.write_text("".join(json.dumps({"step": step, "step_time_s": 0.2}) + "\n" for step in range(count)))
+    assert run(["compare", base, str(new)]) == 0
+    assert run(["compare", base, str(new), "--fail-slower", "2%"]) == 1
+    message = " ".join(capsys.readouterr().out.split())
+    steps = "1 steady step" if count == 1 else "2 steady steps"
+    assert f"cannot be judged, {new} has {steps}: did the run end early? Record 10 or more" in message
+
+
 def test_the_json_contract(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["compare", base, write_run(tmp_path / "perf", 0.19, 2), "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
