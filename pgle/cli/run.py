@@ -39,6 +39,7 @@ def command(
 
     \b
     pgle run -- python train.py --config x
+    pgle run -- srun python train.py         # several ranks: one pgle, the launcher inside
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
     from pgle.report import pipeline as report

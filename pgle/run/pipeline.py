@@ -13,6 +13,7 @@ from pgle.files import sha256, write_files
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.masking import kept_argv
+from pgle.run.ranks import find_rank
 from pgle.run.stage import StageFiles, StageRequest, StageResult, trace_files
 from pgle.run.stages import choose_capture, run_stage
 from pgle.run.verify import VerifyRequest, verify
@@ -83,9 +84,17 @@ def run_pipeline(request: PipelineRequest, announce: Announce) -> Pipeline:
         announce: told the name of each stage before it starts, and which are skipped.
 
     Raises:
-        UserError: a stage cannot be run; those before it are kept, and the next call goes on there.
+        UserError: a stage cannot be run; those before it are kept, and the next call goes on there. Or this is one of
+            several ranks: each would convert and compare what the others have not finished writing.
         WorkloadError: the user's program failed.
     """
+    rank = find_rank()
+    if not rank.is_alone:
+        raise UserError(
+            f"'pgle run' was started by every rank of the job (here rank {rank.rank}, by {rank.launcher})",
+            remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; or stage by stage, as "
+            "scripts/slurm/pgle.sbatch and scripts/k8s/pgle-jobset.yaml do",
+        )
     run_dir = request.stage.run_dir
     base = replace(request.stage, capture=choose_capture(request.stage.capture))
     state = _State(run_dir, announce, request.force)

@@ -141,16 +141,46 @@ def test_a_performance_run_on_cpu_devices_cannot_be_confirmed(profiled, program,
     assert len({record.inputs[0].sha256 for record in records}) == 1
 
 
-def test_one_launcher_over_all_ranks_finds_each_by_itself(program, tmp_path):
-    """`pgle profile -- mpirun python train.py`: the hooks find their ranks."""
+@pytest.fixture
+def launcher(program, tmp_path):
+    """A command that starts all ranks, as srun does, with the words for the program after it."""
     program.new_port()
     starter = tmp_path / "start.sh"
     line = f"for rank in 0 1 2 3; do JAX_PROCESS_ID=$rank JAX_NUM_PROCESSES=4 {sys.executable} "
     starter.write_text(f"{line} {program(0)[1]} {program.port} & done; wait\n")
-    environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    words = [sys.executable, "-m", "pgle", "profile", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--"]
-    done = subprocess.run([*words, "bash", str(starter)], env=environ, capture_output=True, timeout=240, check=False)
+    return ["bash", str(starter)]
+
+
+def pgle(*words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    environ = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
+    return subprocess.run(
+        [sys.executable, "-m", "pgle", *words], env=environ, capture_output=True, timeout=240, check=False
+    )
+
+
+def test_one_launcher_over_all_ranks_finds_each_by_itself(launcher, tmp_path):
+    """`pgle profile -- mpirun python train.py`: the hooks find their ranks."""
+    done = pgle("profile", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--", *launcher)
     assert done.returncode == 0, done.stderr
     traces = sorted(path.name for path in (tmp_path / "run/profile/trace").iterdir())
     assert traces == [f"rank{rank:04d}" for rank in range(RANKS)]
     assert (tmp_path / "run/profile/steps.rank0003.jsonl").is_file()
+
+
+def test_all_stages_with_the_launcher_inside(launcher, tmp_path):
+    """`pgle run -- srun python train.py`: one pgle, the ranks below it."""
+    done = pgle("run", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--json", "--", *launcher)
+    assert done.returncode == 1, done.stderr  # CPU devices use no profile
+    assert len(read_traces([tmp_path / "run"]).devices) == RANKS
+    assert len(read_profile(tmp_path / "run/profile.pbtxt").costs) > 0
+    for stage in ("baseline", "perf"):
+        (series,) = read_runs(str(tmp_path / "run" / stage))
+        assert len(series) == 12
+
+
+def test_all_stages_started_by_every_rank_are_refused(tmp_path):
+    words = ["run", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--", "true"]
+    done = pgle(*words, SLURM_PROCID="2", SLURM_STEP_NUM_TASKS="4")
+    assert done.returncode == 2
+    assert b"started by every rank of the job (here rank 2, by slurm); start it once, with the launcher" in done.stderr
+    assert not (tmp_path / "run").exists()
