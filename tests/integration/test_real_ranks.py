@@ -172,6 +172,8 @@ def test_all_stages_with_the_launcher_inside(launcher, tmp_path):
     done = pgle("run", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--json", "--", *launcher)
     assert done.returncode == 1, done.stderr  # CPU devices use no profile
     assert len(read_traces([tmp_path / "run"]).devices) == RANKS
+    dumps = sorted(path.name for path in (tmp_path / "run/profile").glob("hlo*"))
+    assert dumps == ["hlo", "hlo.rank0001", "hlo.rank0002", "hlo.rank0003"]
     assert len(read_profile(tmp_path / "run/profile.pbtxt").costs) > 0
     for stage in ("baseline", "perf"):
         (series,) = read_runs(str(tmp_path / "run" / stage))

@@ -118,6 +118,31 @@ def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook, tmp_
     assert place(config | {"rank": 2, "ranks": 4}, environ).facts == "/f/facts.rank0002.json"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("--a=1 --xla_dump_to=/f/hlo --b", "--a=1 --xla_dump_to=/f/hlo.rank0003 --b"),
+        ('--xla_dump_to="/f/hlo"', '--xla_dump_to="/f/hlo.rank0003"'),
+        ("--xla_dump_to=/f/hlo.rank0003", "--xla_dump_to=/f/hlo.rank0003"),  # a child of the rank
+        ("--xla_dump_to=/mine", "--xla_dump_to=/mine"),
+    ],
+)
+def test_ranks_of_one_launcher_dump_into_folders_of_their_own(hook, before, after):
+    config = {"folder": "/f", "rank": 0, "ranks": 1, "launchers": [["RANK", "SIZE"]]}
+    environ = {"RANK": "3", "SIZE": "4", "XLA_FLAGS": before, "JAX_DUMP_IR_TO": "/f/ir"}
+    hook("place").Place(config, environ).keep_apart(environ)
+    assert environ["XLA_FLAGS"] == after
+    assert "JAX_DUMP_IR_TO" not in environ
+
+
+def test_rank_0_dumps_where_it_was_told_to(hook):
+    config = {"folder": "/f", "rank": 0, "ranks": 1, "launchers": [["RANK", "SIZE"]]}
+    environ = {"RANK": "0", "SIZE": "4", "XLA_FLAGS": "--xla_dump_to=/f/hlo", "JAX_DUMP_IR_TO": "/f/ir"}
+    kept = dict(environ)
+    hook("place").Place(config, environ).keep_apart(environ)
+    assert environ == kept
+
+
 def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
     facts = type("Facts", (), {"set": lambda self, name, value: None, "stale": False})()
     auto = hook("autopgle").AutoPgle(facts, type("Jax", (), {}))

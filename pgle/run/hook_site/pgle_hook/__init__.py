@@ -22,6 +22,7 @@ def install(config_path):
     place = Place(config, os.environ)
     with open(place.seen, "a"):
         pass
+    place.keep_apart(os.environ)
     if config.get("captured"):
         imports.after("jax", lambda module: guarded(lambda: _capture(config["captured"])))
         return

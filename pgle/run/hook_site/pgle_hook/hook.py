@@ -32,6 +32,7 @@ class Hook:
         self.pid = os.getpid()
         self.config = config
         self.place = place
+        self.flags = [place.own_dump(flag) for flag in config.get("flags", [])]
         self.jax = jax
         self.facts = Facts(place, jax)
         self.writer = StepWriter(place.steps)
@@ -51,8 +52,7 @@ class Hook:
 
     def attach(self):
         """Watch steps, compilations and the program's own traces."""
-        ours = self.config.get("flags", [])
-        added = flags.restore(ours)
+        added = flags.restore(self.flags)
         if added:
             self.facts.set("xla_flags_restored", added)
         watch.annotations(self.jax, self._on_annotation, self.leave_step)
@@ -182,7 +182,7 @@ class Hook:
     def _check_flags(self):
         """At the first compilation XLA has read its flags; ours may have been replaced after jax was imported."""
         self.facts.set("xla_flags", os.environ.get(flags.VARIABLE, ""))
-        lost = flags.missing(self.config.get("flags", []))
+        lost = flags.missing(self.flags)
         if lost:
             self.facts.set("xla_flags_lost", lost)
 

@@ -1,6 +1,10 @@
 """Where the hook of one process writes: the same names as `pgle.run.real_files` gives to the launcher's side."""
 
 import os
+import re
+
+_HLO = r"--xla_dump_to=[\"']?%s(?=[\"'\s]|$)"
+_IR = "JAX_DUMP_IR_TO"
 
 
 class Place:
@@ -25,6 +29,24 @@ class Place:
         self.steps = os.path.join(self.folder, "steps%s.jsonl" % suffix)
         self.facts = os.path.join(self.folder, "facts%s.json" % suffix)
         self.trace = os.path.join(self.folder, "trace", "rank%04d" % self.rank)
+        self._shared = self.rank != config.get("rank", 0)
+
+    def own_dump(self, flags):
+        """XLA_FLAGS with this rank's folder for XLA's dumps in place of the launcher's: ranks that share one write into
+        each other's files."""
+        if not self._shared:
+            return flags
+        shared = re.escape(os.path.join(self.folder, "hlo"))
+        return re.sub(_HLO % shared, lambda found: found.group() + _suffix(self.rank), flags)
+
+    def keep_apart(self, environ):
+        """Where one launcher started many ranks: XLA dumps into a folder of each rank, jax only on rank 0."""
+        if not self._shared:
+            return
+        if "XLA_FLAGS" in environ:
+            environ["XLA_FLAGS"] = self.own_dump(environ["XLA_FLAGS"])
+        if environ.get(_IR) == os.path.join(self.folder, "ir"):
+            del environ[_IR]
 
 
 def _suffix(rank):
