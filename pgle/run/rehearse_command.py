@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +16,9 @@ from pgle.xla.targets import load_target
 
 DEFAULT_DEVICES = 4
 """Virtual CPU devices for a captured program whose user names no topology."""
+
+_MADE = ("captured", "rehearsal", "baseline", "profiled")
+"""Folders that a rehearsal makes in the one it is given."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +49,42 @@ class RehearseCommand:
 def run(command: RehearseCommand) -> Rehearsal:
     """Capture where needed, then rehearse."""
     target = load_target(command.target)
-    out = Path(command.out) if command.out else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
-    if command.out and out.exists() and any(out.iterdir()):
-        raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
-    module = _module(command, out)
-    result = rehearse(
-        RehearseRequest(
-            module=module,
-            target=target,
-            out=out / "rehearsal" if module.is_relative_to(out) else out,
-            profile=Path(command.profile) if command.profile else None,
-            topology=command.topology,
-            flags=command.flags,
-            job=command.job,
+    with _folder(command.out) as out:
+        module = _module(command, out)
+        result = rehearse(
+            RehearseRequest(
+                module=module,
+                target=target,
+                out=out / "rehearsal" if module.is_relative_to(out) else out,
+                profile=Path(command.profile) if command.profile else None,
+                topology=command.topology,
+                flags=command.flags,
+                job=command.job,
+            )
         )
-    )
     return replace(result, warnings=(*capture_warnings(module), *result.warnings))
+
+
+@contextmanager
+def _folder(named: str | None) -> Iterator[Path]:
+    """The folder for all files, empty; after a failure nothing of ours stays in it unless the message points there.
+
+    Raises:
+        UserError: the user's folder is not empty.
+    """
+    out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
+    there_before = named is not None and out.exists()
+    if there_before and any(out.iterdir()):
+        raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+    try:
+        yield out
+    except BaseException as error:
+        if str(out) not in str(error):
+            for made in [out / name for name in _MADE] if named else [out]:
+                shutil.rmtree(made, ignore_errors=True)
+            if not there_before and out.is_dir() and not any(out.iterdir()):
+                out.rmdir()
+        raise
 
 
 def _module(command: RehearseCommand, out: Path) -> Path:
