@@ -22,7 +22,7 @@ from pgle.costs.last_arrival import Reduced, after_last_arrival
 from pgle.costs.loop_costs import loop_costs
 from pgle.costs.naming import Filed, NamingPlan, plan_names
 from pgle.costs.options import AggregateOptions
-from pgle.costs.profile import Cost, CostKind, Origin
+from pgle.costs.profile import Cost, CostKind, Ends, Origin
 from pgle.costs.programs import Program
 from pgle.costs.samples import Samples, collect_samples
 from pgle.costs.statistic import percentile_of_sorted, sorted_groups
@@ -73,6 +73,7 @@ class ProgramCosts:
         launch: gaps between kernels; None where too few were seen.
         ranks: how many meet in the largest collective; 0 where no HLO says it.
         rank_ids: JAX's global ids of the devices that ran it; empty where the trace does not say all of them.
+        ends: what `Profile.ends` keeps.
     """
 
     program: Program
@@ -84,6 +85,7 @@ class ProgramCosts:
     launch: Launch | None = None
     ranks: int = 0
     rank_ids: tuple[int, ...] = ()
+    ends: tuple[Ends, ...] = ()
 
 
 def aggregate(
@@ -148,6 +150,7 @@ def _program_costs(
         launch=measure_launch(trace, collective, kept),
         ranks=_ranks(plan),
         rank_ids=_rank_ids(trace, executions, program),
+        ends=alignment.ends,
     )
 
 

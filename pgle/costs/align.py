@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from pgle.costs.last_arrival import group_of_device
 from pgle.costs.match import Evidence, Floats, match
 from pgle.costs.naming import Filed, NamingPlan
-from pgle.costs.profile import CostKind
+from pgle.costs.profile import CostKind, Ends
 from pgle.costs.programs import Program
 from pgle.trace.table import Device, Trace
 
@@ -43,6 +44,7 @@ class Alignment:
         apart: executions between the first and the last window's beginning.
         unclear: the process with the weakest, where that is none; else empty.
         whole: executions that every device recorded.
+        ends: what places the windows among those of other conversions.
     """
 
     shift: Codes
@@ -50,6 +52,7 @@ class Alignment:
     apart: int = 0
     unclear: str = ""
     whole: int = 0
+    ends: tuple[Ends, ...] = ()
 
     def describe(self, fewest: int, most: int) -> str:
         """That ranks did not record the same executions, or that nothing tells; empty where they did.
@@ -83,15 +86,16 @@ def align(trace: Trace, program: Program, plan: NamingPlan) -> tuple[Trace, Alig
         program: of the trace.
         plan: its names.
     """
-    unshifted = Alignment(np.zeros(len(trace.devices), np.int64))
-    if len(trace.devices) < 2:
-        return trace, unshifted
-    table = _ends(trace, program, plan)
+    shift = np.zeros(len(trace.devices), np.int64)
+    compared = _compared(plan.filed)
+    if not compared:
+        return trace, Alignment(shift)
+    table = _ends(trace, program, plan, compared)
     recorded: Flags = np.asarray(np.isfinite(table.ns).any(axis=2))
     seen = np.flatnonzero(recorded.any(axis=1))
     if len(seen) < 2:
-        return trace, unshifted
-    shift, weakest, unclear = unshifted.shift, Evidence.CLOCK, ""
+        return trace, Alignment(shift, ends=_kept(trace, program, table, seen, shift))
+    weakest, unclear = Evidence.CLOCK, ""
     for device, partner in _links(trace.devices, seen, table):
         shared = table.group[:, device] == table.group[:, partner]
         ahead_ns, same_clock = _clocks(trace, partner, device, table)
@@ -103,7 +107,8 @@ def align(trace: Trace, program: Program, plan: NamingPlan) -> tuple[Trace, Alig
     shift[seen] -= shift[seen].min()
     numbers = [np.flatnonzero(row) + by for row, by in zip(recorded[seen], shift[seen].tolist(), strict=True)]
     whole = int((np.bincount(np.concatenate(numbers)) == len(seen)).sum())
-    found = Alignment(shift, weakest, int(shift[seen].max()), unclear, whole)
+    ends = _kept(trace, program, table, seen, shift)
+    found = Alignment(shift, weakest, int(shift[seen].max()), unclear, whole, ends)
     if not found.apart:
         return trace, found
     move = shift.astype(np.int32)[trace.device]
@@ -119,15 +124,16 @@ class _Ends:
         ns: float64[devices, executions, collectives], since `base_ns`; in a loop, the last time; NaN: did not run.
         base_ns: int64[devices], the same for all devices of one process.
         group: int64[collectives, devices], replica groups.
+        names: of the collectives.
     """
 
     ns: Floats
     base_ns: Codes
     group: Codes
+    names: tuple[str, ...]
 
 
-def _ends(trace: Trace, program: Program, plan: NamingPlan) -> _Ends:
-    names = _compared(plan.filed)
+def _ends(trace: Trace, program: Program, plan: NamingPlan, names: Sequence[int]) -> _Ends:
     code = np.full(len(trace.instructions), -1, np.int64)
     for number, name in enumerate(names):
         code[np.flatnonzero(plan.naming.target == name)] = number
@@ -150,7 +156,8 @@ def _ends(trace: Trace, program: Program, plan: NamingPlan) -> _Ends:
     base = np.array([of_process[item.process] for item in trace.devices], np.int64)
     # doubles hold whole ns for 100 days
     ns = np.where(last == never, np.nan, last - base[:, None, None])
-    return _Ends(ns, base, group_of_device(plan.filed, trace.devices)[np.array(names, np.int64)])
+    group = group_of_device(plan.filed, trace.devices)[np.array(names, np.int64)]
+    return _Ends(ns, base, group, tuple(plan.filed[name].name for name in names))
 
 
 def _compared(filed: Sequence[Filed]) -> list[int]:
@@ -159,8 +166,8 @@ def _compared(filed: Sequence[Filed]) -> list[int]:
     together = [
         number for number in every if not re.search("permute|send|recv", filed[number].opcode or filed[number].name)
     ]
-    chosen = together or every
-    return [chosen[at] for at in np.unique(np.linspace(0, len(chosen) - 1, min(len(chosen), MAX_NAMES)).astype(int))]
+    # chosen by name alone: the same on every rank, though each is reduced on its own and one may lack a name
+    return sorted(together or every, key=lambda number: zlib.crc32(filed[number].name.encode()))[:MAX_NAMES]
 
 
 def _links(devices: Sequence[Device], seen: Codes, table: _Ends) -> Iterator[tuple[int, int]]:
@@ -169,19 +176,35 @@ def _links(devices: Sequence[Device], seen: Codes, table: _Ends) -> Iterator[tup
     group = table.group[:, seen]
     some: Flags = np.asarray(np.isfinite(table.ns).any(axis=1))
     ran = some[seen].T
-    closest, partner = np.full(len(seen), -1), np.zeros(len(seen), np.int64)
-    waiting = np.ones(len(seen), np.bool_)
+
+    def closeness(at: int) -> Codes:
+        common: Codes = (ran & ran[:, [at]] & (group == group[:, [at]])).sum(axis=0)
+        common += (process == process[at]) * (len(group) + 1)
+        return common
+
+    for one, other in nearest_first(len(seen), closeness):
+        yield int(seen[one]), int(seen[other])
+
+
+def nearest_first(count: int, closeness: Callable[[int], Codes]) -> Iterator[tuple[int, int]]:
+    """Each item but the first with the one it is closest to among those that came before; the closest comes first.
+
+    Args:
+        count: items, numbered from 0.
+        closeness: of an item, int64[count]: how close each is to it, 0 or more.
+    """
+    closest, partner = np.full(count, -1), np.zeros(count, np.int64)
+    waiting = np.ones(count, np.bool_)
     placed = 0
     while True:
         waiting[placed] = False
-        common = (ran & ran[:, [placed]] & (group == group[:, [placed]])).sum(axis=0)
-        common = common + (process == process[placed]) * (len(group) + 1)
-        nearer = common > closest
-        closest[nearer], partner[nearer] = common[nearer], placed
+        close = closeness(placed)
+        nearer = close > closest
+        closest[nearer], partner[nearer] = close[nearer], placed
         if not waiting.any():
             return
         placed = int(np.where(waiting, closest, -2).argmax())
-        yield int(seen[placed]), int(seen[partner[placed]])
+        yield placed, int(partner[placed])
 
 
 def _clocks(trace: Trace, one: int, other: int, table: _Ends) -> tuple[float | None, bool]:
@@ -194,3 +217,46 @@ def _clocks(trace: Trace, one: int, other: int, table: _Ends) -> tuple[float | N
     if utc[0] is None or utc[1] is None:
         return None, False
     return float(utc[0] - utc[1] + base), utc[0] == utc[1]
+
+
+def _kept(trace: Trace, program: Program, table: _Ends, seen: Codes, shift: Codes) -> tuple[Ends, ...]:
+    """The table by process, with execution numbers as they are after the shift."""
+    processes: dict[str, list[int]] = {}
+    for device in seen.tolist():
+        processes.setdefault(trace.devices[device].process, []).append(device)
+    return covering(_of_process(trace, program, table, devices, shift) for devices in processes.values())
+
+
+def _of_process(trace: Trace, program: Program, table: _Ends, devices: Sequence[int], shift: Codes) -> Ends:
+    first = int(shift[list(devices)].min())
+    last = int(shift[list(devices)].max()) + table.ns.shape[1]
+    columns: dict[tuple[str, int], Floats] = {}
+    for device in devices:
+        begin = int(shift[device]) - first
+        for number in np.flatnonzero(np.isfinite(table.ns[device]).any(axis=0)).tolist():
+            key = table.names[number], int(table.group[number, device])
+            column = columns.setdefault(key, np.full(last - first, np.nan))
+            here = column[begin : begin + table.ns.shape[1]]
+            np.fmax(here, table.ns[device][:, number], out=here)
+    rows = np.column_stack(list(columns.values()))
+    rows = rows[: int(np.flatnonzero(np.isfinite(rows).any(axis=1)).max()) + 1]
+    recording = trace.recordings.get(trace.devices[devices[0]].process)
+    utc_ns = None if recording is None or recording.utc_ns is None else recording.utc_ns
+    return Ends(
+        module=program.key.name,
+        columns=tuple(columns),
+        ns=tuple(tuple(None if np.isnan(value) else int(value) for value in row) for row in rows),
+        first=first,
+        utc_ns=None if utc_ns is None else utc_ns + int(table.base_ns[devices[0]]),
+    )
+
+
+def covering(every: Iterable[Ends]) -> tuple[Ends, ...]:
+    """Those with a collective of a replica group that none before them has: another rank can be placed by these."""
+    kept: list[Ends] = []
+    columns: set[tuple[str, int]] = set()
+    for ends in every:
+        if not columns.issuperset(ends.columns):
+            kept.append(ends)
+            columns.update(ends.columns)
+    return tuple(kept)

@@ -2,7 +2,8 @@
 
 Of ranks: a collective's time on one rank includes waiting for the last rank. Where the sidecars carry occurrences, each
 occurrence takes the least time over the ranks, then the statistic goes over executions, as if all traces had been
-converted together. Everything else takes a statistic over the inputs, each counted once per sample it stands on.
+converted together; `pgle.costs.align_profiles` says which execution of one rank is which of another. Everything else
+takes a statistic over the inputs, each counted once per sample it stands on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pgle import __version__
+from pgle.costs.align_profiles import align_profiles
 from pgle.costs.effective import effective_entries
 from pgle.costs.merged_cost import from_inputs, from_occurrences, least_over_ranks
 from pgle.costs.merged_modules import missing_ranks, united_modules
@@ -112,6 +114,10 @@ def merge_profiles(inputs: Sequence[tuple[str, Profile]], options: MergeOptions 
         UserError: no name is left.
     """
     options = options or MergeOptions()
+    labels = tuple(label for label, _ in inputs)
+    ranks = align_profiles(inputs) if options.of == Of.RANKS else None
+    if ranks is not None:
+        inputs = list(zip(labels, ranks.profiles, strict=True))
     warnings = [f"{label}: {line}" for label, profile in inputs for line in profile.warnings if not _described(profile)]
     by_name: dict[tuple[str, str], list[_Seen]] = {}
     for label, profile in inputs:
@@ -130,13 +136,14 @@ def merge_profiles(inputs: Sequence[tuple[str, Profile]], options: MergeOptions 
     inexact = len(shared) - exact
     warnings += _warnings(options, conflicts, partial, inexact, len(by_name), len(inputs))
     warnings += _lonely(inputs, options)
+    warnings += ranks.warnings if ranks is not None else ()
     profile = Profile(
         costs=tuple(cost for cost, _ in merged.values()),
         provenance=_provenance(inputs, options, exact),
         warnings=tuple(dict.fromkeys(warnings)),
         occurrences={cost.full_name: table for cost, table in merged.values() if table},
+        ends=ranks.ends if ranks is not None else {},
     )
-    labels = tuple(label for label, _ in inputs)
     return Merged(profile, labels, exact, inexact, partial, conflicts, profile.warnings)
 
 

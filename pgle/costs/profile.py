@@ -82,6 +82,26 @@ class Cost:
         return self.kind or _guessed(self.name)
 
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """When collectives ended on the devices of one process: what tells which execution of another one is the same.
+
+    Attributes:
+        module: the module's name.
+        columns: the collectives looked at, by name without fingerprint, and the replica group.
+        ns: a row per execution, an entry per column: the end (in a loop, the last), since a moment of its own for each
+            process; None where it did not run.
+        first: number of the first row's execution, as in `Profile.occurrences`.
+        utc_ns: the wall clock, in ns since 1970, when `ns` is 0; None where unknown.
+    """
+
+    module: str
+    columns: tuple[tuple[str, int], ...]
+    ns: tuple[tuple[int | None, ...], ...]
+    first: int = 0
+    utc_ns: int | None = None
+
+
 @dataclass(frozen=True)
 class Profile:
     """Costs of one or several modules.
@@ -93,12 +113,15 @@ class Profile:
         occurrences: of each collective, by its full name, what merging ranks exactly needs: microseconds by
             ``EXECUTION.OCCURRENCE`` (``.GROUP`` after it in replica groups but the first), the least over the devices
             seen, since time on one device includes the wait for the last one to arrive. Empty where not kept.
+        ends: by fingerprint (empty: of bare names), what the execution numbers in `occurrences` are compared by with
+            those of other profiles. One process speaks for all that take part in the same collectives.
     """
 
     costs: tuple[Cost, ...]
     provenance: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     occurrences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    ends: Mapping[str, tuple[Ends, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.costs)

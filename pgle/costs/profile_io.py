@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile import Cost, Origin, Profile
+from pgle.costs.profile import Cost, Ends, Origin, Profile
 from pgle.costs.profile_text import Entry, TextNameError, TextSyntaxError, decode_entries, encode_entries
 from pgle.costs.sidecar import SidecarError, apply_sidecar, sidecar
 from pgle.errors import UserError
@@ -214,6 +214,7 @@ def _read_directory(path: AnyPath) -> Profile:
     warnings: list[str] = []
     provenance: dict[str, object] = {}
     occurrences: dict[str, Mapping[str, float]] = {}
+    ends: dict[str, tuple[Ends, ...]] = {}
     for fingerprint, file in found.items():
         profile = read_profile(file)
         costs += (replace(cost, fingerprint=cost.fingerprint or fingerprint) for cost in profile.costs)
@@ -221,4 +222,5 @@ def _read_directory(path: AnyPath) -> Profile:
         provenance[file.name] = dict(profile.provenance)
         for name, table in profile.occurrences.items():
             occurrences[name if "::" in name else f"{fingerprint}::{name}"] = table
-    return Profile(tuple(costs), provenance, tuple(warnings), occurrences)
+        ends |= {meant_for or fingerprint: table for meant_for, table in profile.ends.items()}
+    return Profile(tuple(costs), provenance, tuple(warnings), occurrences, ends)

@@ -2,13 +2,16 @@
 
     {"schema": "pgle.profile/1", "sha256": of the profile file,
      "provenance": {…}, "warnings": […],
+     "ends": [{"module": "jit_step", "collectives": ["all-gather-start.1", "all-reduce-start"],
+               "utc_ns": 1751460000000000000, "ns": [[0, 812500], [130001200, 130813100]]}],
      "costs": [{"name": "all-gather-start.1", "kind": "collective", "opcode": "all-gather", "shape": "bf16[4096,512]",
                 "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name": "all-gather.4",
                 "origin": "measured",
                 "occurrences": {"2.0": 812.5, "3.0": 811.02}}, …]}
 
 One record per entry of the profile, in its order, one per line; what is unknown (empty or 0) is left out. ``origin`` is
-always there. ``occurrences`` (collectives only, optional) is what `Profile.occurrences` has of the name.
+always there. ``occurrences`` (collectives only, optional) is what `Profile.occurrences` has of the name. ``ends`` is
+`Profile.ends`, one record per process, with ``fingerprint``, ``groups`` and ``first`` where they are not empty or 0.
 """
 
 from __future__ import annotations
@@ -20,12 +23,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pgle.costs.profile import Cost, CostKind, Origin, Profile
+from pgle.costs.profile import Cost, CostKind, Ends, Origin, Profile
 from pgle.files import sha256
 
 SCHEMA = "pgle.profile/1"
 
+MOST_NS = 1 << 53
+"""A longer recording is none: doubles hold whole numbers up to this."""
+
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str)
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _KEY = re.compile(r"\d{1,9}\.\d{1,9}(\.\d{1,9})?")
 
 
@@ -48,7 +55,10 @@ def sidecar(profile: Profile, data: bytes) -> str:
     }
     lines = ",\n".join(f"    {_line(_record(cost, profile.occurrences))}" for cost in profile.costs)
     text = json.dumps(_finite(head), ensure_ascii=False, indent=2, allow_nan=False, default=str)
-    return f'{text[:-2]},\n  "costs": [\n{lines}\n  ]\n}}\n'
+    found = [_ends_record(fingerprint, one) for fingerprint, ends in profile.ends.items() for one in ends]
+    ends = ",\n".join(f"    {_COMPACT.encode(record)}" for record in found)
+    ends = f'  "ends": [\n{ends}\n  ],\n' if found else ""
+    return f'{text[:-2]},\n{ends}  "costs": [\n{lines}\n  ]\n}}\n'
 
 
 def apply_sidecar(profile: Profile, data: bytes, text: bytes) -> Profile:
@@ -76,10 +86,11 @@ def apply_sidecar(profile: Profile, data: bytes, text: bytes) -> Profile:
     try:
         costs = tuple(_described(cost, record) for cost, record in zip(profile.costs, records, strict=True))
         occurrences = _occurrences(records)
+        ends = _ends(content.get("ends", ()))
     except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
         raise SidecarError("damaged") from None
     warnings = tuple(str(line) for line in content.get("warnings") or ())
-    return Profile(costs, provenance, (*profile.warnings, *warnings), occurrences)
+    return Profile(costs, provenance, (*profile.warnings, *warnings), occurrences, ends)
 
 
 def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
@@ -121,6 +132,48 @@ def _occurrences(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, fl
                 raise ValueError(record["name"])
             tables[record["name"]] = {key: float(value) for key, value in table.items()}
     return tables
+
+
+def _ends_record(fingerprint: str, ends: Ends) -> dict[str, object]:
+    groups = [group for _, group in ends.columns]
+    return {
+        "module": ends.module,
+        **({"fingerprint": fingerprint} if fingerprint else {}),
+        "collectives": [name for name, _ in ends.columns],
+        **({"groups": groups} if any(groups) else {}),
+        **({"first": ends.first} if ends.first else {}),
+        **({} if ends.utc_ns is None else {"utc_ns": ends.utc_ns}),
+        "ns": ends.ns,
+    }
+
+
+def _ends(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Ends, ...]]:
+    """By fingerprint; all is checked, since merging stands on it."""
+    found: dict[str, tuple[Ends, ...]] = {}
+    for record in records:
+        names = [str(name) for name in record["collectives"]]
+        groups = [_whole(group, 1 << 30) for group in record.get("groups") or [0] * len(names)]
+        columns = tuple(zip(names, groups, strict=True))
+        rows = tuple(tuple(None if ns is None else _whole(ns, MOST_NS) for ns in row) for row in record["ns"])
+        if not columns or len(set(columns)) < len(columns) or any(len(row) != len(columns) for row in rows):
+            raise ValueError("ends")
+        utc_ns = record.get("utc_ns")
+        ends = Ends(
+            module=str(record["module"]),
+            columns=columns,
+            ns=rows,
+            first=_whole(record.get("first", 0), 1 << 30),
+            utc_ns=None if utc_ns is None else _whole(utc_ns, 1 << 63),
+        )
+        fingerprint = str(record.get("fingerprint", ""))
+        found[fingerprint] = (*found.get(fingerprint, ()), ends)
+    return found
+
+
+def _whole(value: object, limit: int) -> int:
+    if type(value) is not int or not 0 <= value < limit:
+        raise ValueError(value)
+    return value
 
 
 def _line(record: dict[str, object]) -> str:

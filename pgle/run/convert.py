@@ -236,20 +236,26 @@ def _fingerprints(result: ProgramCosts) -> tuple[str, ...]:
 
 
 def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Trace, *, prefix: bool) -> Profile:
+    named = [
+        (result, fingerprint) for result in results for fingerprint in (_fingerprints(result) if prefix else ("",))
+    ]
     costs = [
         replace(cost, fingerprint=fingerprint) if fingerprint else cost
-        for result in results
-        for fingerprint in (_fingerprints(result) if prefix else ("",))
+        for result, fingerprint in named
         for cost in result.costs
     ]
-    warnings = (*_host_only(trace), *_said_of(results))
     occurrences = {
         f"{fingerprint}::{name}" if fingerprint else name: table
-        for result in results
-        for fingerprint in (_fingerprints(result) if prefix else ("",))
+        for result, fingerprint in named
         for name, table in result.occurrences.items()
     }
-    profile = Profile(tuple(costs), provenance(results, request.options, trace), warnings, occurrences)
+    profile = Profile(
+        costs=tuple(costs),
+        provenance=provenance(results, request.options, trace),
+        warnings=(*_host_only(trace), *_said_of(results)),
+        occurrences=occurrences,
+        ends={fingerprint: result.ends for result, fingerprint in named if result.ends},
+    )
     return profile if request.target is None else _completed(profile, results, request.target, prefix=prefix)
 
 
