@@ -40,17 +40,17 @@ _INSERTS = {
         "start, end, deviceId, streamId, correlationId, globalPid, shortName, demangledName, contextId, "
         "registersPerThread, gridX, gridY, gridZ, blockX, blockY, blockZ, staticSharedMemory, dynamicSharedMemory, "
         "localMemoryPerThread, localMemoryTotal, gridId",
-        "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 1, 32, 1, 1, 1, 128, 1, 1, 0, 0, 0, 0, ?5",
+        "c1, c2, c3, c4, c5, c6, c7, c7, 1, 32, 1, 1, 1, 128, 1, 1, 0, 0, 0, 0, c5",
     ),
     Kind.MEMCPY: (
         "CUPTI_ACTIVITY_KIND_MEMCPY",
         "start, end, deviceId, streamId, correlationId, globalPid, contextId, bytes, copyKind",
-        "?1, ?2, ?3, ?4, ?5, ?6, 1, 0, 8",
+        "c1, c2, c3, c4, c5, c6, 1, 0, 8",
     ),
     Kind.MEMSET: (
         "CUPTI_ACTIVITY_KIND_MEMSET",
         "start, end, deviceId, streamId, correlationId, globalPid, contextId, value, bytes",
-        "?1, ?2, ?3, ?4, ?5, ?6, 1, 0, 0",
+        "c1, c2, c3, c4, c5, c6, 1, 0, 0",
     ),
 }
 
@@ -117,7 +117,7 @@ def _write(database: sqlite3.Connection, trace: Trace, threads: _Threads, produc
     names = np.array([strings.number(LAUNCH_NAMES[kind]) for kind in LAUNCH_NAMES], np.int64)
     row = "start, end, eventClass, globalTid, correlationId, nameId, returnValue"
     calls = (cpu, threads.tid[trace.device[order]], correlation, names[trace.kind[order]])
-    placed = f"?1 + {LAUNCH_NS // 5}, ?1 + {LAUNCH_NS // 2}, 1, ?2, ?3, ?4, 0"
+    placed = f"c1 + {LAUNCH_NS // 5}, c1 + {LAUNCH_NS // 2}, 1, c2, c3, c4, 0"
     _insert(database, "CUPTI_ACTIVITY_KIND_RUNTIME", row, placed, calls)
     kernels = np.array([strings.number(re.sub(r"[.-]", "_", name)) for name in trace.instructions], np.int64)
     # in the order of GPU starts, like nsys
@@ -225,7 +225,7 @@ def _write_ranges(
         database.execute(
             "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid, domainId) VALUES (?,?,?,?,?)", values
         )
-    _insert(database, "NVTX_EVENTS", row, f"?1, ?2, 59, ?3, ?4, {TSL_DOMAIN}", [item[by_start] for item in columns])
+    _insert(database, "NVTX_EVENTS", row, f"c1, c2, 59, c3, c4, {TSL_DOMAIN}", [item[by_start] for item in columns])
 
 
 def _module_text(key: ModuleKey) -> str:
@@ -272,11 +272,12 @@ def _rows(database: sqlite3.Connection, table: str, rows: Sequence[tuple[object,
 def _insert(
     database: sqlite3.Connection, table: str, row: str, placed: str, columns: Sequence[npt.NDArray[np.integer]]
 ) -> None:
-    """Insert whole columns, a chunk at a time; the table is made where there are rows."""
+    """Insert whole columns, called c1, c2 … in `placed`, a chunk at a time; the table is made where there are rows."""
     if not len(columns[0]):
         return
     if not database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
         database.execute(create(table))
-    query = f"INSERT INTO {table} ({row}) VALUES ({placed})"
+    named = ", ".join(f"? AS c{number}" for number in range(1, len(columns) + 1))
+    query = f"INSERT INTO {table} ({row}) SELECT {placed} FROM (SELECT {named})"
     for at in range(0, len(columns[0]), CHUNK):
         database.executemany(query, zip(*(column[at : at + CHUNK].tolist() for column in columns), strict=True))

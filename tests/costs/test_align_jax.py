@@ -43,7 +43,7 @@ pause = random.Random(rank)
 for number in range(16):
     if number == 6 + rank:
         jax.profiler.start_trace(logdir)
-    time.sleep(pause.uniform(0, 0.01))
+    time.sleep(pause.uniform(0, 0.2))
     w = step(w, x).block_until_ready()
     if number == 11 + rank:
         jax.profiler.stop_trace()

@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 
@@ -41,10 +42,6 @@ PERF = replace(
 )
 
 
-def extend_in_process(path, number):
-    extend_manifest(path, replace(PROFILE, started=f"{number:04d}"))
-
-
 def test_a_record_is_read_back(tmp_path):
     extend_manifest(tmp_path, PROFILE)
     assert read_manifest(tmp_path) == Manifest((PROFILE,))
@@ -72,8 +69,9 @@ def test_ranks_write_their_own_files_and_are_read_together(tmp_path):
 
 
 def test_processes_of_one_rank_lose_nothing(tmp_path):
-    with ProcessPoolExecutor(4) as pool:
-        list(pool.map(extend_in_process, [tmp_path] * 12, range(12)))
+    records = [replace(PROFILE, started=f"{number:04d}") for number in range(12)]
+    with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
+        list(pool.map(extend_manifest, [tmp_path] * 12, records))
     assert len(read_manifest(tmp_path).stages) == 12
 
 
