@@ -20,7 +20,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from sys import intern
 from typing import Any
 
 from pgle.costs.profile import Cost, CostKind, Ends, Origin, Profile
@@ -33,6 +33,8 @@ MOST_NS = 1 << 53
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str)
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_KINDS = {kind.value: kind for kind in CostKind}
+_ORIGINS = {origin.value: origin for origin in Origin}
 _KEY = re.compile(r"\d{1,9}\.\d{1,9}(\.\d{1,9})?")
 
 
@@ -109,17 +111,19 @@ def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[
 def _described(cost: Cost, record: Mapping[str, Any]) -> Cost:
     if record["name"] != cost.full_name:
         raise ValueError(record["name"])
-    return replace(
-        cost,
-        kind=CostKind(record.get("kind", "")),
-        opcode=str(record.get("opcode", "")),
-        shape=str(record.get("shape", "")),
+    return Cost(
+        name=cost.name,
+        cost_us=cost.cost_us,
+        fingerprint=cost.fingerprint,
+        kind=_KINDS[record.get("kind", "")],
+        opcode=intern(str(record.get("opcode", ""))),
+        shape=intern(str(record.get("shape", ""))),
         samples=int(record.get("samples", 0)),
         min_us=float(record.get("min_us", 0)),
         max_us=float(record.get("max_us", 0)),
         spread=float(record.get("spread", 0)),
         trace_name=str(record.get("trace_name", "")),
-        origin=Origin(record["origin"]),
+        origin=_ORIGINS[record["origin"]],
     )
 
 

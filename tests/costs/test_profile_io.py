@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgle.costs.profile import Cost, CostKind, Origin, Profile
+from pgle.costs.profile import Cost, CostKind, Ends, Origin, Profile
 from pgle.costs.profile_io import (
     check_suffix,
     decode_profile,
@@ -148,6 +148,10 @@ DESCRIBED = Profile(
     provenance={"tool": "pgle", "step_us": float("nan"), "inputs": [{"name": "a.sqlite"}]},
     warnings=("one rank only",),
     occurrences={"all-gather-start.1": {"2.0": 812.5, "2.0.1": 815.0, "3.0": 811.02}},
+    ends={
+        "": (Ends("jit_step", (("all-gather-start.1", 0),), ((812,), (1400,)), utc_ns=1_751_460_000_000_000_000),),
+        "f" * 32: (Ends("jit_f", (("x", 0), ("x", 1)), ((4, None), (None, 6)), first=3),),
+    },
 )
 
 
@@ -156,9 +160,10 @@ def test_the_sidecar_gives_back_what_the_profile_cannot_hold(suffix, tmp_path):
     path = tmp_path / f"x{suffix}"
     write_files(profile_files(path, DESCRIBED))
     found = read_profile(path)
-    assert (found.costs, found.occurrences, found.warnings) == (
+    assert (found.costs, found.occurrences, found.ends, found.warnings) == (
         DESCRIBED.costs,
         DESCRIBED.occurrences,
+        DESCRIBED.ends,
         DESCRIBED.warnings,
     )
     assert found.provenance == {"tool": "pgle", "step_us": "nan", "inputs": [{"name": "a.sqlite"}]}
@@ -187,6 +192,15 @@ def test_a_sidecar_is_json_with_a_schema():
         (lambda text: text.replace('::loop_fusion"', '::other"'), "damaged"),
         (lambda text: text.replace('"2.0.1"', '"x"'), "damaged"),
         (lambda text: text.replace('"origin": "measured"', '"origin": 3'), "damaged"),
+        (lambda text: text.replace("[[812],", "[[null],"), None),
+        (lambda text: text.replace("[[812],", "[[812.5],"), "damaged"),
+        (lambda text: text.replace("[[812],", "[[-812],"), "damaged"),
+        (lambda text: text.replace("[[812],", "[[812,813],"), "damaged"),
+        (lambda text: text.replace("[[812],", "[812,"), "damaged"),
+        (lambda text: text.replace('"first":3', '"first":true'), "damaged"),
+        (lambda text: text.replace('"groups":[0,1]', '"groups":[1,1]'), "damaged"),
+        (lambda text: text.replace('"collectives":["x","x"]', '"collectives":[]'), "damaged"),
+        (lambda text: text.replace('"ends"', '"then"'), None),
         (lambda text: "[" * 100_000, "not JSON"),
         (lambda text: "[]", "not a sidecar"),
     ],
