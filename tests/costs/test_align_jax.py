@@ -9,8 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pgle.costs.aggregate import aggregate
 from pgle.costs.align import align
+from pgle.costs.merge import merge_profiles
 from pgle.costs.naming import plan_names
+from pgle.costs.options import AggregateOptions
+from pgle.costs.profile import CostKind, Profile
 from pgle.costs.programs import find_programs
 from pgle.costs.unite import unite_programs
 from pgle.trace.combine import combine
@@ -94,3 +98,23 @@ def test_the_windows_are_laid_on_each_other_as_they_were_recorded(traces):
 
 def test_without_any_clock_too(traces):
     assert shifts([replace(trace, recordings={}) for trace in traces]) == [0, 1, 2]
+
+
+def reduced(traces):
+    trace = combine(traces)
+    trace, programs = unite_programs(trace, find_programs(trace, []))
+    program = next(program for program in programs if program.key.name == "jit_step")
+    (step,) = aggregate(trace, [program], AggregateOptions(keep_all=True))  # alone, a rank may find other warm-up
+    return Profile(step.costs, {}, step.warnings, step.occurrences, {"": step.ends})
+
+
+def test_ranks_reduced_on_their_own_merge_to_what_they_cost_together(traces):
+    alone = [(f"rank{rank}", reduced([trace])) for rank, trace in enumerate(traces)]
+    merged, together = merge_profiles(alone).profile, reduced(traces)
+    costs = [
+        {cost.name: cost.cost_us for cost in one.costs if cost.kind == CostKind.COLLECTIVE}
+        for one in (merged, together)
+    ]
+    assert costs[0]
+    assert costs[0] == pytest.approx(costs[1], rel=1e-4)
+    assert any("ranks begin up to 2 apart" in line for line in merged.warnings)
