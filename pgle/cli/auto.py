@@ -23,7 +23,7 @@ from pgle.cli.options import json_option
 @click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
               help="JAX's compilation cache.  [default: a new one in the run directory]")  # fmt: skip
 @click.option(
-    "--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N", help="What nsys traces."
+    "--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What nsys traces."
 )
 @click.option("--flag", "flags", multiple=True, metavar="--xla_…", help="One more XLA flag; repeatable.")
 @click.option("--force", is_flag=True, help="Run again; old folders are kept under other names.")

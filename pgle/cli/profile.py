@@ -15,7 +15,7 @@ from pgle.cli.stage_options import stage_options
 @stage_options
 @click.option("--mode", default="sync", show_default=True, type=click.Choice(["sync", "async", "sync-legacy"]),
               help="How collectives run while they are measured; see below.")  # fmt: skip
-@click.option("--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N", help="What is traced.")
+@click.option("--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What is traced.")
 @json_option
 def command(
     words: tuple[str, ...], run_dir: Path, as_json: bool, force: bool, flags: tuple[str, ...], **options: Any

@@ -39,7 +39,7 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
             out.print(f"  {result.verdict.proof}", style="dim")
         if result.verdict.remedy:
             out.print(f"  {result.verdict.remedy}")
-    if next_step:
+    if next_step and (request.stage != "profile" or traces(request.run_dir)):
         out.print(NEXT[request.stage].format(run=request.run_dir), style="dim")
     warn(result.warnings)
 

@@ -48,6 +48,9 @@ TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )  # fmt: skip
 
+FEW_EXECUTIONS = 5
+"""Fewer in a window without step marks are said; the first is often left out as warm-up."""
+
 _EMPTY_AUTO_PGLE = "PGLE collected an empty trace"
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
 
@@ -124,19 +127,31 @@ def trace_warnings(request: StageRequest, files: RealFiles, facts: Mapping[str, 
     if own is not None:
         return [f"the program traces itself; its own trace is used: {own}"]
     if _traced(files):
-        return []
+        return _few_executions(facts)
     if request.capture == "nsys":
         return ["nsys wrote no report: " + _why_no_window(facts)]
     return [f"no trace: {_why_no_window(facts)}"]
 
 
+def _few_executions(facts: Mapping[str, Any]) -> list[str]:
+    """Where the program ended soon after the window had opened."""
+    count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
+    if count >= FEW_EXECUTIONS:
+        return []
+    return [
+        f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count}); "
+        "let it run longer, or trace all of it: --window all"
+    ]
+
+
 def _why_no_window(facts: Mapping[str, Any]) -> str:
     if not facts.get("finished"):
         return "the program was ended before the trace could be written"
-    why = facts.get("window", {}).get("none")
+    window = facts.get("window", {})
+    why = window.get("none")
     if why is None:
         return "the profiler wrote nothing"
-    return f"{why}; mark steps (jax.profiler.StepTraceAnnotation, pgle.step), run longer, or choose another --window"
+    return f"{why}; {window['remedy']}" if "remedy" in window else str(why)
 
 
 def _traced(files: RealFiles) -> bool:

@@ -33,7 +33,7 @@ from pgle.run.recording import begin_record, end_record
 from pgle.run.stage import StageRequest, StageResult
 from pgle.xla.verdict_reasons import ModuleVerdict
 
-_WINDOW = re.compile(r"auto|steps:\d+(-\d+)?|seconds:\d+(\.\d+)?")
+_WINDOW = re.compile(r"auto|all|steps:\d+(-\d+)?|seconds:\d+(\.\d+)?")
 
 
 def run_real(request: StageRequest, *, force: bool = False) -> StageResult:
@@ -108,7 +108,7 @@ def _check(request: StageRequest) -> None:
         raise UserError("no command given", remedy=f"say: pgle {request.stage} -- python train.py")
     if not _WINDOW.fullmatch(request.window):
         raise UserError(
-            f"unknown window {request.window!r}", where="--window", remedy="say auto, steps:5-10 or seconds:10"
+            f"unknown window {request.window!r}", where="--window", remedy="say auto, steps:5-10, seconds:10 or all"
         )
     if shutil.which(request.command[0]) is None:
         raise UserError("cannot be started (no such program)", where=request.command[0], remedy="check the command")
@@ -158,5 +158,6 @@ def _said(judged: ModuleVerdict | None, facts: Mapping[str, Any]) -> dict[str, s
     if "steps" in window:
         said["window"] = "steps {}-{}".format(*window["steps"])
     elif "seconds" in window:
-        said["window"] = f"{window['seconds']:g} s"
+        count = f"{window['executions']} executions in " if "executions" in window else ""
+        said["window"] = f"{count}{window['seconds']:g} s"
     return said

@@ -75,7 +75,7 @@ class StageRequest:
         target: GPU to simulate.
         devices: to simulate, and virtual CPU devices of the captured program.
         topology: ``SxHxD`` to simulate; None: one host.
-        window: which steps are traced: ``auto``, ``steps:A-B`` or ``seconds:N``.
+        window: what is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``.
         quiet_s: a captured program is stopped when it has compiled nothing new for so long.
         seed: of simulated noise.
         flags: more XLA flags, as the user gave them on the command line.

@@ -146,7 +146,7 @@ def test_sigterm_reaches_the_program_once_and_its_answer_decides(launch, program
     handler = (
         "import signal\nsignal.signal(signal.SIGTERM, lambda *_: (print('asked to stop', flush=True), sys.exit(7)))"
     )
-    text = TRAIN.format(before=handler, after="print('ready', flush=True)\nwhile True: signal.pause()")
+    text = TRAIN.format(before=handler, after="print('ready', flush=True)\nimport time\nwhile True: time.sleep(0.1)")
     pgle = [sys.executable, "-m", "pgle", "profile", "--run-dir", str(launch.run_dir), "--capture", "jax", "--"]
     child = subprocess.Popen(
         [*pgle, sys.executable, program(text)], env=launch.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -243,6 +243,32 @@ def test_steps_that_are_only_printed_open_the_window_and_are_timed(launch, progr
     assert all(step["between_lines"] for step in steps)
     assert any(step.get("profiled") for step in steps)
     assert len(read_traces([launch.run_dir]).instructions) > 0
+
+
+SHORT = """
+import time
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x: jnp.tanh(x @ x))
+x = jnp.eye(32)
+for number in range({steps}):
+    x = step(x).block_until_ready()
+    time.sleep(0.01)
+"""
+
+
+def test_a_short_program_that_marks_nothing_is_traced(launch, program):
+    found = assert_same(launch, sys.executable, program(SHORT.format(steps=30)))
+    assert b"executions in" in found.stderr
+    trace = read_traces([launch.run_dir])
+    assert "jit__lambda" in {module.name for module in trace.modules}
+    assert trace.execution.max() >= 10
+
+
+def test_one_too_short_is_told_a_remedy_and_that_works(launch, program):
+    words = (sys.executable, program(SHORT.format(steps=2)))
+    assert b"no trace: the program ended" in launch(*words).stderr
+    assert b"warning" not in launch(*words, options=("--force", "--window", "all")).stderr
+    assert "jit__lambda" in {module.name for module in read_traces([launch.run_dir]).modules}
 
 
 def test_helpers_that_only_import_jax_leave_no_files(launch, program):

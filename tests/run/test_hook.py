@@ -60,25 +60,114 @@ def test_windows_by_steps(hook, text, compiled, wishes):
     assert steer(hook("window").Window(text), range(1, 20), compiled) == wishes
 
 
+def settled(window, compiled_until=10.0):
+    """A window in a program that has compiled for ten seconds."""
+    window.on_compile(seconds=1.0, now=compiled_until - 9, heavy=True)
+    window.on_compile(seconds=6.0, now=compiled_until, heavy=True)
+    return window
+
+
 def test_a_window_without_steps_opens_after_quiet_time(hook):
-    window = hook("window").Window("auto")
-    assert window.on_time(now=1.0, last_compile=0.5, compiles=2, source=None) is None
-    assert window.on_time(now=4.0, last_compile=0.5, compiles=2, source=None) == "open"
-    assert window.on_time(now=6.0, last_compile=0.5, compiles=2, source=None) is None
-    assert window.on_time(now=9.5, last_compile=0.5, compiles=2, source=None) == "close"
-    assert window.describe() == {"seconds": 5.0}
+    window = settled(hook("window").Window("auto"))
+    assert window.on_time(now=12.0, source=None) is None
+    assert window.on_time(now=13.5, source=None) == "open"
+    window.opened(14.0)
+    assert window.on_time(now=18.5, source=None) is None
+    assert window.on_time(now=19.5, source=None) == "close"
+    window.closed(19.5)
+    assert window.describe() == {"seconds": 5.5}
+
+
+def test_executions_open_a_window_sooner(hook):
+    window = settled(hook("window").Window("auto"))
+    assert [window.on_execution(now) for now in (10.1, 10.2, 10.3)] == [None] * 3  # a tenth of ten seconds is not over
+    assert window.on_execution(11.1) == "open"
+
+
+def test_a_compilation_begins_the_count_anew(hook):
+    window = settled(hook("window").Window("auto"))
+    window.on_execution(11.1)
+    window.on_execution(11.2)
+    window.on_compile(seconds=0.1, now=11.3, heavy=False)
+    assert [window.on_execution(now) for now in (14.0, 14.1, 14.2)] == [None, None, "open"]
+
+
+def opened(window):
+    settled(window)
+    assert [window.on_execution(now) for now in (11.1, 11.2, 11.3)] == [None, None, "open"]
+    window.opened(12.0)
+    return window
+
+
+def test_long_executions_hold_a_window_open(hook):
+    window = opened(hook("window").Window("auto"))
+    assert [window.on_execution(12.0 + 4 * number) for number in range(1, 6)] == [None] * 4 + ["close"]
+    window.closed(32.0)
+    assert window.describe() == {"seconds": 20.0, "executions": 5}
+
+
+def test_a_window_with_too_few_executions_is_not_for_ever(hook):
+    window = opened(hook("window").Window("auto"))
+    assert window.on_time(now=200.0, source=None) is None
+    assert window.on_time(now=400.0, source=None) == "close"
+
+
+def test_a_heavy_compilation_in_the_window_begins_it_anew(hook):
+    window = opened(hook("window").Window("auto"))
+    window.on_compile(seconds=4.0, now=16.5, heavy=True)
+    assert [window.on_execution(17.0 + number / 10) for number in range(10)] == [None] * 10
+    assert window.on_execution(22.0) == "close"
+
+
+def test_marks_take_over_a_window_that_executions_opened(hook):
+    window = opened(hook("window").Window("auto"))
+    assert not window.wants_executions("annotation")
+    assert steer(window, range(7, 20)) == [(12, "close")]
+    assert window.describe() == {"steps": [7, 11]}
+
+
+def test_printed_steps_decide_only_where_executions_are_not_counted(hook):
+    window = settled(hook("window").Window("auto"))
+    window.on_execution(10.1)
+    assert [window.on_step(number, False, "console") for number in range(20)] == [None] * 20
+    other = settled(hook("window").Window("auto"))
+    assert [other.on_step(number, False, "console") for number in range(3)] == [None, None, "open"]
+
+
+def test_seconds_are_as_many_as_asked_for_after_the_same_start(hook):
+    window = settled(hook("window").Window("seconds:2"))
+    assert [window.on_execution(now) for now in (11.1, 11.2, 11.3)][-1] == "open"
+    window.opened(12.0)
+    assert not window.wants_executions(None)
+    assert window.on_time(now=13.9, source="annotation") is None
+    assert window.on_time(now=14.1, source="annotation") == "close"
+
+
+def test_all_begins_with_the_first_compilation_and_has_no_end(hook):
+    window = hook("window").Window("all")
+    assert window.on_compile(seconds=1.0, now=1.0, heavy=True) == "open"
+    window.opened(1.1)
+    assert window.on_compile(seconds=1.0, now=3.0, heavy=True) is None
+    assert steer(window, range(100)) == []
+    assert window.on_time(now=1e6, source=None) is None
 
 
 def test_quiet_time_does_not_count_where_steps_are_marked(hook):
-    window = hook("window").Window("auto")
-    assert window.on_time(now=9.0, last_compile=0.5, compiles=2, source="annotation") is None
+    window = settled(hook("window").Window("auto"))
+    assert window.on_time(now=90.0, source="annotation") is None
 
 
 def test_why_a_window_never_opened(hook):
-    window = hook("window").Window("steps:5-6")
+    make = hook("window").Window
+    window = make("steps:5-6")
     steer(window, range(100, 110))
-    assert window.describe() == {"none": "steps 5-6 never began; the program went from 100 to 109"}
-    assert "marked no steps" in hook("window").Window("auto").describe()["none"]
+    assert window.describe()["none"] == "steps 5-6 never began; the program went from 100 to 109"
+    assert "marked no steps" in make("auto").describe()["none"]
+    assert "marked no steps" in make("steps:5-6").describe()["none"]
+    window = settled(make("auto"))
+    window.on_execution(10.1)
+    assert "executed 1 times since the last compilation" in window.describe()["none"]
+    assert "--window all" in window.describe()["remedy"]
 
 
 def test_step_records_are_whole_lines_and_processes_do_not_mix(hook, tmp_path):
@@ -167,6 +256,38 @@ def in_python(code: str, config: dict, folder: Path) -> subprocess.CompletedProc
 def test_nothing_is_imported_for_a_program_without_jax(tmp_path):
     code = "import sys; print(*sorted(name for name in sys.modules if name.startswith(('jax', 'pgle_hook.h'))))"
     assert in_python(code, {}, tmp_path).stdout == "\n"
+
+
+COUNTED = """
+import jax, jax.numpy as jnp, pgle_hook
+traced = []
+@jax.jit
+def step(x):
+    traced.append(1)
+    return jnp.tanh(x @ x) + 1
+x = jnp.eye(8)
+executions = pgle_hook._hook.executions
+seen = []
+executions._on_execution = lambda: seen.append(1)
+for number in range(6):
+    x = step(x)
+counted = len(seen)
+executions.counting = {counting}
+for number in range(6):
+    x = step(x)
+print(counted, len(seen), len(traced))
+"""
+
+
+@pytest.mark.parametrize(("counting", "after"), [(True, 12), (False, 6)])
+def test_every_execution_of_the_heaviest_module_is_counted_while_that_is_wanted(tmp_path, counting, after):
+    done = in_python(COUNTED.format(counting=counting), {"window": "auto"}, tmp_path)
+    assert done.stdout == f"6 {after} 1\n", done.stderr
+
+
+def test_nothing_is_counted_where_no_window_is_wanted(tmp_path):
+    code = "import jax; from jax._src import pjit; print(pjit._get_fastpath_data.__module__)"
+    assert in_python(code, {"window": "none"}, tmp_path).stdout == "jax._src.pjit\n"
 
 
 def test_a_broken_configuration_is_one_warning(tmp_path):

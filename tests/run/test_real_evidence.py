@@ -57,11 +57,24 @@ def files(tmp_path):
 
 def test_why_there_is_no_trace(files):
     request = StageRequest("profile", ("true",), files.stage.run_dir, "sync", "jax")
-    facts = {"finished": True, "window": {"none": "the program ended after steps 0 to 2"}}
-    (line,) = trace_warnings(request, files, facts, None)
-    assert line.startswith("no trace: the program ended after steps 0 to 2; mark steps")
+    facts = {
+        "finished": True,
+        "window": {"none": "the program ended after steps 0 to 2", "remedy": "let it run longer"},
+    }
+    assert trace_warnings(request, files, facts, None) == [
+        "no trace: the program ended after steps 0 to 2; let it run longer"
+    ]
     (line,) = trace_warnings(request, files, {"finished": False}, None)
     assert "was ended before" in line
+
+
+def test_a_trace_of_hardly_anything_is_said(files):
+    request = StageRequest("profile", ("true",), files.stage.run_dir, "sync", "jax")
+    files.trace.mkdir()
+    (files.trace / "vm.xplane.pb").touch()
+    (line,) = trace_warnings(request, files, {"finished": True, "window": {"seconds": 0.1, "executions": 1}}, None)
+    assert "--window all" in line
+    assert trace_warnings(request, files, {"finished": True, "window": {"seconds": 0.1, "executions": 20}}, None) == []
 
 
 def test_an_unloaded_hook_and_a_program_without_jax_are_told_apart(files):

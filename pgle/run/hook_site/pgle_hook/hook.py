@@ -7,6 +7,7 @@ import time
 
 from pgle_hook import flags, guarded, warn, watch
 from pgle_hook.autopgle import AutoPgle
+from pgle_hook.executions import Executions
 from pgle_hook.facts import Facts
 from pgle_hook.profilers import make_profiler
 from pgle_hook.steps import StepWriter
@@ -38,8 +39,8 @@ class Hook:
         self.writer = StepWriter(place.steps)
         self.profiler = make_profiler(config.get("capture"), place, jax)
         self.window = Window(config.get("window", "auto"))
+        self.executions = Executions(self._on_execution)
         self.compiles = 0
-        self.last_compile = time.monotonic()
         self._compiles_at_step = 0
         self._current = None
         self._left = None
@@ -57,6 +58,7 @@ class Hook:
             self.facts.set("xla_flags_restored", added)
         watch.annotations(self.jax, self._on_annotation, self.leave_step)
         watch.compilations(self.jax, self._on_compile)
+        guarded(lambda: self.executions.attach(self.window.wants_executions(None)))
         watch.own_traces(self.jax, self._on_own_start, self._on_own_stop)
         watch.profiler_server(self.jax, lambda port: self.facts.set("profiler_port", port))
         if self.config.get("auto_pgle"):
@@ -80,6 +82,7 @@ class Hook:
             if self._source is None or (self._source == "console" and source != "console"):
                 self._source = source
                 self.facts.set("step_source", source)
+                self._count_on()
             if source != self._source:
                 return
             self._end_current(now)
@@ -88,7 +91,7 @@ class Hook:
             compiled = self.compiles != self._compiles_at_step
             self._compiles_at_step = self.compiles
             changes = self.profiler.changes
-            self._steer(self.window.on_step(number, compiled))
+            self._steer(self.window.on_step(number, compiled, source))
             # What starting or stopping a profiler takes belongs to no step.
             self._current = (number, now if self.profiler.changes == changes else time.perf_counter())
 
@@ -122,12 +125,23 @@ class Hook:
         if wish == "open" and not self._foreign:
             guarded(self.profiler.open)
             self.facts.set("window_opened", time.time())
+            self.window.opened(time.monotonic())
             if not self.profiler.is_open:
                 self.window.give_up("the profiler did not start", undo=True)
         elif wish == "close":
-            self.facts.set("window_closed", time.time())
-            guarded(self.profiler.close)
-            self.facts.set("window", self.window.describe())
+            self._close()
+        if wish:
+            self._count_on()
+
+    def _close(self):
+        self.facts.set("window_closed", time.time())
+        self.window.closed(time.monotonic())
+        guarded(self.profiler.close)
+        self.facts.set("window", self.window.describe())
+
+    def _count_on(self):
+        """Count executions as long as they decide anything."""
+        self.executions.counting = self.executions.counting and self.window.wants_executions(self._source)
 
     def _run(self):
         """Daemon thread: windows by time, steps that the launcher saw, facts."""
@@ -140,7 +154,7 @@ class Hook:
             position = guarded(lambda p=position: self._read_control(p)) or position
             now = time.monotonic()
             with self._lock:
-                self._steer(self.window.on_time(now, self.last_compile, self.compiles, self._source))
+                self._steer(self.window.on_time(now, self._source))
             guarded(self._write_steps)
             if now - written > (1.0 if self.facts.stale else FACTS_S):
                 written = now
@@ -172,12 +186,25 @@ class Hook:
     # Events.
 
     def _on_compile(self, seconds):
-        with self._lock:
-            if not self.compiles:
-                self._check_flags()
-            self.compiles += 1
-            self.last_compile = time.monotonic()
-            self.facts.compiled(seconds, time.time())
+        if os.getpid() != self.pid:
+            return
+        # Without the lock: its holder may be waiting for devices, and they for a callback that compiles.
+        if not self.compiles:
+            self._check_flags()
+        self.compiles += 1
+        self.facts.compiled(seconds, time.time())
+        wish = self.window.on_compile(seconds, time.monotonic(), self.executions.compiled(seconds))
+        if wish:
+            with self._lock:
+                self._steer(wish)
+
+    def _on_execution(self):
+        if not self._lock.acquire(blocking=False):
+            return  # as above
+        try:
+            self._steer(self.window.on_execution(time.monotonic()))
+        finally:
+            self._lock.release()
 
     def _check_flags(self):
         """At the first compilation XLA has read its flags; ours may have been replaced after jax was imported."""
@@ -212,8 +239,7 @@ class Hook:
             begun = self._current[1] if self._current else 0.0
             self._end_current(self._left if self._left and self._left > begun else time.perf_counter())
             if self.profiler.is_open:
-                self.facts.set("window_closed", time.time())
-                self.profiler.close()
+                self._close()
             self.facts.set("window", self.window.describe())
         guarded(self._write_steps)
         if self.writer.path:

@@ -1,16 +1,25 @@
-"""Which part of the program is traced: ``auto``, ``steps:A-B`` or ``seconds:N``."""
+"""Which part of the program is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``."""
 
 WARM_STEPS = 3
-"""auto: steps without compilation before the window opens."""
+"""auto: steps, or executions of the heaviest module, without compilation before the window opens."""
 
 TRACED_STEPS = 5
-"""auto: steps in the window; warm-up and a truncated last step are told from them later."""
+"""auto: steps, or executions at least, in the window; warm-up and a truncated last step are told from them later."""
 
 QUIET_S = 3.0
-"""Without step marks: the program has settled when it has compiled nothing for so long."""
+"""Without steps or executions to count: the program has settled when it has compiled nothing for so long."""
+
+QUIET_PART = 0.1
+"""With executions a shorter time will do, this part of that from the first compilation to the last: what is executed
+between the compilations of a program that is setting itself up is not its step."""
 
 TRACED_S = 5.0
 """Without step marks: length of the window."""
+
+LONGEST_S = 300.0
+"""Without step marks: the window closes after so long, also with too few executions in it."""
+
+LONGER = "let it run longer, or trace all of it: --window all"
 
 
 class Window:
@@ -30,17 +39,33 @@ class Window:
             self.first, self.last = int(first), int(last or first)
         elif kind == "seconds":
             self.seconds = float(rest)
-        self.state = "waiting" if kind in ("auto", "steps", "seconds") else "done"
+        self.state = "waiting" if kind in ("auto", "steps", "seconds", "all") else "done"
         self._quiet_steps = 0
         self._seen = None
         self._traced = []
-        self._opened_at = None
+        self._first_compile = self._last_compile = None
+        self._executions = 0
+        self._are_counted = False
+        self._opened_at = self._closed_at = None
+        self._since = None
         self._why_not = "" if self.state == "waiting" else "not asked for"
 
-    def on_step(self, number, compiled):
+    def wants_executions(self, source):
+        """Whether executions decide anything: not where the program marks its steps itself.
+
+        Args:
+            source: of steps: ``annotation``, ``api``, ``console`` or None.
+        """
+        if self.kind == "seconds":
+            return self.state == "waiting"
+        return self.kind == "auto" and self.state != "done" and source in (None, "console")
+
+    def on_step(self, number, compiled, source=None):
         """A step begins; `compiled`: something was compiled during the one before. Returns open, close or None."""
         self._seen = (self._seen[0] if self._seen else number, number)
-        if self.state == "open" and self.kind != "seconds":
+        if self.kind in ("seconds", "all") or (source == "console" and self.kind == "auto" and self._are_counted):
+            return None
+        if self.state == "open":
             over = number > self.last if self.kind == "steps" else len(self._traced) >= TRACED_STEPS
             if over:
                 self.state = "done"
@@ -51,25 +76,60 @@ class Window:
             return None
         self._quiet_steps = 0 if compiled else self._quiet_steps + 1
         ready = self.first <= number <= self.last if self.kind == "steps" else self._quiet_steps >= WARM_STEPS
-        if not ready or self.kind == "seconds":
+        if not ready:
             return None
         self.state = "open"
         self._traced.append(number)
         return "open"
 
-    def on_time(self, now, last_compile, compiles, source):
-        """Time passes; only windows by time and programs without step marks look at it."""
-        by_time = self.kind == "seconds" or (self.kind == "auto" and source is None)
-        if not by_time:
-            return None
-        if self.state == "waiting" and compiles and now - last_compile > QUIET_S:
-            self.state = "open"
-            self._opened_at = now
-            return "open"
-        if self.state == "open" and self._opened_at is not None and now - self._opened_at > self.seconds:
-            self.state = "done"
-            return "close"
+    def on_compile(self, seconds, now, heavy):
+        """Something was compiled in so many seconds; `heavy`: it took long, compared with the others before."""
+        if self._last_compile is None:
+            self._first_compile = now - seconds
+        self._last_compile = now
+        if self.state == "waiting":
+            self._executions = 0
+        if heavy:
+            self._are_counted = False
+        if heavy and self.state == "open" and self.kind == "auto" and self._opened_at is not None:
+            self._executions, self._since = 0, now  # opened too soon: what the program is about begins now
+        if self.state == "waiting" and self.kind == "all":
+            return self._open()
         return None
+
+    def on_execution(self, now):
+        """The heaviest module is executed."""
+        self._are_counted = True
+        self._executions += 1
+        if self.state == "waiting" and self._last_compile is not None:
+            quiet = min(QUIET_S, QUIET_PART * (self._last_compile - self._first_compile))
+            if self._executions >= WARM_STEPS and now - self._last_compile >= quiet:
+                return self._open()
+        elif self._is_timed() and now - self._since >= self.seconds and self._executions >= TRACED_STEPS:
+            return self._close()
+        return None
+
+    def on_time(self, now, source):
+        """Time passes."""
+        if self.state == "waiting" and self._last_compile is not None:
+            by_time = self.kind == "seconds" or (self.kind == "auto" and source is None)
+            return self._open() if by_time and now - self._last_compile > QUIET_S else None
+        if self._opened_at is None or self.state != "open":
+            return None
+        if self.kind == "seconds":
+            return self._close() if now - self._opened_at > self.seconds else None
+        if self._is_timed() and now - self._since > self._length():
+            return self._close()
+        return None
+
+    def opened(self, now):
+        """The profiler records from now on; `on_time` counts from here."""
+        if not self._traced:
+            self._opened_at = self._since = now
+
+    def closed(self, now):
+        """The profiler has been told to stop."""
+        self._closed_at = now
 
     def give_up(self, why, undo=False):
         """Do not open any more; `undo`: what was just opened does not count."""
@@ -80,20 +140,53 @@ class Window:
             self.state = "done"
 
     def describe(self):
-        """What was traced, for the facts file."""
+        """What was traced, for the facts file; where nothing was, why, and what can be done about it."""
         if self._traced:
             return {"steps": [self._traced[0], self._traced[-1]]}
         if self._opened_at is not None:
-            return {"seconds": self.seconds}
-        return {"none": self._why_not or self._never()}
+            end = self._closed_at
+            found = {"seconds": self.seconds if end is None else round(end - self._opened_at, 3)}
+            return dict(found, executions=self._executions) if self.kind == "auto" and self._are_counted else found
+        if self._why_not:
+            return {"none": self._why_not}
+        why, remedy = self._never()
+        return {"none": why, "remedy": remedy}
+
+    def _open(self):
+        self.state, self._executions = "open", 0
+        return "open"
+
+    def _close(self):
+        self.state = "done"
+        return "close"
+
+    def _is_timed(self):
+        """Whether time and executions close the window, not marks."""
+        return self.kind == "auto" and self.state == "open" and self._opened_at is not None and not self._traced
+
+    def _length(self):
+        """How long the window may last without an execution that closes it."""
+        if not self._are_counted:
+            return self.seconds
+        return 2 * self.seconds if self._executions >= TRACED_STEPS else LONGEST_S
 
     def _never(self):
-        """Why a window did not open until the end."""
+        """Why a window did not open until the end, and the remedy."""
         if self.kind == "steps" and self._seen:
-            return "steps %d-%d never began; the program went from %d to %d" % (self.first, self.last, *self._seen)
-        if self.kind == "steps" or not self._seen:
-            return "the program marked no steps, and ended less than %g s after its last compilation" % QUIET_S
-        return "the program ended after steps %d to %d, before %d steps without compilation" % (
-            *self._seen,
-            WARM_STEPS + 1,
-        )
+            why = "steps %d-%d never began; the program went from %d to %d" % (self.first, self.last, *self._seen)
+            return why, "choose among these, or --window all"
+        if self.kind == "steps":
+            return (
+                "the program marked no steps, so steps %d-%d never began" % (self.first, self.last),
+                "mark them (jax.profiler.StepTraceAnnotation, pgle.step), or leave --window out",
+            )
+        if self._seen and self.kind == "auto" and not self._are_counted:
+            return (
+                "the program ended after steps %d to %d, before %d steps without compilation"
+                % (*self._seen, WARM_STEPS + 1),
+                LONGER,
+            )
+        if self._are_counted:
+            why = "the program ended when its heaviest module had been executed %d times since the last compilation"
+            return why % self._executions + ", too soon to call it settled", LONGER
+        return "the program marked no steps, and ended less than %g s after its last compilation" % QUIET_S, LONGER

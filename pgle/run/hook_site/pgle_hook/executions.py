@@ -1,0 +1,72 @@
+"""Executions of the heaviest module: how a program that marks no steps shows that it has settled.
+
+Once jax has seen a jitted function it calls it from C++, and Python hears of it no more. As long as executions are to
+be counted, heavy modules are kept off that path, by the means that jax has for AutoPGLE (until it has its costs): the
+C++ cache forgets them after every call, so each call comes through Python. Afterwards that costs nothing.
+"""
+
+import os
+import sys
+import threading
+
+from pgle_hook import guarded
+
+HEAVY = 0.5
+"""A module counts as heavy whose compilation took at least this part of the longest one."""
+
+MOST = 5000
+"""Calls kept off the fast path at most: a program of small operations alone is not slowed down for ever."""
+
+
+class Executions:
+    """Counts while `counting` is true.
+
+    Args:
+        on_execution: called after every execution of a heavy module has been handed to the devices.
+    """
+
+    def __init__(self, on_execution):
+        self.counting = False
+        self._on_execution = on_execution
+        self._pid = os.getpid()
+        self._kept = 0
+        self._heaviest = 0.0
+        self._seconds = {}
+        self._local = threading.local()
+
+    def attach(self, counting):
+        """Begin to count, where this jax has what it takes."""
+        pjit = sys.modules.get("jax._src.pjit")
+        self._data = getattr(pjit, "_get_fastpath_data", None)
+        self._rebuild = getattr(pjit, "_need_to_rebuild_with_fdo", None)
+        if counting and self._data and self._rebuild:
+            pjit._get_fastpath_data, pjit._need_to_rebuild_with_fdo = self._new_data, self._new_rebuild
+            self.counting = True
+
+    def compiled(self, seconds):
+        """This thread has compiled something; returns whether it is heavy."""
+        self._local.fresh = seconds
+        self._heaviest = max(self._heaviest, seconds)
+        return seconds >= HEAVY * self._heaviest
+
+    def _new_data(self, executable, *args, **kwargs):
+        """What jax asks after a call from Python: what C++ needs to make the next one. None: it shall not."""
+        self._local.keep = bool(self.counting and executable is not None and guarded(lambda: self._count(executable)))
+        return None if self._local.keep else self._data(executable, *args, **kwargs)
+
+    def _new_rebuild(self, profiler):
+        """Whether C++ has to forget the function, so that the next call asks again."""
+        keep, self._local.keep = getattr(self._local, "keep", False), False
+        return True if keep else self._rebuild(profiler)
+
+    def _count(self, executable):
+        """Count an execution; whether the next is to be counted too."""
+        key = id(executable)
+        if key not in self._seconds:
+            self._seconds[key] = getattr(self._local, "fresh", 0.0)
+            self._local.fresh = 0.0
+        if self._seconds[key] < HEAVY * self._heaviest or self._kept >= MOST or os.getpid() != self._pid:
+            return False
+        self._kept += 1
+        self._on_execution()
+        return self.counting
