@@ -3,13 +3,14 @@
 Every draw makes two sides, runs them through the whole path (steady-step rules, comparison) and counts. The raw method,
 the percentile interval of a block bootstrap, stands beside it for single runs.
 
-    python benchmarks/compare_power.py [--draws 1000] [--processes 2]
+    python benchmarks/compare_power.py [--draws 1000] [--processes 2] [--only PATTERN]
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,9 +34,9 @@ Shape = Callable[[Generator, int], Floats]
 """Logarithms of the step times of one run."""
 
 
-def autocorrelated(rho: float) -> Shape:
+def autocorrelated(rho: float, noise: float = NOISE) -> Shape:
     def make(random: Generator, count: int) -> Floats:
-        shocks = random.standard_normal(count + 400) * NOISE * math.sqrt(1 - rho**2)
+        shocks = random.standard_normal(count + 400) * noise * math.sqrt(1 - rho**2)
         return lfilter([1], [1, -rho], shocks)[400:]
 
     return make
@@ -69,9 +70,9 @@ def spikes(rng: Generator, count: int) -> Floats:
     return autocorrelated(0.3)(rng, count) + (rng.random(count) < 0.03) * rng.exponential(0.2, count)
 
 
-def warm_up(rng: Generator, count: int) -> Floats:
+def warm_up(rng: Generator, count: int, noise: float = NOISE) -> Floats:
     """A compile, then a start that decays from 30 % over some ten steps, and a stall every 50 steps."""
-    times = autocorrelated(0.3)(rng, count) + 0.3 * np.exp(-np.arange(count) / rng.uniform(2, 10))
+    times = autocorrelated(0.3, noise)(rng, count) + 0.3 * np.exp(-np.arange(count) / rng.uniform(2, 10))
     times[0] += 4
     times[49::50] += 1
     return times
@@ -182,10 +183,12 @@ def main() -> None:
     )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", metavar="PATTERN", help="regular expression: only scenarios it finds")
     options = parser.parse_args()
+    chosen = [number for number, scenario in enumerate(SCENARIOS) if re.search(options.only, scenario.name)]
     began = time.perf_counter()
     draws = {effect: options.draws if effect == 0 else max(options.draws // 4, 1) for effect in EFFECTS}
-    tasks = [(i, effect, draws[effect], options.seed) for i in range(len(SCENARIOS)) for effect in EFFECTS]
+    tasks = [(number, effect, draws[effect], options.seed) for number in chosen for effect in EFFECTS]
     margins = [1.96 * math.sqrt(0.05 * 0.95 / count) for count in (options.draws, draws[EFFECTS[1]])]
     print(
         f"noise of a step {NOISE:.0%}, level 5 %; {options.draws} draws without effect (± {margins[0]:.1%} at 5 %), "
@@ -196,8 +199,8 @@ def main() -> None:
     print(f"{'scenario':<34}{'false':>7}{'raw':>7}{'cover':>7}  found:{heads}{'detectable':>12}")
     with ProcessPoolExecutor(options.processes) as pool:
         results = pool.map(measure, tasks)
-        for scenario, row in zip(SCENARIOS, batches(results, len(EFFECTS)), strict=True):
-            print(line(scenario, row), flush=True)
+        for number, row in zip(chosen, batches(results, len(EFFECTS)), strict=True):
+            print(line(SCENARIOS[number], row), flush=True)
     print(f"{sum(task[2] for task in tasks):,} comparisons in {time.perf_counter() - began:.0f} s", file=sys.stderr)
 
 
