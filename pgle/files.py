@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from pgle.errors import UserError
 
@@ -22,6 +22,8 @@ AnyPath: TypeAlias = "Path | epath.Path"
 
 MAX_FILE_BYTES = 8 << 30
 """Bound on one whole file read into memory; a larger protocol buffer cannot be parsed anyway (2 GiB limit)."""
+
+_PIECE_BYTES = 64 << 20
 
 _COMPRESSED = {".xz": lzma.open, ".gz": gzip.open}
 
@@ -61,7 +63,7 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         if isinstance(path, Path):
             opener: Any = _COMPRESSED.get(path.suffix, open)
             with opener(path, "rb") as file:
-                data: bytes = file.read(max_bytes + 1)
+                data = _read_at_most(file, max_bytes + 1)
         else:
             data = path.read_bytes()
             if path.suffix == ".xz":
@@ -79,6 +81,15 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     if len(data) > max_bytes:
         raise UserError(f"larger than {max_bytes:,} bytes", where=path)
     return data
+
+
+def _read_at_most(file: IO[bytes], limit: int) -> bytes:
+    """Up to `limit` bytes; ``read(limit)`` would reserve all of them first, which ``ulimit -v`` and Slurm refuse."""
+    pieces = []
+    while limit > 0 and (piece := file.read(min(limit, _PIECE_BYTES))):
+        pieces.append(piece)
+        limit -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def check_absent(path: AnyPath, *, force: bool) -> None:

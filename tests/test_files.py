@@ -1,12 +1,14 @@
 """Files are written whole or not at all, and refusals say where."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from pgle.errors import UserError
-from pgle.files import as_path, check_absent, write_files
+from pgle.files import as_path, check_absent, read_bytes, write_files
 
 
 def test_nothing_is_written_where_one_of_the_files_is_a_directory(tmp_path):
@@ -47,3 +49,21 @@ def test_a_name_as_long_as_file_systems_allow_can_be_written(tmp_path):
 def test_a_path_that_cannot_be_is_refused(text):
     with pytest.raises(UserError):
         as_path(text)
+
+
+def test_reading_reserves_no_more_memory_than_the_file_needs(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    asked = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30)); "
+    asked += "from pathlib import Path; from pgle.files import read_bytes; print(read_bytes(Path(sys.argv[1])))"
+    done = subprocess.run([sys.executable, "-c", asked, path], capture_output=True, text=True, check=False)
+    assert done.stdout == "b'abc'\n"
+
+
+def test_a_file_of_several_pieces_is_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("pgle.files._PIECE_BYTES", 2)
+    path = tmp_path / "x"
+    path.write_bytes(b"abcde")
+    assert read_bytes(path, max_bytes=5) == b"abcde"
+    with pytest.raises(UserError, match="larger than 4 bytes"):
+        read_bytes(path, max_bytes=4)

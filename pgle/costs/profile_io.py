@@ -161,7 +161,7 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
         remedy = f"rename it to {where.stem}.pbtxt"
         raise UserError(f"text profile in a .pb file: {refused}", where=where, remedy=remedy)
     known, entries = _binary(data), [(cost.name, cost.cost_us) for cost in message.costs]
-    if known is None and not any(name for name, _ in entries):
+    if known is None and not any(name and cost_us for name, cost_us in entries):  # an HLO module has a name first
         what = "another kind of protocol buffer, not a cost profile (XLA would take it for an empty one)"
         raise UserError(what, where=where, remedy="if it is a trace, give it to `pgle convert`")
     notes = [] if known is not None else [f"{where}: holds fields that are not a cost profile's; XLA ignores them"]

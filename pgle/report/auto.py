@@ -30,7 +30,7 @@ def show_text(result: AutoResult) -> None:
         out.print(f"under nsys: {len(result.handed_over)} modules as AutoPGLE had left them", style="bold")
         _steps("steps under nsys", result.handover)
         for path in result.traces:
-            out.print(f"trace {path}", markup=False)
+            out.print(f"trace {path}", soft_wrap=True)
     warn(result.warnings)
 
 

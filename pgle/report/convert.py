@@ -31,7 +31,7 @@ def show_text(result: Conversion) -> None:
     for line in _left_out(result):
         out.print(f"left out: {line}", style="dim", highlight=False)
     for written in result.written:
-        out.print(f"wrote {written.path}  {written.names} names, sha256 {written.sha256[:12]}")
+        out.print(f"wrote {written.path}  {written.names} names, sha256 {written.sha256[:12]}", soft_wrap=True)
     warn(result.warnings)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pgle.files import write_files
 from pgle.report import json
-from pgle.report.text import console, duration, table, warn
+from pgle.report.text import console, duration, near, table, warn
 from pgle.report.timeline import picture_files, text_timeline
 from pgle.report.timeline_layout import View
 from pgle.run.rehearse import Rehearsal, Side
@@ -69,7 +69,7 @@ def show_text(result: Rehearsal, out: str, picture: Path | None = None) -> None:
         screen.print(f"the module recompiles to {same} the job")
     screen.print(result.worth, style="bold")
     if picture is not None:
-        screen.print(f"both timelines: {picture}", soft_wrap=True)
+        screen.print(f"both timelines: {near(picture)}", soft_wrap=True)
     warn(result.warnings)
 
 

@@ -48,7 +48,11 @@ def show_text(name: str, summary: Summary, top: int) -> None:
 
 def _head(out: Console, name: str, summary: Summary) -> None:
     unused = summary.entries - summary.names
-    entries = f"{summary.entries:,} entries, {summary.names:,} of them count" if unused else f"{summary.names:,} costs"
+    entries = (
+        f"{summary.entries:,} entries, {summary.names:,} of them count"
+        if unused
+        else f"{summary.names:,} cost{'s' * (summary.names != 1)}"
+    )
     out.print(
         f"{printable(name)}: {entries}, {duration(summary.total_us)} with each executed once",
         style="bold",

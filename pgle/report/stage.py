@@ -6,14 +6,8 @@ import statistics
 
 from pgle.report import json
 from pgle.report.text import console, duration, warn
-from pgle.run.stage import StageResult
+from pgle.run.stage import StageFiles, StageResult
 from pgle.run.stage import trace_files as traces
-
-NEXT = {
-    "profile": "next: pgle convert {run}",
-    "baseline": "next: pgle perf --run-dir {run} -- COMMAND",
-    "perf": "next: pgle compare {run}/baseline {run}/perf",
-}
 
 
 def show_text(result: StageResult, *, next_step: bool = True) -> None:
@@ -25,14 +19,14 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
     out = console(stderr=not result.simulated and request.stdout == 1)
     label = " on the simulated GPU" if result.simulated else ""
     module = f" {result.facts['module']}" if result.facts.get("module") else ""
-    out.print(f"{request.stage}{label}:{module} in {request.files.folder}", style="bold")
+    out.print(f"{request.stage}{label}:{module} in {request.files.folder}", style="bold", soft_wrap=True)
     if result.step_times_s:
         middle = duration(statistics.median(result.step_times_s) * 1e6)
         out.print(f"{len(result.step_times_s)} steps, median {middle}{' (simulated)' if result.simulated else ''}")
     if request.stage == "profile":
         window = f" ({result.facts['window']})" if "window" in result.facts else ""
         for path in traces(request.run_dir):
-            out.print(f"trace {path}{window}")
+            out.print(f"trace {path}{window}", soft_wrap=True)
     if result.verdict is not None:
         out.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
         if result.verdict.proof:
@@ -40,8 +34,20 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
         if result.verdict.remedy:
             out.print(f"  {result.verdict.remedy}")
     if next_step and (request.stage != "profile" or traces(request.run_dir)):
-        out.print(NEXT[request.stage].format(run=request.run_dir), style="dim")
+        out.print(_next(result), style="dim", soft_wrap=True)
     warn(result.warnings)
+
+
+def _next(result: StageResult) -> str:
+    """The command to type next: the side of the comparison that is missing, else the comparison."""
+    request, run = result.request, result.request.run_dir
+    if request.stage == "profile":
+        return f"next: pgle convert {run}"
+    if request.stage == "baseline" and not StageFiles(run, "perf").folder.exists():
+        return f"next: pgle perf --run-dir {run} -- COMMAND"
+    if request.stage == "perf" and not StageFiles(run, "baseline").folder.exists():
+        return f"next: pgle perf --baseline --run-dir {run} -- COMMAND"
+    return f"next: pgle compare {run}/baseline {run}/perf"
 
 
 def show_json(result: StageResult) -> None:

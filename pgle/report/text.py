@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Literal, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 MAX_WIDTH = 100
+_BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
 def reader_left() -> NoReturn:
@@ -21,6 +24,15 @@ def reader_left() -> NoReturn:
 
 
 class _Console(Console):
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich prints; but lines in files and pipes end where their text does, tables too."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as lines:
+            super().print(*objects, **options)
+        self.file.write(_BLANKS_AT_END.sub("", lines.get()))
+
     def on_broken_pipe(self) -> None:
         reader_left()
 
@@ -76,6 +88,12 @@ def printable(name: str) -> str:
     if name.isprintable():
         return name
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in name)
+
+
+def near(path: Path) -> Path:
+    """A path as short as it can be typed here: relative where it lies below the working directory."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def duration(microseconds: float) -> str:

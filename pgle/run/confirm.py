@@ -87,7 +87,7 @@ def _open(log: str, *, may_be_empty: bool) -> BinaryIO:
     if log == STDIN:
         return sys.stdin.buffer
     path = as_path(log)
-    if path.suffix in (".pbtxt", ".pb"):
+    if {".pbtxt", ".pb"} & set(path.suffixes[-2:]):  # .hlo.pb.xz too
         raise UserError("a profile or a dump by its name, not a log", where=log, remedy=_GIVE)
     try:
         _check_log(path, may_be_empty)
@@ -125,6 +125,11 @@ def _profile_of(verdict: LogVerdict, blocks: Blocks) -> Profile:
 def _evidence(request: ConfirmRequest, schedule: AnyPath, profile: Profile, verdict: LogVerdict) -> ScheduleEvidence:
     if not schedule.exists():
         raise UserError("no such file or directory", where=schedule, remedy="check the path")
+    stages = [folder for folder in ("profile", "baseline", "perf") if (schedule / folder / "hlo").is_dir()]
+    if len(stages) > 1:  # each has a schedule of the same module, and only one of them is the log's
+        raise UserError(
+            f"holds the stages {', '.join(stages)}", where=schedule, remedy=f"name the log's own: {schedule}/perf"
+        )
     dumps = find_schedule_dumps(schedule)
     wanted = request.module or (f"^{re.escape(verdict.main.module)}$" if verdict.main.module else "")
     found = [path for name, path in dumps.items() if re.search(wanted, name)]

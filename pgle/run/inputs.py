@@ -51,7 +51,7 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
 
 def _identity(path: AnyPath) -> str:
     """The same for two names of one file: links, ``./a`` and ``a``."""
-    return str(path.resolve()) if isinstance(path, Path) else str(path)
+    return os.path.realpath(path) if isinstance(path, Path) else str(path)
 
 
 def is_run_dir(path: AnyPath) -> bool:

@@ -42,6 +42,8 @@ def verify(request: VerifyRequest) -> Coverage:
     if not request.hlo and request.schedule is None:
         raise UserError("nothing to verify against", where="pgle verify", remedy="give --hlo DUMP")
     pattern = _pattern(request.module)
+    if request.schedule is not None and not request.schedule.exists():
+        raise UserError("no such file or directory", where=request.schedule, remedy="check the path")
     places = [request.schedule] if request.schedule is not None else [path for path in request.hlo if path.exists()]
     dumps: dict[str, AnyPath] = {}
     for place in places:

@@ -7,6 +7,7 @@ run leaves.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pgle.errors import UserError
 from pgle.files import as_path, read_bytes
 
 MAX_BYTES = 1 << 20
+_MAX_FIGURE = 1e18
 
 BUILT_IN: Mapping[str, str] = {
     "a100-40gb": "NVIDIA A100 SXM4 40 GB",
@@ -122,10 +124,7 @@ def parse_target(text: str, *, name: str) -> Target:
     clean = re.sub(r"(?m)#[^\n\"]*$", "", text)
 
     def number(field: str) -> float:
-        found = re.search(rf"\b{field}\s*:\s*([0-9.eE+-]+)", clean)
-        if found is None:
-            raise UserError(f"not a description of a GPU (no {field})", where=name, remedy=_DUMP_HINT)
-        return float(found[1])
+        return _figure(clean, field, name)
 
     capability = re.search(r"cuda_compute_capability\s*\{([^}]*)\}", clean)
     if capability is None:
@@ -143,19 +142,30 @@ def parse_target(text: str, *, name: str) -> Target:
         core_count=int(number("core_count")),
         fpus_per_core=int(number("fpus_per_core")),
         # clock_rate_ghz also stands in the unit descriptions; the device's own is outside of every nested block
-        clock_ghz=float(_top_level(clean, "clock_rate_ghz", name)),
+        clock_ghz=_figure(_top_level(clean), "clock_rate_ghz", name),
         l2_bytes=int(number("l2_cache_size")),
         compute_capability=(parts.get("major", 0), parts.get("minor", 0)),
     )
 
 
-def _top_level(text: str, field: str, name: str) -> str:
-    for block in _RECENT_BLOCKS:
-        text = _without_block(text, block)
-    found = re.search(rf"\b{field}\s*:\s*([0-9.eE+-]+)", text)
+def _figure(text: str, field: str, name: str) -> float:
+    """A figure of the device, which is above zero."""
+    found = re.search(rf"\b{field}\s*:\s*([^\s,;}}]+)", text)
     if found is None:
         raise UserError(f"not a description of a GPU (no {field})", where=name, remedy=_DUMP_HINT)
-    return found[1]
+    try:
+        value = float(found[1])
+    except ValueError:
+        value = math.nan
+    if not 0 < value < _MAX_FIGURE:
+        raise UserError(f"not a description of a GPU ({field}: {found[1]})", where=name, remedy=_DUMP_HINT)
+    return value
+
+
+def _top_level(text: str) -> str:
+    for block in _RECENT_BLOCKS:
+        text = _without_block(text, block)
+    return text
 
 
 def _without_block(text: str, name: str) -> str:

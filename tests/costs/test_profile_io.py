@@ -84,6 +84,7 @@ BAD = {
     "x": (b"", "XLA ignores"),
     "deep.pbtxt": (b"costs {" * 100_000, "XLA would not parse"),
     "deep.pb": (b"\x0b" * 100_000, "damaged"),
+    "m.hlo.pb": (b"\x0a\x09\x0a\x01m\x12\x04main", "another kind of protocol buffer"),  # a module's name and entry
     "trace.pb": (b"\x0a\x06\x08\x01\x12\x02ab", "another kind of protocol buffer"),
 }
 

@@ -103,6 +103,15 @@ def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFix
     assert error.count("\n") == 1
 
 
+def test_which_stage_of_a_run_directory_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "baseline" / "hlo").mkdir(parents=True)
+    (tmp_path / "perf" / "hlo").mkdir(parents=True)
+    profile = tmp_path / "x.pbtxt"
+    profile.write_text('costs { name: "a" cost_us: 1 }')
+    assert run(["confirm", f"{LOGS}/used.log", "--profile", str(profile), "--schedule", str(tmp_path)]) == 2
+    assert f"holds the stages baseline, perf; name the log's own: {tmp_path}/perf" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -110,6 +119,7 @@ def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFix
         ("x.log", bytes(100), "not a log, but binary"),
         ("x.sqlite", b"SQLite format 3\0" + b"x" * 5000, "not a log, but binary"),
         ("x.pbtxt", b'costs { name: "a" cost_us: 1 }', "a profile or a dump by its name, not a log"),
+        ("x.hlo.pb.xz", b"", "a profile or a dump by its name, not a log"),
     ],
 )
 def test_what_is_no_log(

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pgle.report.text import console
+from pgle.report.text import console, near, table
 
 
 @pytest.mark.parametrize("text", ["wrote runs/[red]/profile.pbtxt", "runs/:smile:/profile.pbtxt", "x[/bold]"])
 def test_paths_and_names_are_printed_as_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     console().print(text)
     assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_lines_of_a_table_end_where_their_text_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    console().print(table(("name", "why"), [("a", "x"), ("b", "longer")]))
+    assert capsys.readouterr().out == "name  why\na     x\nb     longer\n"
+
+
+def test_a_path_below_the_working_directory_is_shown_as_it_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert near(tmp_path / "a" / "b") == Path("a/b")
+    assert near(Path("/elsewhere/b")) == Path("/elsewhere/b")

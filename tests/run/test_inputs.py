@@ -34,3 +34,9 @@ def test_a_directory_of_reports_says_what_to_name(tmp_path):
     (tmp_path / "rank0.sqlite").touch()
     with pytest.raises(UserError, match=r"a directory of nsys reports; name them: .*/\*\.sqlite"):
         read_traces([tmp_path])
+
+
+def test_links_in_a_circle_are_no_file(tmp_path):
+    (tmp_path / "x.sqlite").symlink_to("x.sqlite")
+    with pytest.raises(UserError, match="no such file"):
+        read_traces([tmp_path / "x.sqlite"])

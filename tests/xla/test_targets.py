@@ -84,3 +84,11 @@ def test_a_binary_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\x00\x01")
     with pytest.raises(UserError, match="not a text description"):
         load_target(str(path))
+
+
+@pytest.mark.parametrize("figure", ["-", "0", "nan", "1e999", "many"])
+def test_a_figure_that_no_gpu_has(tmp_path: Path, figure: str) -> None:
+    path = tmp_path / "gpu_target_config.pbtxt"
+    path.write_text(load_target("h100").text.replace("core_count: 132", f"core_count: {figure}"))
+    with pytest.raises(UserError, match=f"core_count: {figure}"):
+        load_target(str(path))

@@ -1,0 +1,33 @@
+"""What a stage says when it has ended."""
+
+from pathlib import Path
+
+import pytest
+
+from pgle.report.stage import show_text
+from pgle.run.stage import StageName, StageRequest, StageResult
+
+NEXT = [
+    ("profile", [], "next: pgle convert {run}"),
+    ("perf", ["perf"], "next: pgle perf --baseline --run-dir {run} -- COMMAND"),
+    ("perf", ["baseline", "perf"], "next: pgle compare {run}/baseline {run}/perf"),
+    ("baseline", ["baseline"], "next: pgle perf --run-dir {run} -- COMMAND"),
+    ("baseline", ["baseline", "perf"], "next: pgle compare {run}/baseline {run}/perf"),
+]
+
+
+@pytest.mark.parametrize(("stage", "there", "said"), NEXT)
+def test_the_next_command_can_be_run(
+    stage: StageName,
+    there: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in there:
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("pgle.report.stage.traces", lambda run_dir: (run_dir / "trace",))
+    request = StageRequest(stage, ("python",), tmp_path, "perf", capture="simulated")
+    show_text(StageResult(request, simulated=True, exit_code=0))
+    assert capsys.readouterr().out.splitlines()[-1] == said.format(run=tmp_path)
