@@ -15,6 +15,7 @@ from pgle.report import json
 from pgle.report.text import bar, console, duration, printable, table, warn
 
 FINDINGS_SHOWN = 6
+NARROW = 80
 """Of each kind of finding; ``--json`` has all."""
 
 _TITLES = {
@@ -112,7 +113,7 @@ _WIDTHS = {"cost": 10, "share": 7, "": 10, "kind": 13, "samples": 9, "spread": 8
 
 
 def _instructions(summary: Summary, shown: Sequence[Cost], width: int) -> Table:
-    """The table; columns that no row fills are left out, and shapes and bars where the terminal is narrow."""
+    """The table; columns that no row fills are left out, and those that matter least where there is no room."""
     largest = max((cost.cost_us for cost in shown if math.isfinite(cost.cost_us)), default=0.0)
     filled = {
         "samples": any(cost.samples for cost in shown),
@@ -122,7 +123,7 @@ def _instructions(summary: Summary, shown: Sequence[Cost], width: int) -> Table:
     }
     columns = [column for column in _WIDTHS if filled.get(column, True)]
     room = width - 2 - max(len("instruction"), *(len(printable(cost.full_name)) for cost in shown))
-    for dropped in ("shape", ""):
+    for dropped in ("shape", "", *(("samples", "spread") if width < NARROW else ())):
         if dropped in columns and sum(_WIDTHS[column] for column in columns) > room:
             columns.remove(dropped)
     shape_room = room - sum(_WIDTHS[column] for column in columns) + _WIDTHS["shape"]

@@ -166,7 +166,9 @@ def _check_output(request: ConvertRequest) -> bool:
         check_absent(out, force=request.force)
         check_absent(sidecar_path(out), force=request.force)
         return False
-    if out.suffix and not out.is_dir():
+    if str(out) == "-":
+        raise UserError("a profile and its sidecar are two files", where="-o -", remedy="say -o profile.pbtxt")
+    if (out.suffix or out.exists()) and not out.is_dir():
         check_suffix(out)
     return True
 

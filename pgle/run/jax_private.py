@@ -232,8 +232,10 @@ def program_from_export(blob: bytes, devices: Callable[[int], Sequence[Any]]) ->
         raise UserError("a jax.export artifact needs flatbuffers to be read", remedy="pip install flatbuffers")
     try:
         exported = export.deserialize(bytearray(blob))
-    except Exception as error:
-        raise UserError(f"neither StableHLO nor HLO nor a jax.export artifact ({first_line(str(error))})") from None
+    except Exception:  # of foreign bytes flatbuffers says whatever it trips over
+        raise UserError(
+            "neither StableHLO nor HLO nor a jax.export artifact", remedy="dump modules with JAX_DUMP_IR_TO=DIR"
+        ) from None
     if "cuda" not in exported.platforms:
         raise UserError(
             f"exported for {', '.join(exported.platforms)} and not for GPU",

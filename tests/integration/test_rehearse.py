@@ -98,6 +98,11 @@ def test_a_missing_module_is_named(capsys, tmp_path):
     assert "no such file" in refused(capsys, tmp_path / "step.mlir")
 
 
+def test_a_file_of_another_kind_is_named_without_what_a_parser_tripped_over(capsys, testdata):
+    said = refused(capsys, testdata / "nsys_synthetic" / "synthetic_cases.sqlite")
+    assert said.endswith("nor a jax.export artifact; dump modules with JAX_DUMP_IR_TO=DIR\n")
+
+
 def test_an_unknown_target_lists_the_known(capsys, testdata):
     module = next((testdata / "stablehlo").glob("*.mlir"))
     assert "h100" in refused(capsys, module, "--target", "h999")
