@@ -15,8 +15,9 @@ from pgle.report import json
 from pgle.report.text import bar, console, duration, printable, table, warn
 
 FINDINGS_SHOWN = 6
-NARROW = 80
 """Of each kind of finding; ``--json`` has all."""
+NARROW = 80
+"""Columns of a terminal below which samples and spread give way to the names."""
 
 _TITLES = {
     Fault.DUPLICATE: "names with several costs",
