@@ -82,7 +82,9 @@ def _guard_row(guard: Guard) -> tuple[str, ...]:
 
 
 def _quantity(guard: Guard, value: float) -> str:
-    if not math.isfinite(value):
+    if math.isnan(value):
+        return "–"
+    if math.isinf(value):
         return "not finite"
     if guard.unit == "bytes":
         return f"{value / 2**30:.3f} GiB"

@@ -18,6 +18,8 @@ from pgle.steps.history import Entry, parse_entry
 
 DATABASES = (".sqlite", ".sqlite3", ".db")
 COLUMNS = tuple(item.name for item in fields(Entry))
+BUSY_S = 60
+"""How long a writer waits for others."""
 TYPES = {"median_s": "REAL", "spread": "REAL", "runs": "INTEGER", "steps": "INTEGER", "simulated": "INTEGER"}
 
 
@@ -101,7 +103,7 @@ def _add_row(path: Path, entry: Entry) -> None:
     values = asdict(entry)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(path)) as database, database:
+        with closing(sqlite3.connect(path, timeout=BUSY_S)) as database, database:
             database.execute(f"CREATE TABLE IF NOT EXISTS steps ({columns})")
             marks = ", ".join("?" * len(COLUMNS))
             row = [values[name] for name in COLUMNS]

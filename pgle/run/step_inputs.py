@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from pgle.files import read_bytes
 from pgle.steps.collect_console import read_console
 from pgle.steps.collect_records import read_csv, read_json_lines
 from pgle.steps.compare import Side
-from pgle.steps.series import Series, slowest_rank
+from pgle.steps.series import Series, once_per_step, slowest_rank
 from pgle.steps.steady import Rules, steady
 
 RECORDS = "steps*.jsonl"
@@ -94,7 +95,7 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     suffix = _suffix(path)
     if suffix in TRACES:
         return _read_trace(path)
-    text = read_bytes(path).decode(errors="replace")
+    text = _text(read_bytes(path))
     if not text.strip():
         raise UserError("is empty", where=path, remedy="did the run end before its first step?")
     if suffix in TABLES:
@@ -107,7 +108,16 @@ def _read_file(path: Path, pattern: str | None) -> Series:
         item = series.malformed[0] if series.malformed else None
         what = "holds no step time" if item is None else f"holds no step time (line {item.line}: {item.reason})"
         raise UserError(what, where=path, remedy='write lines such as {"step": 7, "step_time_s": 0.2013}')
-    return series
+    return once_per_step(series)
+
+
+def _text(data: bytes) -> str:
+    """Text in UTF-8, or in UTF-16 as PowerShell redirects it; without the byte order mark."""
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return data.decode("utf-16", errors="replace")
+    if len(data) > 3 and (data[0] == 0) + (data[1] == 0) == 1:  # one half of the first sign, which is ASCII
+        return data.decode("utf-16-be" if data[0] == 0 else "utf-16-le", errors="replace")
+    return data.decode("utf-8-sig", errors="replace")
 
 
 def _read_trace(path: Path) -> Series:

@@ -13,28 +13,39 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Literal
 
 from pgle.errors import UserError
-from pgle.steps.series import LARGEST_STEP, Malformed, Mark, Series, Step, make_series
+from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, make_series, unfit
 
 UNITS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
+_GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"
+"""A number such as ``12,345.6``."""
+_TIME = rf"{_GROUPED}|(?!\d+,\d)(?:{NUMBER})"
+"""A number, or one with separators; none of which a decimal comma would cut a part off."""
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+"""Escape sequences of terminals, as Keras and coloured loggers print them into files too."""
 
 _MAXTEXT = re.compile(rf"completed step: (?P<step>\d+), seconds: (?P<s>{NUMBER})\b")
 _MAXTEXT_LIKE = re.compile(r"completed step:")
 _PAX_STEP = re.compile(r"\bstep_i: (?P<step>\d+)\b")
 _PAX_RATE = re.compile(rf"\bsteps/sec: (?P<rate>{NUMBER})")
 _KERAS = re.compile(rf"\b(?P<step>\d+)/(?P<all>\d+)\b.*?(?P<t>{NUMBER})(?P<unit>ms|us|µs|s)/(?:step|batch|epoch)\b")
-_PLAIN_STEP = re.compile(r"(?:^|[^\w/])(?:step|iteration|iter)(?:\s*[:=#|]\s*|\s+|\[)(?P<step>\d+)\b", re.IGNORECASE)
+_PLAIN_STEP = re.compile(
+    r"(?:^|[^\w/])(?:step|iteration|iter)(?:\s*[:=#|]\s*|\s+|\[)"
+    r"(?P<step>\d{1,3}(?:,\d{3})+(?![\d.]|\s*(?:ms|us|µs|s|sec)\b)|\d+)\b",
+    re.IGNORECASE,
+)
 _PLAIN_NAMED = re.compile(
     rf"\b(?:step_?time|iter_?time|elapsed time|time|elapsed|took|seconds|duration|dt)(?: per (?:step|iteration|iter))?"
     r"(?P<suffix>_(?:s|sec|seconds|ms|us))?"
-    rf"(?:\s*\((?P<paren>ms|s|us|sec)\))?\s*(?:[:=]\s*|\s)(?P<t>{NUMBER})\s*(?P<unit>seconds|secs|sec|ms|us|µs|s)?\b",
+    rf"(?:\s*\((?P<paren>ms|s|us|sec)\))?\s*(?:[:=]\s*|\s)(?P<t>{_TIME})\s*(?P<unit>seconds|secs|sec|ms|us|µs|s)?\b",
     re.IGNORECASE,
 )
-_PLAIN_UNIT = re.compile(rf"(?<![\w.])(?P<t>{NUMBER})\s*(?P<unit>seconds|secs|sec|ms|us|µs|s)\b(?!/)", re.IGNORECASE)
+_PLAIN_UNIT = re.compile(
+    rf"(?<![\w.])(?<!\d,)(?P<t>{_TIME})\s*(?P<unit>seconds|secs|sec|ms|us|µs|s)\b(?!/)", re.IGNORECASE
+)
 _LOSS = re.compile(rf"\bloss[\"']?\s*[:=]?\s*(?P<loss>{NUMBER})", re.IGNORECASE)
 
 _PROFILE_BEGINS = re.compile(
@@ -74,7 +85,7 @@ def read_console(text: str, source: str, *, pattern: str | None = None) -> Serie
     Raises:
         UserError: no line holds a step time, or the pattern is wrong.
     """
-    lines = re.split(r"\r\n|\n|\r", text)
+    lines = re.split(r"\r\n|\n|\r", _COLOUR.sub("", text))
     name, match = ("pattern", _custom(pattern, source)) if pattern is not None else _dialect(lines, source)
     steps: list[Step] = []
     malformed: list[Malformed] = []
@@ -101,6 +112,9 @@ def read_console(text: str, source: str, *, pattern: str | None = None) -> Serie
 _REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
 
 
+STEP_WORDS = (b"step", b"iter", b"batch", b"epoch")
+"""One of these, in lower or upper case, is in every line that names a step or its time."""
+
 _XLA_LINE = re.compile(r"[IWEF]\d{4} \d{2}:\d{2}:|\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d+: [IWEF] ")
 
 
@@ -108,8 +122,9 @@ def step_number(line: str) -> int | None:
     """The number of the step that a line of output names, in any of the known ways; None where it names none."""
     if _XLA_LINE.match(line):
         return None
+    line = _COLOUR.sub("", line)
     found = _PAX_STEP.search(line) or _PLAIN_STEP.search(line) or _KERAS.search(line)
-    return int(found["step"]) if found is not None and len(found["step"]) < 12 else None
+    return _integer(found["step"]) if found is not None and len(found["step"]) < 12 else None
 
 
 def _notes(name: str) -> list[str]:
@@ -213,7 +228,15 @@ def _plain(line: str) -> _Line | str | None:
         if named is None:
             return None
         unit = named["unit"].lower()
-    return _checked(int(step["step"]), float(named["t"]) * UNITS[unit], line)
+    return _checked(_integer(step["step"]), _float(named["t"]) * UNITS[unit], line)
+
+
+def _integer(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def _float(text: str) -> float:
+    return float(text.replace(",", ""))
 
 
 def _custom(pattern: str, source: str) -> _Match:
@@ -231,8 +254,8 @@ def _custom(pattern: str, source: str) -> _Match:
             return None
         groups = found.groupdict()
         try:
-            step = int(groups["step"]) if groups.get("step") else None
-            return _checked(step, float(groups[unit] or "nan") * UNITS[unit], f"loss {groups.get('loss') or ''}")
+            step = _integer(groups["step"]) if groups.get("step") else None
+            return _checked(step, _float(groups[unit] or "nan") * UNITS[unit], f"loss {groups.get('loss') or ''}")
         except ValueError:
             return "not a number"
 
@@ -240,12 +263,12 @@ def _custom(pattern: str, source: str) -> _Match:
 
 
 def _checked(step: int | None, seconds: float, line: str) -> _Line | str:
-    if not 0 < seconds < float("inf"):
-        return "the step time is not a positive number"
+    if reason := unfit(seconds):
+        return f"the step time {reason}"
     if step is not None and step > LARGEST_STEP:
         return "the step number is too large"
     loss = _LOSS.search(line)
     if loss is None:
         return _Line(step, seconds, float("nan"))
     value = float(loss["loss"])
-    return _Line(step, seconds, value if isfinite(value) else float("inf"))
+    return _Line(step, seconds, value if abs(value) <= LARGEST_LOSS else float("inf"))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.steps.series import LARGEST_STEP, Malformed, Mark, Series, Step, make_series
+from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, make_series, unfit
 
 TIME_KEYS: Mapping[str, float] = {
     "step_time_s": 1.0,
@@ -54,11 +55,28 @@ def read_csv(text: str, source: str) -> Series:
         what = f"no column with step times among: {', '.join(names) or 'none'}"
         raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
     reader.fieldnames = names
-    rows = ((reader.line_num, dict(row)) for row in reader)
+    plain = _decimal_comma if delimiter == ";" else _thousands
+    rows = ((reader.line_num, {key: plain(value) for key, value in row.items()}) for row in reader)
     try:
         return _series(source, "csv", ((number, lines[number - 1], row) for number, row in rows))
     except csv.Error as error:
         raise UserError(f"not a table of step times ({error})", where=source, remedy="check the file") from None
+
+
+_GROUPED = re.compile(r"\s*[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?\s*")
+
+
+def _thousands(value: Any) -> Any:
+    """``1,234.5`` as ``1234.5``; anything else as it is."""
+    return value.replace(",", "") if isinstance(value, str) and "," in value and _GROUPED.fullmatch(value) else value
+
+
+def _decimal_comma(value: Any) -> Any:
+    """``1.234,5`` as ``1234.5``: where semicolons divide the columns, a comma divides the number."""
+    if not isinstance(value, str) or value.count(",") != 1:
+        return value
+    whole, _, part = value.partition(",")
+    return f"{whole.replace('.', '')}.{part}" if "." not in part else _thousands(value)
 
 
 def _json_rows(text: str) -> Iterator[tuple[int, str, Mapping[str, Any] | str]]:
@@ -99,8 +117,8 @@ def _step(row: Mapping[str, Any], count: int) -> Step | str:
     if key is None:
         return "no step_time_s"
     seconds = _number(row[key])
-    if seconds is None or seconds <= 0:
-        return f"{key} is not a positive number"
+    if seconds is None or (reason := unfit(seconds * TIME_KEYS[key])):
+        return f"{key} {'is not a positive number' if seconds is None else reason}"
     mark = Mark.NONE
     for name, flag in MARKS.items():
         if name in row and _truth(row[name]):
@@ -130,7 +148,7 @@ def _loss(row: Mapping[str, Any]) -> float:
     for name in LOSS_KEYS:
         if name in row and row[name] not in (None, ""):
             finite = _number(row[name])
-            return math.inf if finite is None else finite
+            return math.inf if finite is None or abs(finite) > LARGEST_LOSS else finite
     return math.nan
 
 

@@ -21,6 +21,10 @@ RUN_NOISE = 0.0015
 control runs of a 64-GPU job differed by 0.03 points of 22.2 % model FLOPs utilisation (marin-community/marin#7012)."""
 
 
+OTHER_UNIT = 100.0
+"""Runs whose step times differ by more than this factor are not of one unit, or not of one thing."""
+
+
 class Verdict(StrEnum):
     """What can be said of NEW."""
 
@@ -235,6 +239,14 @@ def _check(base: Side, new: Side, assumptions: Assumptions) -> None:
                 gone = ", ".join(f"{len(item.steps)} {item.rule}" for item in run.left_out)
                 what = f"no steady step among {len(run.series)} ({gone or 'empty'})"
                 raise UserError(what, where=run.series.source, remedy="record more steps, or pass --warmup 0")
+    runs = sorted((run for side in (base, new) for run in side.runs), key=lambda run: run.median_s)
+    if runs[-1].median_s > OTHER_UNIT * runs[0].median_s:
+        what = (
+            f"step times of {runs[0].series.source} and {runs[-1].series.source} differ by a factor of "
+            f"{runs[-1].median_s / runs[0].median_s:.4g} ({runs[0].median_s:.4g} s and {runs[-1].median_s:.4g} s): "
+            "other units, or one loop does not wait for its steps"
+        )
+        raise UserError(what, remedy="name the unit: step_time_s, step_time_ms, or --pattern with a group ms")
     kinds = {run.series.format == "trace" for side in (base, new) for run in side.runs}
     if len(kinds) > 1:
         what = "a profiler trace (time on the device) cannot be compared with a log (time of the host's loop)"

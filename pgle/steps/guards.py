@@ -32,8 +32,8 @@ class Guard:
 
     @property
     def change(self) -> float:
-        """Relative change; infinite where NEW is, or where BASE is zero and NEW is not."""
-        if math.isinf(self.new):
+        """Relative change; infinite where a side is no finite number, or where BASE is zero and NEW is not."""
+        if not math.isfinite(self.new) or not math.isfinite(self.base):
             return math.inf
         if self.base == 0:
             return 0.0 if self.new == 0 else math.inf
@@ -47,17 +47,26 @@ def guards(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> tuple[Guard, 
 
 
 def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> Guard | None:
-    """Mean loss over the later half of the steps that all runs share; every recorded step counts, steady or not."""
+    """Mean loss over the later half of the steps that all runs share; every recorded step counts, steady or not.
+
+    A loss of NEW that is no finite number is told wherever it is, shared or not.
+    """
     one, two = _losses(base), _losses(new)
     common = sorted(set(one) & set(two))
+    later = common[len(common) // 2 :]
+    means = [float(np.mean([side[step] for step in later])) if later else math.nan for side in (one, two)]
+    broken = [_first_infinite(side) for side in (base, new)]
+    if broken[1] is not None:
+        as_base = "" if broken[0] is None else f" (of BASE, in step {broken[0]})"
+        return Guard("loss", "", means[0], math.inf, f"not a finite number in step {broken[1]}{as_base}")
     if not common:
         return None
-    later = common[len(common) // 2 :]
-    means = [float(np.mean([side[step] for step in later])) for side in (one, two)]
-    broken = [step for step in common if math.isinf(two[step]) and not math.isinf(one[step])]
-    if broken:
-        return Guard("loss", "", means[0], math.inf, f"not a finite number in step {broken[0]}")
     return Guard("loss", "", means[0], means[1], f"mean of steps {later[0]} to {later[-1]}")
+
+
+def _first_infinite(runs: Sequence[StepTimes]) -> int | None:
+    found = [run.series.step[np.isinf(run.series.loss)] for run in runs]
+    return min((int(steps.min()) for steps in found if len(steps)), default=None)
 
 
 def _losses(runs: Sequence[StepTimes]) -> dict[int, float]:

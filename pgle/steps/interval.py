@@ -174,7 +174,13 @@ def _detrended(values: Floats) -> Floats:
     """Without the fitted line: drift has a test of its own, and would pass for autocorrelation."""
     place = np.arange(len(values)) - (len(values) - 1) / 2
     below = float((place**2).sum())
-    return values - place * float((place * values).sum()) / below if below else values
+    rest = values - place * float((place * values).sum()) / below if below else values
+    levels = np.unique(values)
+    if 1 < len(levels) <= len(values) / 2:
+        # Printed with few digits: equal values stay equal, else the fitted line would order them in time.
+        grain = max(float(np.diff(levels).min()), 1e-9)
+        rest = np.round(rest / grain) * grain
+    return rest
 
 
 def _estimate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 
 import numpy as np
@@ -12,6 +12,10 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 LARGEST_STEP = 2**62
 """A larger number is no step number."""
+SHORTEST_S, LONGEST_S = 1e-9, 1e8
+"""Seconds outside which a number is no step time: a nanosecond, three years (a time stamp is above)."""
+LARGEST_LOSS = 1e100
+"""Above, a loss counts as infinite: means of such would overflow."""
 
 
 class Mark(IntFlag):
@@ -122,6 +126,13 @@ def make_series(
     )
 
 
+def unfit(seconds: float) -> str:
+    """Why a number is no step time; empty where it can be one."""
+    if not 0 < seconds < float("inf"):
+        return "is not a positive number"
+    return "" if SHORTEST_S <= seconds <= LONGEST_S else "is out of range (under 1 ns, or years: a time stamp?)"
+
+
 def slowest_rank(ranks: Sequence[Series]) -> Series:
     """One series of several ranks of a run: each step takes as long as its slowest rank; memory is the largest rank's.
 
@@ -155,6 +166,33 @@ def slowest_rank(ranks: Sequence[Series]) -> Series:
         simulated=any(rank.simulated for rank in ranks),
         warnings=(*(line for rank in ranks for line in rank.warnings), *uneven),
     )
+
+
+def once_per_step(series: Series) -> Series:
+    """One value per step where several ranks wrote into one file: the slowest. Step numbers that start over are told.
+
+    Lines of ranks lie side by side; after a restart, or in the next epoch, the numbers go back once.
+    """
+    numbers, counts = np.unique(series.step, return_counts=True)
+    again = len(series) - len(numbers)
+    if again == 0 or len(numbers) == 1:
+        return series
+    back = int(np.count_nonzero(np.diff(series.step) <= 0))
+    if back < again / 4 or again < len(numbers) / 2:
+        times = "once" if back == 1 else f"{back} times"
+        note = f"{series.source}: step numbers go back {times} (a restart, or epochs): all of the steps count"
+        return replace(series, warnings=(*series.warnings, note))
+    order = np.argsort(series.step, kind="stable")
+    rank = np.empty(len(series), np.int64)
+    rank[order] = np.arange(len(series)) - np.repeat(np.cumsum(counts) - counts, counts)
+    note = f"{series.source}: a step is written {int(np.median(counts))} times (by several ranks?): the slowest counts"
+    columns = ("step", "step_time_s", "loss", "peak_memory_bytes", "mark")
+    parts = [
+        replace(series, malformed=(), warnings=(), **{name: getattr(series, name)[rank == one] for name in columns})
+        for one in range(int(counts.max()))
+    ]
+    whole = slowest_rank(parts)
+    return replace(whole, source=series.source, malformed=series.malformed, warnings=(*series.warnings, note))
 
 
 def _first_known(values: Floats) -> Floats:

@@ -8,7 +8,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.step_inputs import read_runs
-from pgle.steps.collect_console import read_console
+from pgle.steps.collect_console import read_console, step_number
 from pgle.steps.collect_records import read_csv, read_json_lines
 from pgle.steps.series import Mark, Series, slowest_rank
 
@@ -186,3 +186,90 @@ def test_an_empty_path_is_not_the_working_directory() -> None:
 def test_a_field_longer_than_any_number_is_refused() -> None:
     with pytest.raises(UserError, match="not a table of step times"):
         read_csv(f"step,step_time_s\n1,{'0' * 200_000}9\n", "x.csv")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", '{"step": 3, "step_time_s": 0.25}\r\n{"step": 4, "step_time_s": 0.5}\r\n'),
+        ("a.csv", "step,step_time_s\r\n3,0.25\r\n4,0.5\r\n"),
+        ("a.log", "step 3: 0.25 s\r\nstep 4: 0.5 s\r\n"),
+    ],
+)
+def test_text_as_windows_writes_it(name: str, text: str, encoding: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    assert times(read_runs(str(tmp_path / name))[0]) == {3: 0.25, 4: 0.5}
+
+
+@pytest.mark.parametrize("number", ["1e308", "1e-320", "1722945600.123", "inf", "nan", "0", "-1"])
+def test_a_number_that_is_no_step_time_is_a_record(number: str) -> None:
+    series = read_csv(f"step,step_time_s\n0,0.2\n1,{number}\n", "a")
+    assert times(series) == {0: 0.2}
+    assert len(series.malformed) == 1
+    assert times(read_console(f"step 0: 0.2 s\nstep 1: time={number} s\n", "a")) == {0: 0.2}
+
+
+def test_a_loss_too_large_for_a_mean_is_infinite() -> None:
+    assert np.isinf(read_json_lines('{"step": 0, "step_time_s": 1, "loss": 1e308}\n', "a").loss[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('step,step_time_ms\n"1,000","1,234.5"\n', {1000: 1.2345}),
+        ("step;step_time_ms\n1;201,5\n2;1.201,5\n", {1: 0.2015, 2: 1.2015}),
+    ],
+)
+def test_csv_with_separators_in_numbers(text: str, expected: dict[int, float]) -> None:
+    assert times(read_csv(text, "a")) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("step 7: 12,345.6 ms", {7: 12.3456}),
+        ("step 1,234: 0.2 s", {1234: 0.2}),
+        ("step=7,time=1,234.5ms", {7: 1.2345}),
+        ("step 7,0.25 s", {7: 0.25}),
+        ("step 7,201 ms", {7: 0.201}),
+        ("[rank0] 12:00:01 step 12,345, loss 2.1, step_time 0.25", {12345: 0.25}),
+    ],
+)
+def test_console_numbers_with_thousands(line: str, expected: dict[int, float]) -> None:
+    assert times(read_console(line, "a")) == expected
+
+
+@pytest.mark.parametrize("line", ["step 7: 0,2013 s", "step 7: time=1,2013 s", "step 7 took 12,5 ms"])
+def test_a_decimal_comma_is_not_cut_off(line: str) -> None:
+    with pytest.raises(UserError, match="no line of it holds a step time"):
+        read_console(line, "a")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("\x1b[32mINFO\x1b[0m step \x1b[1m7\x1b[0m: time=\x1b[33m0.25\x1b[0m s", {7: 0.25}),
+        ("\x1b[1m10/10\x1b[0m \x1b[32m━━━\x1b[0m \x1b[1m12s\x1b[0m 250ms/step - loss: 1.2", {0: 0.25}),
+        ("[rank0] \x1b[34mcompleted step: \x1b[1m7\x1b[0m, seconds: 0.250, loss: 2.0", {7: 0.25}),
+    ],
+)
+def test_colours_are_no_part_of_a_line(line: str, expected: dict[int, float]) -> None:
+    assert times(read_console(line, "a")) == expected
+    assert step_number(line) in (7, 10)
+
+
+def test_ranks_in_one_log_count_as_the_slowest(tmp_path: Path) -> None:
+    lines = [f"[rank{rank}] step {step}: {0.2 + 0.01 * rank:.2f} s\n" for step in range(5) for rank in (1, 0, 2)]
+    (tmp_path / "a.log").write_text("".join(lines))
+    series = read_runs(str(tmp_path / "a.log"))[0]
+    assert times(series) == dict.fromkeys(range(5), 0.22)
+    assert "written 3 times" in series.warnings[0]
+
+
+def test_steps_repeated_after_a_restart_all_count(tmp_path: Path) -> None:
+    steps = [*range(8), *range(5, 12)]
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"step": {step}, "step_time_s": 0.2}}\n' for step in steps))
+    series = read_runs(str(tmp_path / "a.jsonl"))[0]
+    assert series.step.tolist() == steps
+    assert "go back once" in series.warnings[0]

@@ -241,3 +241,35 @@ def test_shares(text: str, share: float) -> None:
 def test_what_is_no_share(text: str) -> None:
     with pytest.raises(UserError, match="is not a share; write"):
         parse_share(text, "--x")
+
+
+def test_sides_in_other_units_are_refused_both_ways() -> None:
+    seconds, milliseconds = side(run(0.2, 1)), side(run(200, 2))
+    for sides in ((seconds, milliseconds), (milliseconds, seconds)):
+        with pytest.raises(UserError, match=r"factor of .*other units"):
+            compare(*sides)
+
+
+def test_runs_of_one_side_in_other_units_are_refused() -> None:
+    with pytest.raises(UserError, match="other units"):
+        compare(side(run(0.2, 1), run(200, 2)), side(run(0.2, 3), run(0.2, 4)))
+
+
+def test_times_printed_with_few_digits_have_an_interval() -> None:
+    times = np.full(60, 1.235)
+    times[[7, 30, 52]] = 1.236
+    one = side(steady(make_series("m", "maxtext", [Step(i, t) for i, t in enumerate(times.tolist())])))
+    found = compare(one, one)
+    assert found.verdict is Verdict.SAME
+
+
+def lossy(losses: list[float]) -> Side:
+    return side(steady(make_series("m", "jsonl", [Step(i, 0.2, loss) for i, loss in enumerate(losses)])))
+
+
+@pytest.mark.parametrize("base", [[2.0] * 20, [math.nan] * 20, [2.0] * 15 + [math.inf] * 5, [2.0] * 10])
+def test_a_loss_of_new_that_breaks_fails_whatever_base_recorded(base: list[float]) -> None:
+    found = compare(lossy(base), lossy([2.0] * 15 + [math.inf] * 5))
+    check = gate(found, Limits())[-1]
+    assert (check.name, check.ok) == ("loss", False)
+    assert "not a finite number in step 15" in check.message
