@@ -112,9 +112,6 @@ def read_console(text: str, source: str, *, pattern: str | None = None) -> Serie
 _REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
 
 
-STEP_WORDS = (b"step", b"iter", b"batch", b"epoch")
-"""One of these, in lower or upper case, is in every line that names a step or its time."""
-
 _XLA_LINE = re.compile(r"[IWEF]\d{4} \d{2}:\d{2}:|\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d+: [IWEF] ")
 
 
