@@ -28,7 +28,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 """Escape sequences of terminals, as Keras and coloured loggers print them into files too."""
 
 _MAXTEXT = re.compile(rf"completed step: (?P<step>\d+), seconds: (?P<s>{NUMBER})\b")
-_MAXTEXT_LIKE = re.compile(r"completed step:")
+_MAXTEXT_LIKE = "completed step:"
 _PAX_STEP = re.compile(r"\bstep_i: (?P<step>\d+)\b")
 _PAX_RATE = re.compile(rf"\bsteps/sec: (?P<rate>{NUMBER})")
 _KERAS = re.compile(rf"\b(?P<step>\d+)/(?P<all>\d+)\b.*?(?P<t>{NUMBER})(?P<unit>ms|us|µs|s)/(?:step|batch|epoch)\b")
@@ -60,6 +60,8 @@ _COMPILE = re.compile(
     r"Finished XLA compilation|Compiling \S+ (?:with|for)|persistent compilation cache|slow_operation_alarm"
 )
 
+CLEAR_LEAD = 1000
+"""Lines by which one dialect leads from which no more are counted."""
 EVENT_REACH = 2
 """Steps after an event's line that it may explain: some programs print a step's line while the next one runs."""
 
@@ -167,12 +169,16 @@ _Match = Callable[[str], "_Line | str | None"]
 
 def _dialect(lines: list[str], source: str) -> tuple[Literal["maxtext", "pax", "keras", "plain"], _Match]:
     """The dialect whose lines occur most often; MaxText and Pax before looser ones."""
-    if any(_MAXTEXT_LIKE.search(line) for line in lines):
+    if any(_MAXTEXT_LIKE in line for line in lines):
         return "maxtext", _maxtext
-    if any(_PAX_RATE.search(line) for line in lines):
+    if any("steps/sec: " in line and _PAX_RATE.search(line) for line in lines):
         return "pax", _Pax()
-    keras = sum(_KERAS.search(line) is not None for line in lines)
-    plain = sum(isinstance(_plain(line), _Line) for line in lines)
+    keras = plain = 0
+    for line in lines:
+        keras += _KERAS.search(line) is not None
+        plain += isinstance(_plain(line), _Line)
+        if abs(keras - plain) > CLEAR_LEAD:
+            break
     if not keras and not plain:
         raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
     return ("keras", _keras) if keras > plain else ("plain", _plain)
@@ -181,7 +187,7 @@ def _dialect(lines: list[str], source: str) -> tuple[Literal["maxtext", "pax", "
 def _maxtext(line: str) -> _Line | str | None:
     found = _MAXTEXT.search(line)
     if found is None:
-        return "cut short" if _MAXTEXT_LIKE.search(line) else None
+        return "cut short" if _MAXTEXT_LIKE in line else None
     return _checked(int(found["step"]), float(found["s"]), line)
 
 
