@@ -8,7 +8,8 @@ import select
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -31,6 +32,7 @@ def launch(
     log: Path,
     on_line: OnLine | None = None,
     *,
+    words: Collection[bytes] = (),
     stdout: int = 1,
 ) -> int:
     """Run a command, its output teed unbuffered to ours and to a log.
@@ -40,6 +42,7 @@ def launch(
         environment: of the command.
         log: where both streams are written, in the order in which they came.
         on_line: told every complete line of either stream, decoded; carriage returns end lines too.
+        words: in small letters; where given, `on_line` may be spared lines in which none of them stands.
         stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
 
     Returns:
@@ -55,14 +58,15 @@ def launch(
         assert child.stdout is not None  # both are pipes
         assert child.stderr is not None
         pumps = [
-            threading.Thread(target=_pump, args=(stream, descriptor, file, on_line), daemon=True)
+            threading.Thread(target=_pump, args=(stream, descriptor, file, on_line, words), daemon=True)
             for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2))
         ]
         for pump in pumps:
             pump.start()
         code = child.wait()
+        until = time.monotonic() + GRACE_S
         for pump in pumps:
-            pump.join(timeout=GRACE_S)
+            pump.join(timeout=max(0.0, until - time.monotonic()))
     return code if code >= 0 else 128 - code
 
 
@@ -80,15 +84,20 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> subproce
         raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
 
 
-def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | None) -> None:
+def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | None, words: Collection[bytes]) -> None:
     """Copy a stream to one of ours at once and to the log by lines, byte for byte; a failure stops no program.
 
     By lines, since an unbuffered program writes a line in pieces, between which those of the other stream would come.
+    Where the reader of ours has gone (``| head``) the program's is closed: it then ends, or goes on, as it would alone.
     """
     rest = b""
     broken: set[str] = set()
     while data := os.read(stream.fileno(), CHUNK_BYTES):
-        _try("output", broken, partial(_write, descriptor, data))
+        try:
+            _try("output", broken, partial(_write, descriptor, data))
+        except BrokenPipeError:
+            stream.close()
+            break
         text = rest + data
         end = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
         if not end and len(text) > LINE_BYTES:
@@ -96,23 +105,34 @@ def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | No
         whole, rest = text[:end], text[end:]
         if whole:
             _try("log", broken, partial(log.write, whole))
-        if whole and on_line is not None:
+        if whole and on_line is not None and mentions(whole, words):
             for line in re.split(rb"[\r\n]", whole)[:-1]:
                 _try("line", broken, partial(on_line, line.decode(errors="replace")))
     if rest:
         _try("log", broken, partial(log.write, rest))
 
 
+def mentions(text: bytes, words: Collection[bytes]) -> bool:
+    """Whether one of the words (in small letters) stands in a text; of no words, any does."""
+    small = text.lower()
+    return not words or any(word in small for word in words)
+
+
 def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
-    """Do it unless it has failed before: a reader that went away, a full disk."""
+    """Do it unless it has failed before: a full disk, a terminal that was closed.
+
+    Raises:
+        BrokenPipeError: the reader went away.
+    """
     if name in broken:
         return
     try:
         action()
+    except BrokenPipeError:
+        raise
     except (OSError, ValueError) as error:
         broken.add(name)
-        if not isinstance(error, BrokenPipeError):
-            _complain(f"pgle: warning: the {name} of the program is no longer kept ({error})\n")
+        _complain(f"pgle: warning: the {name} of the program is no longer kept ({error})\n")
 
 
 def _complain(text: str) -> None:

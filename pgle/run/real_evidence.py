@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.console_steps import StepLines, as_lines, console_records
+from pgle.run.console_steps import STEP_WORDS, StepLines, as_lines, console_records
+from pgle.run.launch import mentions
 from pgle.run.real_files import RealFiles
 from pgle.run.stage import StageRequest
 from pgle.run.step_inputs import read_runs
@@ -55,15 +56,34 @@ _EMPTY_AUTO_PGLE = "PGLE collected an empty trace"
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
 
 
+_TROUBLE_WORDS = (b"cupti", b"maximum limit", b"max limit", b"nvgpuctrperm", b"profil", b"dropped", b"nv-hostengine",
+                  b"dcgm", b"pgle")  # fmt: skip
+"""One of these is in every line that any of the patterns above matches."""
+
+BLOCK_BYTES = 1 << 20
+LINE_CHARACTERS = 10_000
+"""More of a line is not looked at."""
+
+
+def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
+    """The lines of a log in which one of the words (in small letters) stands: logs may have gigabytes."""
+    with log.open("rb") as file:
+        while block := file.read(BLOCK_BYTES) + file.readline():
+            if not mentions(block, words):
+                continue
+            for line in block.splitlines(keepends=True):
+                if mentions(line, words):
+                    yield line[:LINE_CHARACTERS].decode(errors="replace")
+
+
 def trouble(log: Path) -> list[str]:
     """What the lines of a log say went wrong with profiling, each once."""
     found = set()
-    with log.open(errors="replace") as lines:
-        for line in lines:
-            if _EMPTY_AUTO_PGLE in line:  # it names CUPTI's error as one of the things that may have been
-                found.add(AUTO_PGLE)
-            else:
-                found |= {text for pattern, text in TROUBLE if pattern.search(line)}
+    for line in lines_about(log, _TROUBLE_WORDS):
+        if _EMPTY_AUTO_PGLE in line:  # it names CUPTI's error as one of the things that may have been
+            found.add(AUTO_PGLE)
+        else:
+            found |= {text for pattern, text in TROUBLE if pattern.search(line)}
     return [AUTO_PGLE] * (AUTO_PGLE in found) + [text for _, text in TROUBLE if text in found]
 
 
@@ -82,7 +102,7 @@ def keep_steps(files: RealFiles, lines: StepLines, facts: Mapping[str, Any]) -> 
         mine.rename(files.steps)
     if files.steps.exists() or not lines.lines:
         return
-    records = console_records(files.log.read_text(errors="replace"), lines.lines, facts)
+    records = console_records("".join(lines_about(files.log, STEP_WORDS)), lines.lines, facts)
     if records:
         write_files({files.steps: as_lines(records)})
 
@@ -172,10 +192,12 @@ def hook_warnings(files: RealFiles, facts: Mapping[str, Any]) -> list[str]:
         return found
     if not files.seen.exists():
         return [
-            "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, or no Python in the "
-            "program): no steps, no trace"
+            "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, a cleared environment, or no "
+            "Python in the program): no steps, no trace"
         ]
-    return ["the program compiled nothing with jax: no steps, no trace"]
+    return [
+        "the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH: no steps, no trace"
+    ]
 
 
 def verdict(request: StageRequest, files: RealFiles, facts: Mapping[str, Any]) -> ModuleVerdict | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.console_steps import StepLines
+from pgle.run.console_steps import STEP_WORDS, StepLines
 from pgle.run.environment import ChildEnvironment, build_environment, user_flags
 from pgle.run.launch import launch
 from pgle.run.manifest import StageRecord
@@ -58,7 +58,8 @@ def run_real(request: StageRequest, *, force: bool = False) -> StageResult:
     lines = StepLines(files.control)
     started = time.time()
     try:
-        code = launch(command, with_hook(child.values, files.hook), files.log, lines, stdout=request.stdout)
+        values = with_hook(child.values, files.hook)
+        code = launch(command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout)
     except UserError as error:
         end_record(request.run_dir, record, error.exit_code, warnings=(str(error),))
         raise

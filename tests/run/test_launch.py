@@ -101,6 +101,21 @@ def test_a_failing_listener_does_not_stop_the_output(tmp_path, capfd):
     assert captured.err.count("disk full") == 1
 
 
+def test_a_program_whose_reader_has_gone_ends_as_it_would_alone(tmp_path):
+    code = "import os, sys\nfrom pathlib import Path\nfrom pgle.run.launch import launch\n"
+    code += "sys.exit(launch(['yes'], os.environ, Path(sys.argv[1])))"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], stdout=write, timeout=60, check=False)
+    os.close(write)
+    assert done.returncode == 128 + signal.SIGPIPE
+
+
+def test_a_listener_is_spared_output_that_mentions_nothing(start):
+    *_, lines = start("echo a; sleep 0.1; echo STEP 1; sleep 0.1; echo b", words=(b"step",))
+    assert lines == ["STEP 1"]
+
+
 def test_a_long_output_is_whole(tmp_path, capfd):
     text = "x" * 99 + "\n"
     command = [sys.executable, "-c", f"import sys; sys.stdout.write({text!r} * 20000)"]

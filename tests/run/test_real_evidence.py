@@ -23,6 +23,11 @@ EMPTY = (
     [
         ("function cuptiSubscribe failed: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", "holds CUPTI"),
         ("function cupti_interface_->Subscribe failed with error maximum limit reached", "holds CUPTI"),
+        ("Subscribe failed: max limit of subscribers reached", "holds CUPTI"),
+        ("nvmlInit failed: ERR_NVGPUCTRPERM", "NVreg_RestrictProfilingToAdminUsers"),
+        ("Only one profile may be run at a time.", "two profiler sessions"),
+        ("12 activities were dropped", "dropped events"),
+        ("DCGM is in use", "dcgmi profile --pause"),
         ("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES: try sudo", "NVreg_RestrictProfilingToAdminUsers"),
         ("ALREADY_EXISTS: Another profiling session active.", "two profiler sessions"),
         ("W0 cupti_buffer_events.cc:9] CUPTI dropped 812 events", "dropped events"),

@@ -1,4 +1,4 @@
-"""Executions of the heaviest module: how a program that marks no steps shows that it has settled.
+"""Executions of heavy modules: how a program that marks no steps shows that it has settled.
 
 Once jax has seen a jitted function it calls it from C++, and Python hears of it no more. As long as executions are to
 be counted, heavy modules are kept off that path, by the means that jax has for AutoPGLE (until it has its costs): the
@@ -11,8 +11,12 @@ import threading
 
 from pgle_hook import guarded
 
-HEAVY = 0.5
-"""A module counts as heavy whose compilation took at least this part of the longest one."""
+HEAVY = 0.1
+"""A module is counted whose compilation took at least this part of the longest one, the first left aside: it also pays
+for what XLA sets up once."""
+
+HEAVIEST = 0.5
+"""A compilation that took this part of it is one of the longest."""
 
 MOST = 5000
 """Calls kept off the fast path at most: a program of small operations alone is not slowed down for ever."""
@@ -22,7 +26,7 @@ class Executions:
     """Counts while `counting` is true.
 
     Args:
-        on_execution: called after every execution of a heavy module has been handed to the devices.
+        on_execution: called with a module's key after each execution of a heavy one has been handed to the devices.
     """
 
     def __init__(self, on_execution):
@@ -30,7 +34,7 @@ class Executions:
         self._on_execution = on_execution
         self._pid = os.getpid()
         self._kept = 0
-        self._heaviest = 0.0
+        self._heaviest = None
         self._seconds = {}
         self._local = threading.local()
 
@@ -42,12 +46,22 @@ class Executions:
         if counting and self._data and self._rebuild:
             pjit._get_fastpath_data, pjit._need_to_rebuild_with_fdo = self._new_data, self._new_rebuild
             self.counting = True
+            guarded(self._hide)
+
+    def _hide(self):
+        """Programs that look whether a function was compiled once must not find that C++ has forgotten it."""
+        jitted = type(sys.modules["jax"].jit(lambda: None))
+        size = jitted._cache_size
+        jitted._cache_size = lambda this: size(this) or int(self.counting and self._kept > 0)
 
     def compiled(self, seconds):
-        """This thread has compiled something; returns whether it is heavy."""
+        """This thread has compiled something; returns whether it is one of the longest so far."""
         self._local.fresh = seconds
+        if self._heaviest is None:
+            self._heaviest = 0.0
+            return True
         self._heaviest = max(self._heaviest, seconds)
-        return seconds >= HEAVY * self._heaviest
+        return seconds >= HEAVIEST * self._heaviest
 
     def _new_data(self, executable, *args, **kwargs):
         """What jax asks after a call from Python: what C++ needs to make the next one. None: it shall not."""
@@ -65,8 +79,8 @@ class Executions:
         if key not in self._seconds:
             self._seconds[key] = getattr(self._local, "fresh", 0.0)
             self._local.fresh = 0.0
-        if self._seconds[key] < HEAVY * self._heaviest or self._kept >= MOST or os.getpid() != self._pid:
+        if self._seconds[key] < HEAVY * (self._heaviest or 0.0) or self._kept >= MOST or os.getpid() != self._pid:
             return False
         self._kept += 1
-        self._on_execution()
+        self._on_execution(key)
         return self.counting

@@ -198,11 +198,11 @@ class Hook:
             with self._lock:
                 self._steer(wish)
 
-    def _on_execution(self):
+    def _on_execution(self, module):
         if not self._lock.acquire(blocking=False):
             return  # as above
         try:
-            self._steer(self.window.on_execution(time.monotonic()))
+            self._steer(self.window.on_execution(time.monotonic(), module))
         finally:
             self._lock.release()
 

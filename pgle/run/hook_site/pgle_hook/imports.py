@@ -8,8 +8,9 @@ import sys
 class _Loader(importlib.abc.Loader):
     """A module's own loader, and then a call."""
 
-    def __init__(self, loader, then):
+    def __init__(self, loader, finder, then):
         self._loader = loader
+        self._finder = finder
         self._then = then
 
     def __getattr__(self, name):
@@ -23,6 +24,7 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
+        self._finder.leave()
         self._then(module)
 
 
@@ -30,15 +32,25 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, name, then):
         self._name = name
         self._then = then
+        self._asking = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != self._name:
+        """The spec that the other finders give; programs also ask for it without importing the module."""
+        if name != self._name or self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
+            spec.loader = _Loader(spec.loader, self, self._then)
         return spec
+
+    def leave(self):
+        """The module is imported."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
 
 
 def after(name, then):

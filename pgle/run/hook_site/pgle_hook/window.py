@@ -1,7 +1,7 @@
 """Which part of the program is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``."""
 
 WARM_STEPS = 3
-"""auto: steps, or executions of the heaviest module, without compilation before the window opens."""
+"""auto: steps, or executions of a heavy module, without compilation before the window opens."""
 
 TRACED_STEPS = 5
 """auto: steps, or executions at least, in the window; warm-up and a truncated last step are told from them later."""
@@ -44,7 +44,7 @@ class Window:
         self._seen = None
         self._traced = []
         self._first_compile = self._last_compile = None
-        self._executions = 0
+        self._counts = {}
         self._are_counted = False
         self._opened_at = self._closed_at = None
         self._since = None
@@ -88,19 +88,19 @@ class Window:
             self._first_compile = now - seconds
         self._last_compile = now
         if self.state == "waiting":
-            self._executions = 0
+            self._counts = {}
         if heavy:
             self._are_counted = False
         if heavy and self.state == "open" and self.kind == "auto" and self._opened_at is not None:
-            self._executions, self._since = 0, now  # opened too soon: what the program is about begins now
+            self._counts, self._since = {}, now  # opened too soon: what the program is about begins now
         if self.state == "waiting" and self.kind == "all":
             return self._open()
         return None
 
-    def on_execution(self, now):
-        """The heaviest module is executed."""
+    def on_execution(self, now, module="step"):
+        """One of the heavy modules is executed."""
         self._are_counted = True
-        self._executions += 1
+        self._counts[module] = self._counts.get(module, 0) + 1
         if self.state == "waiting" and self._last_compile is not None:
             quiet = min(QUIET_S, QUIET_PART * (self._last_compile - self._first_compile))
             if self._executions >= WARM_STEPS and now - self._last_compile >= quiet:
@@ -153,12 +153,17 @@ class Window:
         return {"none": why, "remedy": remedy}
 
     def _open(self):
-        self.state, self._executions = "open", 0
+        self.state, self._counts = "open", {}
         return "open"
 
     def _close(self):
         self.state = "done"
         return "close"
+
+    @property
+    def _executions(self):
+        """Of the module that was executed most often."""
+        return max(self._counts.values(), default=0)
 
     def _is_timed(self):
         """Whether time and executions close the window, not marks."""
@@ -187,6 +192,6 @@ class Window:
                 LONGER,
             )
         if self._are_counted:
-            why = "the program ended when its heaviest module had been executed %d times since the last compilation"
+            why = "the program ended when no module had been executed more than %d times since the last compilation"
             return why % self._executions + ", too soon to call it settled", LONGER
         return "the program marked no steps, and ended less than %g s after its last compilation" % QUIET_S, LONGER
