@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from importlib import import_module
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -66,6 +68,9 @@ def main() -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    for number in (signal.SIGTERM, signal.SIGHUP):  # scancel, timeout, kubelet: what we started must end with us
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _ended)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -97,6 +102,10 @@ def run(arguments: list[str]) -> int:
         if os.environ.get("PGLE_DEBUG"):
             raise
         return _fail(f"internal error: {type(error).__name__}: {error}; set PGLE_DEBUG=1 to see where", 2)
+
+
+def _ended(number: int, _: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _fail(line: str, code: int) -> int:

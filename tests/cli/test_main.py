@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -107,3 +109,17 @@ def test_with_debug_a_defect_shows_its_traceback(failing, monkeypatch):
 def test_bad_usage_is_one_line_and_exit_code_2(words, capsys):
     assert main.run(words) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_program_that_is_captured_ends_with_us(tmp_path):
+    fifo = tmp_path / "alive"
+    os.mkfifo(fifo)
+    program = "import sys, time; out = open(sys.argv[1], 'w'); print('ready', file=out, flush=True); time.sleep(600)"
+    command = [sys.executable, "-m", "pgle", "rehearse", "-o", str(tmp_path / "out"), "--"]
+    pgle = subprocess.Popen([*command, sys.executable, "-c", program, str(fifo)])
+    with fifo.open() as alive:
+        assert alive.readline() == "ready\n"
+        pgle.send_signal(signal.SIGTERM)
+        assert alive.read() == ""  # comes when the last writer is gone
+    assert pgle.wait() == 128 + signal.SIGTERM
+    assert not (tmp_path / "out").exists()
