@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,10 @@ from pgle.run.step_inputs import STAGES, read_side
 from pgle.steps.compare import Assumptions, Comparison, Side, compare
 from pgle.steps.gate import Check, Limits, gate
 from pgle.steps.steady import Rules
+
+
+_ABBA_RUN = re.compile(r"\d\d+-[AB](?:\.\d+)?")
+"""Folder of a run in ABBA order."""
 
 
 @dataclass(frozen=True)
@@ -105,5 +110,6 @@ def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
     """Short names of the sides: the last part of the path in which they differ."""
     for one, two in zip(reversed(Path(base[0]).parts), reversed(Path(new[0]).parts), strict=False):
         if one != two and len(one) <= 24 and len(two) <= 24:
-            return one, two
+            letters = [_ABBA_RUN.fullmatch(name) for name in (one, two)]
+            return ("A", "B") if all(letters) else (one, two)
     return "base", "new"

@@ -221,7 +221,9 @@ def test_abba_runs_in_order_and_takes_the_drift_of_the_session_out(
     assert result["n"] == {"base": 4, "new": 4}
     assert result["ratio"] == pytest.approx(1.02, abs=0.001)
     assert run(["compare", str(folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["ratio"] == result["ratio"]
+    again = json.loads(capsys.readouterr().out)
+    assert again["ratio"] == result["ratio"]
+    assert [again[name]["label"] for name in ("base", "new")] == ["A", "B"]
 
 
 def test_abba_passes_a_failure_on_and_goes_on_where_it_stopped(
