@@ -117,3 +117,7 @@ def test_an_empty_timeline_can_be_drawn() -> None:
     none = timeline(("k", "fusion", Stream.COMPUTE, 0, 0))
     ElementTree.fromstring(render_svg([View("nothing", none)]))
     assert "nothing" in text_timeline([View("nothing", none)])
+
+
+def test_quotes_in_the_page_s_style_stay_quotes() -> None:
+    assert 'font-family:system-ui,-apple-system,"Segoe UI"' in render_page(VIEWS)
