@@ -14,7 +14,6 @@ from pgle.steps.compare import Assumptions, Comparison, Side, compare
 from pgle.steps.gate import Check, Limits, gate
 from pgle.steps.steady import Rules
 
-
 _ABBA_RUN = re.compile(r"\d\d+-[AB](?:\.\d+)?")
 """Folder of a run in ABBA order."""
 
