@@ -12,7 +12,7 @@ import numpy as np
 from pgle.errors import UserError
 from pgle.steps import footnotes
 from pgle.steps.guards import Guard, guards
-from pgle.steps.interval import Estimate, of_pairs, of_runs, of_single_runs
+from pgle.steps.interval import FEWEST_STEPS, Estimate, of_pairs, of_runs, of_single_runs
 from pgle.steps.series import Floats
 from pgle.steps.steady import StepTimes
 
@@ -239,8 +239,9 @@ def _check(base: Side, new: Side, assumptions: Assumptions) -> None:
                 gone = ", ".join(f"{len(item.steps)} {item.rule}" for item in run.left_out)
                 what = f"no steady step among {len(run.series)} ({gone or 'empty'})"
                 raise UserError(what, where=run.series.source, remedy="record more steps, or pass --warmup 0")
-    runs = sorted((run for side in (base, new) for run in side.runs), key=lambda run: run.median_s)
-    if runs[-1].median_s > OTHER_UNIT * runs[0].median_s:
+    known = (run for side in (base, new) for run in side.runs if len(run) >= FEWEST_STEPS)  # else perhaps a compile
+    runs = sorted(known, key=lambda run: run.median_s)
+    if runs and runs[-1].median_s > OTHER_UNIT * runs[0].median_s:
         what = (
             f"step times of {runs[0].series.source} and {runs[-1].series.source} differ by a factor of "
             f"{runs[-1].median_s / runs[0].median_s:.4g} ({runs[0].median_s:.4g} s and {runs[-1].median_s:.4g} s): "

@@ -255,6 +255,12 @@ def test_runs_of_one_side_in_other_units_are_refused() -> None:
         compare(side(run(0.2, 1), run(200, 2)), side(run(0.2, 3), run(0.2, 4)))
 
 
+def test_a_job_that_ended_after_its_compile_is_not_of_another_unit() -> None:
+    check = gate(compare(side(run(0.2, 1)), side(run(60, 2, count=1))), Limits(fail_slower=0.02))[0]
+    assert not check.ok
+    assert "did the run end early" in check.message
+
+
 def test_times_printed_with_few_digits_have_an_interval() -> None:
     times = np.full(60, 1.235)
     times[[7, 30, 52]] = 1.236
