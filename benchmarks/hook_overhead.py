@@ -47,14 +47,17 @@ def main() -> None:
           f"(quartiles {ratios[len(ratios) // 4]:.4f} to {ratios[3 * len(ratios) // 4]:.4f})")  # fmt: skip
     print(f"an empty annotated step:            {added:.1f} µs more than in a process without a hook")
     print(f"of a step of 1 ms that is           {added / 10:.2f} %, of one of 100 ms {added / 1000:.4f} %")
+    counted = child(arguments.size, hook=True, window="auto")
+    for name, (held, free) in counted["calls_us"].items():
+        print(f"a call with {name}: {held:.0f} µs while executions are counted, {free:.0f} µs afterwards")
     print(f"hook thread: {statistics.median(run['thread_percent'] for run in with_hook):.3f} % of one core")
 
 
-def child(size: int, *, hook: bool) -> dict:
+def child(size: int, *, hook: bool, window: str = "none") -> dict:
     """Measure in a process of its own, with the hook or without."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "hook.json"
-        config.write_text(json.dumps({"folder": folder, "capture": "none", "window": "none"}))
+        config.write_text(json.dumps({"folder": folder, "capture": "none", "window": window}))
         environ = {**os.environ, "JAX_PLATFORMS": "cpu"}
         if hook:
             environ |= {"PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": str(config)}
@@ -103,7 +106,34 @@ def measure(size: int) -> dict:
         "plain_us": statistics.median(second for _, second in pairs),
         "annotation_us": empty,
         "thread_percent": idle_percent(),
+        "calls_us": calls() if wrapped else {},
     }
+
+
+def calls() -> dict[str, tuple[float, float]]:
+    """µs a call of a small function takes with executions counted, and without."""
+    import jax
+    import jax.numpy as jnp
+    import pgle_hook
+
+    executions = pgle_hook.active().executions
+    executions._on_execution = lambda module: None
+    executions._kept = -(10**9)
+    found = {}
+    for count in (1, 300):
+        tree = {str(number): jnp.ones(3) for number in range(count)}
+        function = jax.jit(lambda tree: {name: value * 1.0001 for name, value in tree.items()})
+        medians = []
+        for executions.counting in (True, False):  # in this order: a call from C++ is not counted any more
+            taken = []
+            for _ in range(200):
+                begin = time.perf_counter()
+                result = function(tree)
+                taken.append((time.perf_counter() - begin) * 1e6)
+                jax.block_until_ready(result)
+            medians.append(statistics.median(taken))
+        found[f"{count} arrays"] = (medians[0], medians[1])
+    return found
 
 
 def closure(method):

@@ -166,7 +166,8 @@ def _few_executions(facts: Mapping[str, Any]) -> list[str]:
 
 def _why_no_window(facts: Mapping[str, Any]) -> str:
     if not facts.get("finished"):
-        return "the program was ended before the trace could be written"
+        when = "while it was traced" if "window_opened" in facts else "before its steps were traced"
+        return f"the program was killed {when}; let it end by itself, or trace earlier and shorter (--window seconds:1)"
     window = facts.get("window", {})
     why = window.get("none")
     if why is None:

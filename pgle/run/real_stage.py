@@ -96,7 +96,8 @@ def _complete(
     topology: dict[str, Any] = {name: facts[name] for name in ("platform", "devices", "process_count") if name in facts}
     end_record(request.run_dir, replace(record, topology=topology), code, warnings=found, facts=kept)
     if code:
-        raise WorkloadError(code, f"{request.command[0]} ended with exit code {code}; see {files.log}")
+        why = "".join(f"; {line}" for line in found if line.startswith("no trace"))
+        raise WorkloadError(code, f"{request.command[0]} ended with exit code {code}; see {files.log}{why}")
     warnings = tuple(dict.fromkeys([*planned, *found]))
     times = step_times(files)
     return StageResult(

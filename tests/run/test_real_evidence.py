@@ -70,7 +70,9 @@ def test_why_there_is_no_trace(files):
         "no trace: the program ended after steps 0 to 2; let it run longer"
     ]
     (line,) = trace_warnings(request, files, {"finished": False}, None)
-    assert "was ended before" in line
+    assert "was killed before its steps were traced" in line
+    (line,) = trace_warnings(request, files, {"finished": False, "window_opened": 1.0}, None)
+    assert "was killed while it was traced" in line
 
 
 def test_a_trace_of_hardly_anything_is_said(files):

@@ -38,6 +38,11 @@ class Facts:
             "steps": 0,
         }
 
+    @property
+    def is_first(self):
+        """Whether something was compiled and the file is not there yet."""
+        return self._path is None and self.values["compilations"] > 0
+
     def compiled(self, seconds, at):
         """Something was compiled, in so many seconds, until `at`; the times of the first ones are kept."""
         self.values["compilations"] += 1

@@ -17,7 +17,10 @@ POLL_S = 0.05
 """How often the control file and the quiet time are looked at; costs nothing measurable."""
 
 FACTS_S = 5.0
-"""How often the facts file is renewed for memory peaks alone; news are written at the next second."""
+"""How often the facts file is renewed for memory peaks alone."""
+
+NEWS_S = 1.0
+"""How long news wait for it; the first do not, so that a program that is killed soon leaves them."""
 
 
 class Hook:
@@ -156,7 +159,7 @@ class Hook:
             with self._lock:
                 self._steer(self.window.on_time(now, self._source))
             guarded(self._write_steps)
-            if now - written > (1.0 if self.facts.stale else FACTS_S):
+            if now - written > (NEWS_S if self.facts.stale else FACTS_S) or self.facts.is_first:
                 written = now
                 guarded(self.facts.write)
 
