@@ -233,21 +233,7 @@ def _design(base: Side, new: Side, paired: bool) -> Design:
 
 
 def _check(base: Side, new: Side, assumptions: Assumptions) -> None:
-    for side in (base, new):
-        for run in side.runs:
-            if len(run) == 0:
-                gone = ", ".join(f"{len(item.steps)} {item.rule}" for item in run.left_out)
-                what = f"no steady step among {len(run.series)} ({gone or 'empty'})"
-                raise UserError(what, where=run.series.source, remedy="record more steps, or pass --warmup 0")
-    known = (run for side in (base, new) for run in side.runs if len(run) >= FEWEST_STEPS)  # else perhaps a compile
-    runs = sorted(known, key=lambda run: run.median_s)
-    if runs and runs[-1].median_s > OTHER_UNIT * runs[0].median_s:
-        what = (
-            f"step times of {runs[0].series.source} and {runs[-1].series.source} differ by a factor of "
-            f"{runs[-1].median_s / runs[0].median_s:.4g} ({runs[0].median_s:.4g} s and {runs[-1].median_s:.4g} s): "
-            "other units, or one loop does not wait for its steps"
-        )
-        raise UserError(what, remedy="name the unit: step_time_s, step_time_ms, or --pattern with a group ms")
+    check_runs((*base.runs, *new.runs))
     kinds = {run.series.format == "trace" for side in (base, new) for run in side.runs}
     if len(kinds) > 1:
         what = "a profiler trace (time on the device) cannot be compared with a log (time of the host's loop)"
@@ -261,3 +247,29 @@ def _check_pairs(base: Side, new: Side) -> None:
     if counts[0] != counts[1] or counts[0] < 2:
         what = f"pairs need as many runs on each side, at least 2: there are {counts[0]} and {counts[1]}"
         raise UserError(what, where=f"{base.label}, {new.label}", remedy="leave out --paired")
+
+
+def check_runs(runs: Sequence[StepTimes]) -> None:
+    """Refuse a run without steady steps, and runs whose step times are `OTHER_UNIT` apart.
+
+    Raises:
+        UserError: there is one, or two are.
+    """
+    for run in runs:
+        if len(run) == 0:
+            gone = ", ".join(f"{len(item.steps)} {item.rule}" for item in run.left_out)
+            what = f"no steady step among {len(run.series)} ({gone or 'empty'})"
+            outside = any(item.rule == "outside --steps" for item in run.left_out)
+            first, last = (run.series.step.min(), run.series.step.max()) if len(run.series) else (0, 0)
+            remedy = f"its steps are {first} to {last}" if outside else "record more steps, or pass --warmup 0"
+            raise UserError(what, where=run.series.source, remedy=remedy)
+    known = (run for run in runs if len(run) >= FEWEST_STEPS)  # else perhaps a compile
+    ordered = sorted(known, key=lambda run: run.median_s)
+    if ordered and ordered[-1].median_s > OTHER_UNIT * ordered[0].median_s:
+        fast, slow = ordered[0], ordered[-1]
+        what = (
+            f"step times of {fast.series.source} and {slow.series.source} differ by a factor of "
+            f"{slow.median_s / fast.median_s:.4g} ({fast.median_s:.4g} s and {slow.median_s:.4g} s): "
+            "other units, or one loop does not wait for its steps"
+        )
+        raise UserError(what, remedy="name the unit: step_time_s, step_time_ms, or --pattern with a group ms")

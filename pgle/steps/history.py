@@ -11,7 +11,7 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.steps.change_points import change_points, robust_noise
-from pgle.steps.compare import Side
+from pgle.steps.compare import Side, check_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,12 @@ class History:
 
 
 def make_entry(side: Side, *, time: str, name: str, hardware: str, commit: str = "", note: str = "") -> Entry:
-    """The entry of the runs of a side."""
+    """The entry of the runs of a side.
+
+    Raises:
+        UserError: a run has no steady step, or runs are in other units.
+    """
+    check_runs(side.runs)
     return Entry(
         time=time,
         name=name,

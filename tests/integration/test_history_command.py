@@ -88,3 +88,18 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.Captur
         (tmp_path / name).write_text("hello\n" * 200)
         assert run(["history", "show", "--file", str(tmp_path / name)]) == 2
         assert "is not a history of pgle" in capsys.readouterr().err
+
+
+def test_runs_in_other_units_and_runs_without_steady_steps_are_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "h.jsonl"
+    words = ["--name", "llama", "--hardware", "h100", "--file", str(path)]
+    logs = [write_log(tmp_path / "s.log", 0.2), write_log(tmp_path / "ms.log", 200)]
+    assert run(["history", "add", *logs, *words]) == 2
+    assert "other units" in capsys.readouterr().err
+    profiled = tmp_path / "p.jsonl"
+    profiled.write_text('{"step": 1, "step_time_s": 0.2, "profiled": true}\n')
+    assert run(["history", "add", str(profiled), *words]) == 2
+    assert "no steady step among 1 (1 profiled)" in capsys.readouterr().err
+    assert not path.exists()
