@@ -106,10 +106,14 @@ def test_long_executions_hold_a_window_open(hook):
     assert window.describe() == {"seconds": 20.0, "executions": 5}
 
 
-def test_a_window_with_too_few_executions_is_not_for_ever(hook):
+def test_a_window_opened_too_soon_lasts_through_a_long_compilation(hook):
     window = opened(hook("window").Window("auto"))
-    assert window.on_time(now=200.0, source=None) is None
-    assert window.on_time(now=400.0, source=None) == "close"
+    assert [window.on_execution(12.0 + number / 10) for number in range(10)] == [None] * 10
+    assert window.on_time(now=300.0, source=None) is None
+    window.on_compile(seconds=280.0, now=301.0, heavy=True)
+    window.on_execution(302.0)
+    assert window.on_time(now=400.0, source=None) is None
+    assert window.on_time(now=1000.0, source=None) == "close"
 
 
 def test_a_heavy_compilation_in_the_window_begins_it_anew(hook):

@@ -16,8 +16,9 @@ between the compilations of a program that is setting itself up is not its step.
 TRACED_S = 5.0
 """Without step marks: length of the window."""
 
-LONGEST_S = 300.0
-"""Without step marks: the window closes after so long, also with too few executions in it."""
+LONGEST_S = 600.0
+"""Where executions are counted, one of them closes the window; without any it closes after so long. Opened too soon, it
+lasts through the tracing and compilation of what the program is about."""
 
 LONGER = "let it run longer, or trace all of it: --window all"
 
@@ -171,9 +172,7 @@ class Window:
 
     def _length(self):
         """How long the window may last without an execution that closes it."""
-        if not self._are_counted:
-            return self.seconds
-        return 2 * self.seconds if self._executions >= TRACED_STEPS else LONGEST_S
+        return LONGEST_S if self._are_counted else self.seconds
 
     def _never(self):
         """Why a window did not open until the end, and the remedy."""
