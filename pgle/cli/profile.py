@@ -15,7 +15,9 @@ from pgle.cli.stage_options import stage_options
 @stage_options
 @click.option("--mode", default="sync", show_default=True, type=click.Choice(["sync", "async", "sync-legacy"]),
               help="How collectives run while they are measured; see below.")  # fmt: skip
-@click.option("--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What is traced.")
+@click.option(
+    "--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What is traced."
+)
 @json_option
 def command(
     words: tuple[str, ...], run_dir: Path, as_json: bool, force: bool, flags: tuple[str, ...], **options: Any
@@ -30,6 +32,13 @@ def command(
                         collectives; only for jaxlib older than 0.11.
 
     Command buffers (CUDA graphs) are off in every mode: they hide single operations from profilers.
+
+    \b
+    --window auto       5 steps after 3 without compilation; where steps are not marked, 5 s or longer,
+                        once a module has been executed 3 times since the last compilation.
+    --window steps:A-B  these marked steps (jax.profiler.StepTraceAnnotation, pgle.step) or printed ones.
+    --window seconds:N  N seconds, begun as auto does without marks.
+    --window all        from the first compilation to the end, for short programs.
 
     \b
     pgle profile -- python train.py --config x
