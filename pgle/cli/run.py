@@ -15,7 +15,9 @@ from pgle.cli.stage_options import stage_options
 @stage_options
 @click.option("--mode", default="sync", show_default=True, type=click.Choice(["sync", "async", "sync-legacy"]),
               help="Flags of the profile run; see 'pgle profile --help'.")  # fmt: skip
-@click.option("--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What is traced.")
+@click.option(
+    "--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What is traced."
+)
 @click.option("--min-time-coverage", default=0.95, show_default=True, type=click.FloatRange(0, 1))
 @click.option("--fail-slower", default="1%", show_default=True, metavar="SHARE", help="Bound on a slowdown.")
 @json_option
