@@ -7,54 +7,64 @@ import json
 import os
 import sqlite3
 import subprocess
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.files import read_bytes, write_files
+from pgle.files import read_bytes
 from pgle.steps.history import Entry, parse_entry
 
 DATABASES = (".sqlite", ".sqlite3", ".db")
 COLUMNS = tuple(item.name for item in fields(Entry))
 BUSY_S = 60
 """How long a writer waits for others."""
+_OTHER = "choose another --file"
 TYPES = {"median_s": "REAL", "spread": "REAL", "runs": "INTEGER", "steps": "INTEGER", "simulated": "INTEGER"}
 
 
 def add(path: Path, entry: Entry) -> None:
-    """Append an entry; the file is made where there is none.
+    """Append an entry; the file is made where there is none. Another kind of file is left as it is.
 
     Raises:
-        UserError: the file cannot be read or written, or is of another kind.
+        UserError: the file cannot be read or written, or is no history.
     """
+    if path.exists() and not path.is_file():
+        raise UserError("is not a file", where=path, remedy=_OTHER)
     if path.suffix in DATABASES:
         _add_row(path, entry)
-        return
-    with _alone(path.parent):
-        before = read_bytes(path).decode(errors="replace") if path.exists() else ""
-        if before and not before.endswith("\n"):
-            before += "\n"
-        write_files({path: before + json.dumps(asdict(entry), ensure_ascii=False) + "\n"}, force=True)
+    else:
+        _add_line(path, json.dumps(asdict(entry), ensure_ascii=False).encode() + b"\n")
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One writer at a time: the folder is locked, since the file itself is replaced. Some file systems cannot lock."""
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
+def _add_line(path: Path, line: bytes) -> None:
+    is_new = not path.exists()
     try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        yield
-        return
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b", buffering=0) as file:
+            with suppress(OSError):  # some file systems cannot lock
+                fcntl.flock(file, fcntl.LOCK_EX)
+            size = os.fstat(file.fileno()).st_size
+            if size:
+                read(path)  # refuses what is no history
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            try:
+                if file.write(line) < len(line):
+                    raise OSError("the disk is full")
+            except OSError:
+                file.truncate(size)
+                raise
+    except OSError as error:
+        if is_new:
+            with suppress(OSError):
+                _remove_empty(path)
+        raise UserError(f"cannot be written ({error.strerror or error})", where=path, remedy=_OTHER) from None
+
+
+def _remove_empty(path: Path) -> None:
+    if path.stat().st_size == 0:
+        path.unlink()
 
 
 def read(path: Path) -> tuple[list[Entry], list[str]]:
@@ -76,9 +86,10 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
             entries.append(parse_entry(record))
         except ValueError as error:
             warnings.append(f"{path}: entry {number} could not be read ({error})")
+    if warnings and not entries:
+        raise UserError("is not a history of pgle", where=path, remedy=_OTHER)
     if not entries:
-        what = "holds no entry" if not warnings else "is not a history of pgle"
-        raise UserError(what, where=path, remedy=f"pgle history add RUN --file {path} --name NAME")
+        raise UserError("holds no entry", where=path, remedy=f"pgle history add RUN --file {path} --name NAME")
     return entries, warnings
 
 
@@ -93,7 +104,7 @@ def _rows(path: Path) -> list[tuple[int, str | dict[str, object]]]:
             database.row_factory = sqlite3.Row
             found = database.execute("SELECT * FROM steps ORDER BY rowid").fetchall()
     except sqlite3.Error as error:
-        raise UserError(f"is not a history of pgle ({error})", where=path, remedy="choose another --file") from None
+        raise UserError(f"is not a history of pgle ({error})", where=path, remedy=_OTHER) from None
     return [(number, dict(row)) for number, row in enumerate(found, 1)]
 
 
@@ -104,12 +115,15 @@ def _add_row(path: Path, entry: Entry) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=BUSY_S)) as database, database:
+            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if tables and "steps" not in tables:
+                raise sqlite3.DatabaseError("a database of something else")
             database.execute(f"CREATE TABLE IF NOT EXISTS steps ({columns})")
             marks = ", ".join("?" * len(COLUMNS))
             row = [values[name] for name in COLUMNS]
             database.execute(f"INSERT INTO steps ({names}) VALUES ({marks})", row)
     except (sqlite3.Error, OSError) as error:
-        raise UserError(f"cannot be written ({error})", where=path, remedy="choose another --file") from None
+        raise UserError(f"cannot be written ({error})", where=path, remedy=_OTHER) from None
 
 
 def git_commit() -> str:

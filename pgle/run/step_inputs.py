@@ -75,7 +75,7 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
         return [_read_directory(item, pattern)[0] if item.is_dir() else _read_file(item, pattern) for item in runs]
     if next(folder.rglob("*.xplane.pb"), None) or next(folder.glob("*.parquet"), None):
         return [_read_trace(folder)]
-    remedy = "give a run directory, a log, CSV or JSON lines; 'pgle baseline' and 'pgle perf' record steps.jsonl"
+    remedy = "give a run directory, a log, CSV or JSON lines; 'pgle perf', also with --baseline, records steps.jsonl"
     raise UserError("holds no step times", where=folder, remedy=remedy)
 
 

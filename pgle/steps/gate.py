@@ -96,7 +96,9 @@ def parse_share(text: str, where: str) -> float:
         value = float(stripped.rstrip("% ")) / (100 if percent else 1)
     except ValueError:
         raise UserError(f"'{text}' is not a share", where=where, remedy="write it as 2%") from None
-    if not 0 <= value < math.inf or (not percent and value >= 1):
+    if not 0 <= value < math.inf:
+        raise UserError(f"'{text}' is not a share", where=where, remedy="write it as 2%")
+    if not percent and value >= 1:
         raise UserError(f"'{text}' is not a share", where=where, remedy=f"write {stripped}% if per cent are meant")
     return value
 

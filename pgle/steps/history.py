@@ -133,7 +133,7 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
         )
     except KeyError as error:
         raise ValueError(f"no {error.args[0]}") from None
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise ValueError(str(error)) from None
 
 

@@ -1,10 +1,13 @@
 """The file of a history under many writers."""
 
 import multiprocessing
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from pgle.errors import UserError
 from pgle.run.history import add, read
 from pgle.steps.history import Entry, parse_entry
 
@@ -34,3 +37,45 @@ def test_nothing_of_eight_writers_is_lost_or_torn(name: str, tmp_path: Path) -> 
     assert warnings == []
     assert sorted(item.commit for item in entries) == sorted(f"{w}.{n}" for w in range(WRITERS) for n in range(EACH))
     assert [file.name for file in path.parent.iterdir()] == [name]
+
+
+def test_a_last_line_without_an_end_is_kept_apart(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    add(path, entry("a"))
+    path.write_bytes(path.read_bytes().rstrip())
+    add(path, entry("b"))
+    assert [item.commit for item in read(path)[0]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF\xff\x00 not ours\n", b'{"step": 1, "step_time_s": 0.2}\n', b"notes\n"])
+def test_a_file_of_another_kind_is_left_as_it_is(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "tool"
+    path.write_bytes(content)
+    path.chmod(0o755)
+    with pytest.raises(UserError, match="is not a history of pgle; choose another --file"):
+        add(path, entry("a"))
+    assert path.read_bytes() == content
+    assert path.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_database_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "trace.sqlite"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE StringIds (id, value)")
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="a database of something else"):
+        add(path, entry("a"))
+    assert path.read_bytes() == before
+
+
+def test_a_folder_is_no_history(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a file"):
+        add(tmp_path, entry("a"))
+
+
+def test_the_mode_of_a_history_stays(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    add(path, entry("a"))
+    path.chmod(0o664)
+    add(path, entry("b"))
+    assert path.stat().st_mode & 0o777 == 0o664
