@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ from pgle.xla.verdict_reasons import ModuleVerdict, Verdict
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated", "none"]
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
+
+_WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,13 @@ class StageRequest:
     stdout: Literal[1, 2] = 1
     environment: Mapping[str, str] = field(default_factory=dict)
     cache: Cache = "off"
+
+    def __post_init__(self) -> None:
+        """Raise `UserError` where `window` is none."""
+        found = _WINDOW.fullmatch(self.window)
+        if found is None or (found["last"] and int(found["last"]) < int(found["first"])):
+            remedy = "say auto, steps:5-10, seconds:10 or all"
+            raise UserError(f"no such window: {self.window!r}", where="--window", remedy=remedy)
 
     @property
     def is_traced(self) -> bool:
