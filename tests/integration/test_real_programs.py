@@ -267,7 +267,7 @@ def test_a_short_program_that_marks_nothing_is_traced(launch, program):
 def test_one_too_short_is_told_a_remedy_and_that_works(launch, program):
     words = (sys.executable, program(SHORT.format(steps=2)))
     assert b"no trace: the program ended" in launch(*words).stderr
-    assert b"warning" not in launch(*words, options=("--force", "--window", "all")).stderr
+    assert b"no trace" not in launch(*words, options=("--force", "--window", "all")).stderr
     assert "jit__lambda" in {module.name for module in read_traces([launch.run_dir]).modules}
 
 
