@@ -13,16 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pgle.costs.complete import complete_profile
-from pgle.costs.estimate import estimate_profile
-from pgle.costs.profile import Cost, CostKind, Origin, Profile
-from pgle.costs.profile_io import profile_files
+from pgle.costs.fit.complete import complete_profile
+from pgle.costs.fit.estimate import estimate_profile
+from pgle.costs.profile.files import profile_files
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
-from pgle.run.rehearsal import RehearsalRequest, rehearse_compile
+from pgle.run.rehearse.compile import RehearsalRequest, rehearse_compile
 from pgle.schedule.simulate import simulate
 from pgle.xla.hardware import find_hardware
-from pgle.xla.hlo_reader import read_module
-from pgle.xla.module import Module
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import load_target
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pgle.costs.aggregate import aggregate
-from pgle.costs.estimate import estimator
-from pgle.costs.programs import find_programs
-from pgle.trace.nsys import read_nsys
+from pgle.costs.fit.estimate import estimator
+from pgle.costs.measure.aggregate import aggregate
+from pgle.costs.measure.programs import find_programs
+from pgle.trace.nsys.read import read_nsys
 from pgle.xla.hardware import find_hardware
-from pgle.xla.hlo_reader import read_module
+from pgle.xla.hlo.reader import read_module
 
 DATA = Path(__file__).parent.parent / "testdata" / "pax_fsdp4"
 

@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pgle.run.real_files import HOOK_SITE
+from pgle.run.launch.files import HOOK_SITE
 
 BLOCKS = 20
 STEPS = 20

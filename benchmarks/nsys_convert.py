@@ -2,7 +2,7 @@
 
     python benchmarks/nsys_convert.py [--sizes 50000 1000000] [--ten-million [--patient]] [--repeat 5] [--keep DIR]
 
-Exports are generated with `pgle.trace.nsys_writer`: one module, 2,000 instructions, one kernel, one API row and one
+Exports are generated with `pgle.trace.nsys.writer`: one module, 2,000 instructions, one kernel, one API row and one
 range per launch, and a range per execution. Each program runs in a child process of its own; wall time, processor time
 and largest resident set are what the kernel says of it (`wait4`). "in process" is `read_nsys` after it has read another
 small file, which is what every further rank of one command costs. "imports" are those of `pgle convert` alone: the
@@ -30,7 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pgle.trace.nsys_writer import write_nsys_sqlite
+from pgle.trace.nsys.writer import write_nsys_sqlite
 from pgle.trace.table import Device, ModuleKey, Trace
 
 INSTRUCTIONS = 2000
@@ -46,7 +46,7 @@ SMALL = Path(__file__).parents[1] / "testdata" / "nsys_synthetic" / "synthetic_c
 READ = """
 import sys, time
 from pathlib import Path
-from pgle.trace.nsys import read_nsys
+from pgle.trace.nsys.read import read_nsys
 read_nsys(Path(sys.argv[3]))
 start, busy = time.perf_counter(), time.process_time()
 trace = read_nsys(Path(sys.argv[1]))
@@ -59,7 +59,7 @@ import pgle.cli.main
 from pgle.cli.blas import one_blas_thread
 with one_blas_thread():
     import pgle.report.convert, pgle.report.progress, pgle.cli.convert
-import adbc_driver_sqlite, nanoarrow, pgle.trace.nsys
+import adbc_driver_sqlite, nanoarrow, pgle.trace.nsys.read
 """
 
 

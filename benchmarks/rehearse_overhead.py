@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pgle.run.rehearsal import RehearsalRequest, rehearse_compile
+from pgle.run.rehearse.compile import RehearsalRequest, rehearse_compile
 from pgle.xla.targets import load_target
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"

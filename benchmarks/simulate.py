@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from pgle.costs.profile import Cost
+from pgle.costs.profile.value import Cost
 from pgle.schedule.simulate import simulate
 from pgle.xla.hardware import find_hardware
-from pgle.xla.module import Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 ARRAY = Shape("bf16", (1024, 1024))
 LAYER = 20

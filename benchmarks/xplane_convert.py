@@ -58,7 +58,7 @@ def large_trace(events: int) -> Trace:
 
 
 def read_ours(folder: Path) -> int:
-    from pgle.trace.xplane import find_xplanes, read_xplane
+    from pgle.trace.xplane.read import find_xplanes, read_xplane
 
     return len(read_xplane(find_xplanes(folder)))
 
@@ -111,7 +111,7 @@ def child(reader: str, folder: Path) -> None:
     import jax.experimental.profiler
     import jax.profiler  # noqa: F401
 
-    import pgle.trace.xplane  # noqa: F401
+    import pgle.trace.xplane.read  # noqa: F401
 
     start = time.perf_counter()
     READERS[reader](folder)
@@ -131,7 +131,7 @@ def main() -> None:
         return
     import jaxlib
 
-    from pgle.trace.xplane_writer import write_xplane
+    from pgle.trace.xplane.writer import write_xplane
 
     readers = list(READERS) if options.readers else ["pgle", "jaxlib"]
     print(f"jaxlib {jaxlib.__version__}, best of {options.repeat}")

@@ -18,9 +18,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from pgle.run.flag_probe import installed, probe
-from pgle.xla.flags import Flag
-from pgle.xla.flags_catalogue import release
+from pgle.run.ask.flag_probe import installed, probe
+from pgle.xla.flags.catalogue import release
+from pgle.xla.flags.text import Flag
 
 SMALLEST_LIBRARY = 1 << 20
 

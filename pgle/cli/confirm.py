@@ -44,7 +44,7 @@ def command(
     from pgle.report import confirm as report
     from pgle.report.progress import progress
     from pgle.run.confirm import ConfirmRequest, confirm
-    from pgle.xla.verdict_reasons import Verdict
+    from pgle.xla.log.reasons import Verdict
 
     request = ConfirmRequest(
         log,

@@ -21,8 +21,8 @@ def command(old: str, new: str, top: int, as_json: bool) -> None:
     \b
     pgle diff before.pbtxt after.pbtxt
     """
-    from pgle.costs.diff import diff_profiles
-    from pgle.costs.profile_io import read_profile
+    from pgle.costs.profile.diff import diff_profiles
+    from pgle.costs.profile.files import read_profile
     from pgle.files import as_path
     from pgle.report import diff as report
 

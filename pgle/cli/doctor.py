@@ -7,8 +7,8 @@ import click
 from pgle.cli.options import json_option
 from pgle.report import doctor as report
 from pgle.report import json
-from pgle.run.doctor import diagnose
-from pgle.run.doctor_world import this_world
+from pgle.run.doctor.doctor import diagnose
+from pgle.run.doctor.world import this_world
 
 
 @click.command()

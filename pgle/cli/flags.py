@@ -12,13 +12,13 @@ from pgle.files import as_path
 from pgle.report import flags as report
 from pgle.report import json
 from pgle.report.text import warn
-from pgle.run.environment import read_flag_file, user_flags
-from pgle.run.flag_lint import lint_flags
-from pgle.run.flag_probe import installed
-from pgle.xla.flags import parse_flags
-from pgle.xla.flags_catalogue import catalogue, find, known_flags
-from pgle.xla.flags_presets import preset, preset_names, purpose
-from pgle.xla.flags_thresholds import combine_thresholds, main_module
+from pgle.run.ask.flag_lint import lint_flags
+from pgle.run.ask.flag_probe import installed
+from pgle.run.launch.environment import read_flag_file, user_flags
+from pgle.xla.flags.catalogue import catalogue, find, known_flags
+from pgle.xla.flags.presets import preset, preset_names, purpose
+from pgle.xla.flags.text import parse_flags
+from pgle.xla.flags.thresholds import combine_thresholds, main_module
 
 JAXLIB = click.option("--jaxlib", metavar="VERSION", help="Speak of this release rather than the installed one.")
 PYTHON = click.option("--python", metavar="PATH", help="The Python of your program, whose jaxlib is asked.")
@@ -122,7 +122,7 @@ def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, she
 @json_option
 def thresholds(hlo: str, as_json: bool) -> None:
     """Compute combine thresholds from a module: what a layer gathers and scatters."""
-    from pgle.xla.hlo_reader import read_modules  # protobuf, 15 ms, which the other subcommands do without
+    from pgle.xla.hlo.reader import read_modules  # protobuf, 15 ms, which the other subcommands do without
 
     result = combine_thresholds(main_module(read_modules(as_path(hlo))))
     if as_json:

@@ -44,8 +44,8 @@ def command(
     pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
     """
     with one_blas_thread():
-        from pgle.costs.merge import MergeOptions, Of
-        from pgle.costs.statistic import parse_statistic
+        from pgle.costs.measure.statistic import parse_statistic
+        from pgle.costs.profile.merge import MergeOptions, Of
         from pgle.files import as_path
         from pgle.report import merge as report
         from pgle.run.merge import merge_files

@@ -41,7 +41,7 @@ def command(
     pgle perf --run-dir runs/a --baseline -- python train.py --config x
     """
     from pgle.report import stage as report
-    from pgle.run.stage import StageRequest
+    from pgle.run.experiment.stage import StageRequest
     from pgle.run.stages import profile_of, run_stage
 
     options["quiet_s"] = options.pop("quiet_for")

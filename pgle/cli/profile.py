@@ -45,7 +45,7 @@ def command(
     pgle profile --run-dir runs/a --capture simulated --target h100 -- python train.py
     """
     from pgle.report import stage as report
-    from pgle.run.stage import StageRequest
+    from pgle.run.experiment.stage import StageRequest
     from pgle.run.stages import run_stage
 
     options["quiet_s"] = options.pop("quiet_for")

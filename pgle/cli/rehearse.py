@@ -51,7 +51,7 @@ def command(
     pgle rehearse --devices 8 -- python train.py --config x
     """
     from pgle.report import rehearse as report
-    from pgle.run.rehearse_command import RehearseCommand, run
+    from pgle.run.rehearse.command import RehearseCommand, run
 
     options = RehearseCommand(
         words=module,

@@ -45,8 +45,8 @@ def command(
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
     from pgle.report import pipeline as report
+    from pgle.run.experiment.stage import StageRequest
     from pgle.run.pipeline import PipelineRequest, run_pipeline
-    from pgle.run.stage import StageRequest
     from pgle.steps.gate import parse_share
 
     options["quiet_s"] = options.pop("quiet_for")

@@ -36,9 +36,9 @@ def command(profile: str, top: int | None, kinds: tuple[str, ...], sort: str, as
     pgle show profile.pbtxt
     pgle show profile.pbtxt --kind collective --sort spread
     """
-    from pgle.costs.profile import CostKind
-    from pgle.costs.profile_io import read_profile
-    from pgle.costs.summary import summarise
+    from pgle.costs.profile.files import read_profile
+    from pgle.costs.profile.summary import summarise
+    from pgle.costs.profile.value import CostKind
     from pgle.files import as_path
     from pgle.report import show as report
 

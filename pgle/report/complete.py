@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pgle.costs.complete import Completion
-from pgle.costs.profile import Cost, Origin
+from pgle.costs.fit.complete import Completion
+from pgle.costs.profile.value import Cost, Origin
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn
 

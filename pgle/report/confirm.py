@@ -9,8 +9,8 @@ from rich.text import Text
 
 from pgle.report import json
 from pgle.report.text import MAX_WIDTH, console, printable, table, warn
-from pgle.xla.verdict import LogVerdict
-from pgle.xla.verdict_reasons import ModuleVerdict, Verdict
+from pgle.xla.log.reasons import ModuleVerdict, Verdict
+from pgle.xla.log.verdict import LogVerdict
 
 SCHEMA = "pgle.confirm/1"
 MAX_ROWS = 20

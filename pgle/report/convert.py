@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from pgle.costs.aggregate import ProgramCosts
-from pgle.costs.profile import CostKind
+from pgle.costs.measure.aggregate import ProgramCosts
+from pgle.costs.profile.value import CostKind
 from pgle.report import json
 from pgle.report.text import console, duration, table, warn
 from pgle.run.convert import Conversion

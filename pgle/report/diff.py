@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from pgle.costs.diff import Change, Difference, ProfileDiff, Total
-from pgle.costs.profile import CostKind
+from pgle.costs.profile.diff import Change, Difference, ProfileDiff, Total
+from pgle.costs.profile.value import CostKind
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn
 

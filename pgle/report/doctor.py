@@ -8,7 +8,7 @@ from rich.text import Text
 
 from pgle.report import json
 from pgle.report.text import console, table
-from pgle.run.doctor import Diagnosis
+from pgle.run.doctor.doctor import Diagnosis
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from pgle.report import json
 from pgle.report.text import console, table
-from pgle.xla.flags import Finding, format_flags
-from pgle.xla.flags_catalogue import Setting, known_in
-from pgle.xla.flags_lint import Lint
-from pgle.xla.flags_presets import Preset
-from pgle.xla.flags_thresholds import Thresholds
+from pgle.xla.flags.catalogue import Setting, known_in
+from pgle.xla.flags.lint import Lint
+from pgle.xla.flags.presets import Preset
+from pgle.xla.flags.text import Finding, format_flags
+from pgle.xla.flags.thresholds import Thresholds
 
 STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 

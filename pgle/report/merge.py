@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgle.costs.profile import CostKind
+from pgle.costs.profile.value import CostKind
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn
 from pgle.run.merge import MergeResult

@@ -9,7 +9,7 @@ from pgle.report import convert as convert_report
 from pgle.report import json, stage
 from pgle.report.text import console, warn
 from pgle.run.pipeline import Pipeline
-from pgle.xla.verdict_reasons import Verdict
+from pgle.xla.log.reasons import Verdict
 
 
 def announce(line: str) -> None:

@@ -9,7 +9,7 @@ from pgle.report import json
 from pgle.report.text import console, duration, near, table, warn
 from pgle.report.timeline import picture_files, text_timeline
 from pgle.report.timeline_layout import View
-from pgle.run.rehearse import Rehearsal, Side
+from pgle.run.rehearse.rehearse import Rehearsal, Side
 from pgle.schedule.moves import Move, Placement
 
 SHOWN = 12

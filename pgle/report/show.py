@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from pgle.costs.effective import Fault, Finding
-from pgle.costs.profile import Cost, CostKind, Origin
-from pgle.costs.summary import Summary
+from pgle.costs.profile.effective import Fault, Finding
+from pgle.costs.profile.summary import Summary
+from pgle.costs.profile.value import Cost, CostKind, Origin
 from pgle.report import json
 from pgle.report.text import bar, console, duration, printable, table, warn
 

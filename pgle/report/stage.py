@@ -6,8 +6,8 @@ import statistics
 
 from pgle.report import json
 from pgle.report.text import console, duration, warn
-from pgle.run.stage import StageFiles, StageResult
-from pgle.run.stage import trace_files as traces
+from pgle.run.experiment.stage import StageFiles, StageResult
+from pgle.run.experiment.stage import trace_files as traces
 
 
 def show_text(result: StageResult, *, next_step: bool = True) -> None:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from pgle.costs.coverage import Coverage, ModuleCoverage, Share
-from pgle.costs.effective import Fault
-from pgle.costs.gap_weights import Basis
-from pgle.costs.gaps import Gap
-from pgle.costs.profile import CostKind
+from pgle.costs.fit.coverage import Coverage, ModuleCoverage, Share
+from pgle.costs.fit.gap_weights import Basis
+from pgle.costs.fit.gaps import Gap
+from pgle.costs.profile.effective import Fault
+from pgle.costs.profile.value import CostKind
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn
 from pgle.xla.checker import CheckerCounts

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pgle.errors import UserError
+from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.flag_probe import installed
-from pgle.run.ranks import find_rank
-from pgle.run.real_files import RealFiles, read_facts
-from pgle.run.real_stage import run_real
-from pgle.run.stage import StageRequest, StageResult, trace_files_of
-from pgle.xla.verdict_reasons import ModuleVerdict, Verdict
+from pgle.run.experiment.stage import StageRequest, StageResult, trace_files_of
+from pgle.run.launch.files import RealFiles, read_facts
+from pgle.run.launch.ranks import find_rank
+from pgle.run.launch.real import run_real
+from pgle.xla.log.reasons import ModuleVerdict, Verdict
 
 FIRST_RELEASE = (0, 4, 31)
 """Of jax with AutoPGLE; merged 2024-05-29 and absent from 0.4.26."""

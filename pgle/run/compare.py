@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.abba import PLAN, Plan, plan_with_profile, run_abba, sides, split_commands
+from pgle.run.launch.abba import PLAN, Plan, plan_with_profile, run_abba, sides, split_commands
 from pgle.run.step_inputs import STAGES, read_side
 from pgle.steps.compare import Assumptions, Comparison, Side, compare
 from pgle.steps.gate import Check, Limits, gate

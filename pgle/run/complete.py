@@ -6,17 +6,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgle.costs.complete import Completion, complete_profile
-from pgle.costs.effective import effective_costs
-from pgle.costs.profile import Profile
-from pgle.costs.profile_io import check_suffix, encode_profile, profile_files, read_profile, sidecar_path
+from pgle.costs.fit.complete import Completion, complete_profile
+from pgle.costs.profile.effective import effective_costs
+from pgle.costs.profile.files import check_suffix, encode_profile, profile_files, read_profile, sidecar_path
+from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.xla.hardware import Hardware, find_hardware
-from pgle.xla.hlo_reader import read_modules
-from pgle.xla.module import Module
-from pgle.xla.names import lhs_names, schedulable
-from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.names import lhs_names, schedulable
+from pgle.xla.hlo.reader import read_modules
+from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.targets import load_target
 
 

@@ -9,19 +9,19 @@ import sys
 from dataclasses import dataclass, replace
 from typing import BinaryIO, cast
 
-from pgle.costs.coverage import cover
-from pgle.costs.effective import effective_costs
-from pgle.costs.profile import Profile
-from pgle.costs.profile_io import read_profile
+from pgle.costs.fit.coverage import cover
+from pgle.costs.profile.effective import effective_costs
+from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path
 from pgle.report.progress import Progress
-from pgle.xla.log import read_events
-from pgle.xla.log_blocks import Blocks
-from pgle.xla.log_gather import collect
-from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
-from pgle.xla.schedule_evidence import ScheduleEvidence, schedule_evidence
-from pgle.xla.verdict import LogVerdict, judge
+from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.log.blocks import Blocks
+from pgle.xla.log.events import read_events
+from pgle.xla.log.gather import collect
+from pgle.xla.log.schedule_evidence import ScheduleEvidence, schedule_evidence
+from pgle.xla.log.verdict import LogVerdict, judge
 
 STDIN = "-"
 _GIVE = "give the log of the run, stdout and stderr together"

@@ -6,23 +6,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgle.costs.aggregate import ProgramCosts, aggregate
-from pgle.costs.folded import folded
-from pgle.costs.options import AggregateOptions
-from pgle.costs.profile import Profile
-from pgle.costs.profile_io import SUFFIXES, check_suffix, encode_profile, sidecar_path
-from pgle.costs.programs import Program, find_programs, select_programs
-from pgle.costs.sidecar import sidecar
-from pgle.costs.unite import unite_programs
+from pgle.costs.measure.aggregate import ProgramCosts, aggregate
+from pgle.costs.measure.options import AggregateOptions
+from pgle.costs.measure.programs import Program, find_programs, select_programs
+from pgle.costs.measure.unite import unite_programs
+from pgle.costs.profile.files import SUFFIXES, check_suffix, encode_profile, sidecar_path
+from pgle.costs.profile.folded import folded
+from pgle.costs.profile.sidecar import sidecar
+from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress
 from pgle.run.convert_provenance import provenance
 from pgle.run.inputs import is_run_dir, read_traces
 from pgle.trace.table import Kind, Trace, Unresolved
-from pgle.xla.hlo_reader import module_from_bytes, read_modules
-from pgle.xla.module import Module
-from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import module_from_bytes, read_modules
+from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 
 
 @dataclass(frozen=True)

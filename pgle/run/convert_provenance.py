@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pgle import __version__
-from pgle.costs.aggregate import ProgramCosts
-from pgle.costs.options import AggregateOptions
-from pgle.costs.profile import CostKind
+from pgle.costs.measure.aggregate import ProgramCosts
+from pgle.costs.measure.options import AggregateOptions
+from pgle.costs.profile.value import CostKind
 from pgle.trace.table import Trace
 
 

@@ -62,7 +62,7 @@ def is_run_dir(path: AnyPath) -> bool:
 def _expand(path: AnyPath) -> list[AnyPath]:
     """The trace files that a path stands for: itself, or those of a run directory."""
     if isinstance(path, Path) and is_run_dir(path):
-        from pgle.run.stage import trace_files
+        from pgle.run.experiment.stage import trace_files
 
         found = trace_files(path)
         if not found:
@@ -80,18 +80,18 @@ def _read_one(path: AnyPath, progress: Progress | None) -> Trace:
     if isinstance(path, Path):
         head = _head(path)
         if head.startswith(SQLITE_MAGIC):
-            from pgle.trace.nsys import read_nsys
+            from pgle.trace.nsys.read import read_nsys
 
             return read_nsys(path, progress=progress)
         if head.startswith(NSYS_MAGIC) or path.suffix in (".nsys-rep", ".qdrep", ".qdstrm"):
-            from pgle.run.nsys import read_report
+            from pgle.run.ask.nsys import read_report
 
             return read_report(path, progress=progress)
         if path.suffix in (".sqlite", ".db"):
             remedy = "export it again: nsys export --type sqlite REPORT" if head else "it is empty; export it again"
             raise UserError("not a SQLite database", where=path, remedy=remedy)
     if ".xplane.pb" in path.name:
-        from pgle.trace.xplane import read_xplane
+        from pgle.trace.xplane.read import read_xplane
 
         return read_xplane([path], progress=progress)
     raise UserError(
@@ -101,10 +101,10 @@ def _read_one(path: AnyPath, progress: Progress | None) -> Trace:
 
 def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
     if any(item.suffix in (".parquet", ".arrow") for item in path.iterdir()):
-        from pgle.trace.nsys import read_nsys
+        from pgle.trace.nsys.read import read_nsys
 
         return read_nsys(Path(path), progress=progress)
-    from pgle.trace.xplane import count_runs, find_xplanes, read_xplane
+    from pgle.trace.xplane.read import count_runs, find_xplanes, read_xplane
 
     reports = sorted({item.suffix for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep")})
     if reports and not count_runs(path):

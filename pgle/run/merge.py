@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgle.costs.merge import Merged, MergeOptions, merge_profiles
-from pgle.costs.profile_io import check_suffix, encode_profile, profile_files, read_profile, sidecar_path
+from pgle.costs.profile.files import check_suffix, encode_profile, profile_files, read_profile, sidecar_path
+from pgle.costs.profile.merge import Merged, MergeOptions, merge_profiles
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.costs.coverage import Coverage
+from pgle.costs.fit.coverage import Coverage
 from pgle.errors import UserError
 from pgle.files import sha256, write_files
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
-from pgle.run.masking import kept_argv
-from pgle.run.ranks import find_rank
-from pgle.run.stage import StageFiles, StageRequest, StageResult, trace_files
+from pgle.run.experiment.stage import StageFiles, StageRequest, StageResult, trace_files
+from pgle.run.launch.masking import kept_argv
+from pgle.run.launch.ranks import find_rank
 from pgle.run.stages import choose_capture, run_stage
 from pgle.run.verify import VerifyRequest, verify
 from pgle.steps.compare import Comparison

@@ -6,12 +6,12 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from pgle.costs.profile_io import read_profile, sidecar_path
+from pgle.costs.profile.files import read_profile, sidecar_path
 from pgle.errors import UserError
 from pgle.files import AnyPath, sha256, write_files
-from pgle.run.manifest import read_manifest, same_program
-from pgle.run.simulated_stage import run_simulated
-from pgle.run.stage import Capture, StageRequest, StageResult
+from pgle.run.experiment.manifest import read_manifest, same_program
+from pgle.run.experiment.stage import Capture, StageRequest, StageResult
+from pgle.run.launch.simulated import run_simulated
 
 GPU_DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -29,7 +29,7 @@ def run_stage(request: StageRequest, *, force: bool = False) -> StageResult:
     if request.capture == "simulated":
         result = run_simulated(request, force=force)
     else:
-        from pgle.run.real_stage import run_real
+        from pgle.run.launch.real import run_real
 
         result = run_real(request, force=force)
     return replace(result, warnings=(*result.warnings, *_mismatches(request)))

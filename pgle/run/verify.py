@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pgle.costs.coverage import Coverage, cover
-from pgle.costs.profile_io import read_profile
+from pgle.costs.fit.coverage import Coverage, cover
+from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.files import AnyPath
-from pgle.xla.hlo_reader import read_modules
-from pgle.xla.module import Module
-from pgle.xla.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_modules
+from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 
 
 @dataclass(frozen=True)

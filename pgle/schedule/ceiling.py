@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pgle.costs.estimate_launch import DEFAULT, Launch
+from pgle.costs.fit.launch import DEFAULT, Launch
 from pgle.schedule.program import COLLECTIVES, Action, Op, Program
 from pgle.schedule.timeline import Stream
-from pgle.xla.module import Module
+from pgle.xla.hlo.module import Module
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from pgle.schedule.timeline import Stream, Timeline
 from pgle.xla.collectives import async_pairs, collective_kind, walk_collectives
-from pgle.xla.module import Computation, Instruction, Module
-from pgle.xla.names import lhs_names
+from pgle.xla.hlo.module import Computation, Instruction, Module
+from pgle.xla.hlo.names import lhs_names
 
 EXPOSED_SHARE = 0.05
 """Collectives of which less is exposed need no reason: launch gaps around them already are a few microseconds."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgle.costs.effective import effective_costs
-from pgle.costs.estimate import estimator
-from pgle.costs.estimate_launch import DEFAULT, Launch, launch_of
-from pgle.costs.profile import Profile
+from pgle.costs.fit.estimate import estimator
+from pgle.costs.fit.launch import DEFAULT, Launch, launch_of
+from pgle.costs.profile.effective import effective_costs
+from pgle.costs.profile.value import Profile
 from pgle.schedule.ceiling import Ceiling, ceiling
 from pgle.schedule.program import read_program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import Timeline
 from pgle.xla.hardware import Hardware, find_hardware
-from pgle.xla.module import Module
+from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Target
 
 

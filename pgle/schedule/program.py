@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 from math import isfinite
 
-from pgle.costs.profile import Cost, Origin
+from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.timeline import Stream
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, start_of
-from pgle.xla.module import Instruction, Module, trip_count
-from pgle.xla.names import FREE_TARGETS, lhs_names
+from pgle.xla.hlo.module import Instruction, Module, trip_count
+from pgle.xla.hlo.names import FREE_TARGETS, lhs_names
 
 FREE = frozenset(
     ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "opt-barrier",

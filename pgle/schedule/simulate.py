@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pgle.costs.estimate import estimator
-from pgle.costs.estimate_launch import DEFAULT, Launch
-from pgle.costs.profile import Cost
+from pgle.costs.fit.estimate import estimator
+from pgle.costs.fit.launch import DEFAULT, Launch
+from pgle.costs.profile.value import Cost
 from pgle.schedule.program import COLLECTIVES, Action, Op, Program, read_program
 from pgle.schedule.timeline import ORIGINS, Loop, Stream, Timeline
 from pgle.xla.hardware import Hardware
-from pgle.xla.module import Module
+from pgle.xla.hlo.module import Module
 
 MAX_ITERATIONS = 64
 """Iterations simulated one by one at most, while a loop does not come to a steady state."""

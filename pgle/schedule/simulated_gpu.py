@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pgle.schedule.timeline import Stream, Timeline
 from pgle.trace.table import SIMULATED, Device, Kind, ModuleKey, Source, Trace
-from pgle.xla.module import Module
+from pgle.xla.hlo.module import Module
 
 Floats = npt.NDArray[np.float64]
 

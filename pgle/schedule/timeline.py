@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.profile import Origin
+from pgle.costs.profile.value import Origin
 from pgle.schedule.intervals import Intervals, complement, covered, join, overlap, union
 
 ORIGINS: tuple[Origin, ...] = tuple(Origin)

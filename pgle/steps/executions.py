@@ -11,7 +11,7 @@ from pgle.errors import UserError
 from pgle.steps.series import Mark, Series, Step, make_series
 from pgle.trace.table import ModuleKey, Trace
 from pgle.trace.windows import find_executions
-from pgle.xla.guess import guess_kind
+from pgle.xla.hlo.guess import guess_kind
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from pgle.xla.collectives import collective_kind, is_done, is_start
-from pgle.xla.module import Instruction, Module
-from pgle.xla.names import NO_OPS, scheduled_computations, unscheduled_conditions
+from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.names import NO_OPS, scheduled_computations, unscheduled_conditions
 
 LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
 """XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``), taken for microseconds under a profile."""

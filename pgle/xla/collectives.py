@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pgle.xla.module import HOST_MEMORY_SPACE, Instruction, Module, Shape, backend_config
+from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, Shape, backend_config
 
 COLLECTIVES = (
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",

@@ -9,8 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pgle.errors import UserError
 from pgle.run.rehearsal import LOG, RehearsalRequest, rehearse_compile
+
+from pgle.errors import UserError
 from pgle.xla.log import Kind, read_events
 from pgle.xla.targets import load_target
 

@@ -9,16 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgle.costs.aggregate import aggregate
-from pgle.costs.align import align
-from pgle.costs.merge import merge_profiles
-from pgle.costs.naming import plan_names
-from pgle.costs.options import AggregateOptions
-from pgle.costs.profile import CostKind, Profile
-from pgle.costs.programs import find_programs
-from pgle.costs.unite import unite_programs
+from pgle.costs.measure.aggregate import aggregate
+from pgle.costs.measure.align import align
+from pgle.costs.measure.naming import plan_names
+from pgle.costs.measure.options import AggregateOptions
+from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.unite import unite_programs
+from pgle.costs.profile.merge import merge_profiles
+from pgle.costs.profile.value import CostKind, Profile
 from pgle.trace.combine import combine
-from pgle.trace.xplane import find_xplanes, read_xplane
+from pgle.trace.xplane.read import find_xplanes, read_xplane
 
 RANKS = 3
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.aggregate import ProgramCosts, aggregate
-from pgle.costs.merge import Merged, merge_profiles
-from pgle.costs.options import AggregateOptions
-from pgle.costs.profile import CostKind, Profile
-from pgle.costs.profile_io import profile_files, read_profile
-from pgle.costs.programs import find_programs
+from pgle.costs.measure.aggregate import ProgramCosts, aggregate
+from pgle.costs.measure.options import AggregateOptions
+from pgle.costs.measure.programs import find_programs
+from pgle.costs.profile.files import profile_files, read_profile
+from pgle.costs.profile.merge import Merged, merge_profiles
+from pgle.costs.profile.value import CostKind, Profile
 from pgle.files import write_files
 from pgle.trace.combine import combine
-from pgle.trace.nsys import read_nsys
+from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace
-from pgle.xla.hlo_reader import read_module
-from pgle.xla.module import Module
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_module
 
 DATA = Path(__file__).parents[2] / "testdata" / "pax_fsdp4"
 STEP = 40

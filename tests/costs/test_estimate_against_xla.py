@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.estimate import estimator
-from pgle.run.rehearsal import RehearsalRequest, rehearse_compile
+from pgle.costs.fit.estimate import estimator
+from pgle.run.rehearse.compile import RehearsalRequest, rehearse_compile
 from pgle.schedule.program import kind_of
 from pgle.xla.hardware import find_hardware
-from pgle.xla.schedule_dump import read_schedule_dump
+from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.targets import load_target
 
 RECORDED = "0.12.0.1" if tuple(map(int, version("jax").split(".")[:2])) >= (0, 12) else "0.10.2"

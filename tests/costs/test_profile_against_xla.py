@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.effective import effective_costs
-from pgle.costs.profile import Profile
-from pgle.costs.profile_io import read_profile
+from pgle.costs.profile.effective import effective_costs
+from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import read_bytes
-from pgle.xla.schedule_dump import read_schedule_dump
+from pgle.xla.hlo.schedule_dump import read_schedule_dump
 
 pytestmark = pytest.mark.rehearse
 

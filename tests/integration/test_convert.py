@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.profile_io import read_profile
-from pgle.xla.hlo_reader import read_modules
+from pgle.costs.profile.files import read_profile
+from pgle.xla.hlo.reader import read_modules
 
 
 @pytest.fixture

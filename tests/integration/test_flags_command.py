@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.xla.flags import parse_flags
+from pgle.xla.flags.text import parse_flags
 
 TESTDATA = Path(__file__).parents[2] / "testdata"
 STEP = "pax_fsdp4/proc3/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"

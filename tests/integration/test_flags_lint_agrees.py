@@ -2,10 +2,10 @@
 
 import pytest
 
-from pgle.run.flag_probe import probe
-from pgle.xla.flags import Flag, FlagList
-from pgle.xla.flags_catalogue import catalogue
-from pgle.xla.flags_lint import lint
+from pgle.run.ask.flag_probe import probe
+from pgle.xla.flags.catalogue import catalogue
+from pgle.xla.flags.lint import lint
+from pgle.xla.flags.text import Flag, FlagList
 
 VALUES = (None, "", "true", "3", "-1", "0.5", "all", "FUSION,CUBLAS", "+FUSION", "a b")
 FATAL = {"unknown", "removed", "too-new", "bad-value", "needs-value"}

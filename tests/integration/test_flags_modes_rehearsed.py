@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.rehearsal import RehearsalRequest, rehearse_compile
+from pgle.run.rehearse.compile import RehearsalRequest, rehearse_compile
 from pgle.xla.collectives import walk_collectives
-from pgle.xla.flags_catalogue import release
-from pgle.xla.hlo_reader import read_module
-from pgle.xla.modes import RENAMES_SINCE, flags_for
-from pgle.xla.names import lhs_names
-from pgle.xla.schedule_dump import read_schedule_dump
+from pgle.xla.flags.catalogue import release
+from pgle.xla.flags.modes import RENAMES_SINCE, flags_for
+from pgle.xla.hlo.names import lhs_names
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.targets import load_target
 
 pytestmark = pytest.mark.rehearse

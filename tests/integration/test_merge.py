@@ -6,8 +6,8 @@ import re
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.profile import Cost, CostKind, Profile
-from pgle.costs.profile_io import profile_files, read_profile
+from pgle.costs.profile.files import profile_files, read_profile
+from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.files import write_files
 
 OLD, NEW = "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt", "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"

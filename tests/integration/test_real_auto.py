@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.manifest import read_manifest
+from pgle.run.experiment.manifest import read_manifest
 
 TRAIN = """
 import jax, jax.numpy as jnp

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
+from pgle.run.experiment.manifest import read_manifest
 from pgle.run.inputs import read_traces
-from pgle.run.manifest import read_manifest
 
 TRAIN = """
 import os, sys

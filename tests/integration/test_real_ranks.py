@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.profile_io import read_profile
+from pgle.costs.profile.files import read_profile
+from pgle.run.experiment.manifest import read_manifest
 from pgle.run.inputs import read_traces
-from pgle.run.manifest import read_manifest
 from pgle.run.step_inputs import read_runs
 
 RANKS = 4

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.costs.profile_io import read_profile
-from pgle.run.manifest import read_manifest
+from pgle.costs.profile.files import read_profile
+from pgle.run.experiment.manifest import read_manifest
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 

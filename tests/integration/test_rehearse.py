@@ -21,7 +21,7 @@ def programs(tmp_path_factory):
 
     def dump(name: str) -> Path:
         if not (folder / name).exists():
-            from pgle.run.capture_modules import capture_modules
+            from pgle.run.launch.capture_modules import capture_modules
 
             words = [sys.executable, "-m", f"pgle.workloads.{name}", "--compile-only"]
             capture_modules(words, folder / name, devices=4, quiet_s=60)

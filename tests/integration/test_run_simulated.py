@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.profile import Origin
-from pgle.costs.profile_io import read_profile
-from pgle.run.manifest import read_manifest
+from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.value import Origin
+from pgle.run.experiment.manifest import read_manifest
 
 pytestmark = pytest.mark.rehearse
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.profile import Cost, CostKind, Origin, Profile
-from pgle.costs.profile_io import profile_files
+from pgle.costs.profile.files import profile_files
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
 
 PUBLISHED = "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt"

@@ -8,14 +8,14 @@ from types import ModuleType
 
 import pytest
 
-from pgle.costs.coverage import cover
-from pgle.costs.estimate import estimate_profile
-from pgle.costs.profile import Cost, Profile
+from pgle.costs.fit.coverage import cover
+from pgle.costs.fit.estimate import estimate_profile
+from pgle.costs.profile.value import Cost, Profile
 from pgle.xla.hardware import find_hardware
-from pgle.xla.hlo_reader import read_modules
-from pgle.xla.log import read_events
-from pgle.xla.schedule_dump import find_schedule_dumps, read_schedule_dump
-from pgle.xla.verdict import judge
+from pgle.xla.hlo.reader import read_modules
+from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.log.events import read_events
+from pgle.xla.log.verdict import judge
 
 pytestmark = [pytest.mark.rehearse, pytest.mark.slow]
 RECORD = Path(__file__).parents[2] / "testdata" / "hlo" / "record.py"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgle.report.stage import show_text
-from pgle.run.stage import StageName, StageRequest, StageResult
+from pgle.run.experiment.stage import StageName, StageRequest, StageResult
 
 NEXT = [
     ("profile", [], "next: pgle convert {run}"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.real_files import HOOK_SITE
+from pgle.run.launch.files import HOOK_SITE
 
 SOURCES = sorted(HOOK_SITE.rglob("*.py"))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run import nsys
+from pgle.run.ask import nsys
 
 REPORT = b"NVIDIA Tegra Profiler Report 2023@4@4@54-234433681190v0.\n"
 SYNTHETIC = Path(__file__).parents[2] / "testdata" / "nsys_synthetic" / "synthetic_cases.sqlite"

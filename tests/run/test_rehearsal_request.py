@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from pgle.errors import UserError
-from pgle.run import jax_private
-from pgle.run.rehearsal import RehearsalRequest, fingerprint_of, matches_job, rehearse_compile, xla_flags
-from pgle.run.rehearsal_worker import NO_TOOLKIT, hlo_module_bytes, module_kind
+from pgle.run.ask import jax_private
+from pgle.run.rehearse.compile import RehearsalRequest, fingerprint_of, matches_job, rehearse_compile, xla_flags
+from pgle.run.rehearse.worker import NO_TOOLKIT, hlo_module_bytes, module_kind
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.stage import StageRequest
+from pgle.run.experiment.stage import StageRequest
 
 
 @pytest.mark.parametrize("window", ["auto", "all", "steps:5", "steps:5-10", "seconds:10", "seconds:0.5"])

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pgle.costs.estimate_launch import DEFAULT
-from pgle.costs.profile import Cost, Origin, Profile
+from pgle.costs.fit.launch import DEFAULT
+from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
 from pgle.schedule.predict import predict
-from pgle.xla.module import Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 ENTRY = tuple(Instruction(name, "fusion", Shape("f32", (1 << 20,)), "e", fusion_kind="kLoop") for name in ("a", "b"))
 MODULE = Module("jit_step", 1, "f" * 32, "e", {"e": Computation("e", ENTRY, "b")}, is_scheduled=True)

@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.aggregate import ProgramCosts, aggregate
-from pgle.costs.estimate_launch import DEFAULT, Launch
-from pgle.costs.options import AggregateOptions
-from pgle.costs.profile import Origin
-from pgle.costs.programs import find_programs
+from pgle.costs.fit.launch import DEFAULT, Launch
+from pgle.costs.measure.aggregate import ProgramCosts, aggregate
+from pgle.costs.measure.options import AggregateOptions
+from pgle.costs.measure.programs import find_programs
+from pgle.costs.profile.value import Origin
 from pgle.schedule.intervals import join, union
 from pgle.schedule.simulate import simulate
 from pgle.schedule.timeline import Timeline
-from pgle.trace.nsys import read_nsys
+from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace
 from pgle.xla.collectives import collective_kind
-from pgle.xla.hlo_reader import read_module
-from pgle.xla.module import Module
-from pgle.xla.names import owner
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.names import owner
+from pgle.xla.hlo.reader import read_module
 
 DATA = Path(__file__).parents[2] / "testdata" / "pax_fsdp4"
 STEP, INIT = "0040", "0019"

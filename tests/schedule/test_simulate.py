@@ -2,11 +2,11 @@
 
 import pytest
 
-from pgle.costs.estimate_launch import Launch
-from pgle.costs.profile import Cost, Origin
+from pgle.costs.fit.launch import Launch
+from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.simulate import simulate
 from pgle.schedule.timeline import Stream, Timeline
-from pgle.xla.module import Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 NO_GAPS = Launch(gap_us=0.0, switch_us=0.0, host_us=0.0)
 ARRAY = Shape("f32", (8,))

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from pgle.costs.aggregate import aggregate
-from pgle.costs.profile import Cost, Origin
-from pgle.costs.programs import find_programs
+from pgle.costs.measure.aggregate import aggregate
+from pgle.costs.measure.programs import find_programs
+from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.simulate import simulate
 from pgle.schedule.simulated_gpu import Noise, record
-from pgle.trace.nsys import read_nsys
-from pgle.trace.nsys_writer import write_nsys_sqlite
+from pgle.trace.nsys.read import read_nsys
+from pgle.trace.nsys.writer import write_nsys_sqlite
 from pgle.trace.windows import find_executions
-from pgle.trace.xplane import read_xplane
-from pgle.trace.xplane_writer import write_xplane
-from pgle.xla.module import Computation, Instruction, Module, Shape
+from pgle.trace.xplane.read import read_xplane
+from pgle.trace.xplane.writer import write_xplane
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 TRUTH = {"dot": 400.0, "all-gather-start": 300.0, "loop_fusion": 50.0, "body": 20.0}
 QUIET = Noise(kernel=0.0, outliers=0.0, warm_up=(), skew=0.0, first_wait_us=0.0)

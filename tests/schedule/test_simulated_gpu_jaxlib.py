@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.aggregate import aggregate
-from pgle.costs.options import AggregateOptions
-from pgle.costs.profile import Cost, CostKind
-from pgle.costs.programs import find_programs
-from pgle.costs.statistic import parse_statistic
+from pgle.costs.measure.aggregate import aggregate
+from pgle.costs.measure.options import AggregateOptions
+from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.statistic import parse_statistic
+from pgle.costs.profile.value import Cost, CostKind
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.table import Trace
-from pgle.trace.xplane import read_xplane
-from pgle.trace.xplane_writer import write_xplane
-from pgle.xla.hlo_reader import read_module
-from pgle.xla.module import Module
+from pgle.trace.xplane.read import read_xplane
+from pgle.trace.xplane.writer import write_xplane
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_module
 from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
 
 EXECUTIONS = 8

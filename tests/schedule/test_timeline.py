@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.costs.estimate_launch import Launch
-from pgle.costs.profile import Cost
+from pgle.costs.fit.launch import Launch
+from pgle.costs.profile.value import Cost
 from pgle.schedule.ceiling import ceiling
 from pgle.schedule.intervals import union
 from pgle.schedule.program import read_program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import Timeline, breakdown
-from pgle.xla.module import Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 ARRAY = Shape("f32", (8,))
 SPANS = st.lists(st.tuples(st.floats(0, 90), st.floats(0.1, 10)), max_size=15)

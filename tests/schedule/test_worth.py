@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgle.costs.profile import Cost, Profile
+from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.moves import DISABLE_ASYNC, Move, Placement
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.worth import judge_worth
-from pgle.xla.module import Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 SHAPE = Shape("f32", (1 << 20,))
 GATHER = Placement("all-gather-start", "all-gather", True, 0, 0.0, 100.0, 100.0, 900.0)

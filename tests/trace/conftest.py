@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.trace.nsys import read_nsys
-from pgle.trace.nsys_schema import TABLES
+from pgle.trace.nsys.read import read_nsys
+from pgle.trace.nsys.schema import TABLES
 from pgle.trace.table import Trace
 
 MACHINE = 1 << 48

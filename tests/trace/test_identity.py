@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from pgle.trace.combine import combine
-from pgle.trace.nsys import read_nsys
-from pgle.trace.nsys_writer import write_nsys_sqlite
+from pgle.trace.nsys.read import read_nsys
+from pgle.trace.nsys.writer import write_nsys_sqlite
 from pgle.trace.table import Device, Recording, Source
-from pgle.trace.xplane import read_xplane
-from pgle.trace.xplane_writer import write_xplane
+from pgle.trace.xplane.read import read_xplane
+from pgle.trace.xplane.writer import write_xplane
 
 NAME = "pod:1"
 NOON = 1_700_000_000_000_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgle.errors import UserError
-from pgle.trace.nsys import read_nsys
+from pgle.trace.nsys.read import read_nsys
 
 TESTDATA = Path(__file__).parents[2] / "testdata"
 PROCESS = 1 << 48 | 1 << 24

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.trace.nsys import read_nsys
+from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Device, ModuleKey, Trace
 
 STEP = ModuleKey("pjit__wrapped_step_fn", 40)

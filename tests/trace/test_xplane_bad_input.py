@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.trace.xplane import find_xplanes, read_xplane
+from pgle.trace.xplane.read import find_xplanes, read_xplane
 from pgle.xla.protos import xplane_pb2
 
 

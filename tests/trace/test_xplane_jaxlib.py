@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pgle.trace.table import Trace
-from pgle.trace.xplane import read_xplane
+from pgle.trace.xplane.read import read_xplane
 from pgle.xla.protos import profiled_instructions_pb2, xplane_pb2
 
 ROUNDING_US = 0.0005

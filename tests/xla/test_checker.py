@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pgle.xla.checker import assumed_us, checker_counts, compute_capability
-from pgle.xla.hlo_reader import read_modules
-from pgle.xla.module import Instruction, Shape
-from pgle.xla.names import unscheduled_conditions
-from pgle.xla.schedule_dump import LhsSchedule, read_schedule_dump
+from pgle.xla.hlo.module import Instruction, Shape
+from pgle.xla.hlo.names import unscheduled_conditions
+from pgle.xla.hlo.reader import read_modules
+from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
 
 
 def test_counts_and_names_are_those_that_xla_logs(dumps: Path) -> None:

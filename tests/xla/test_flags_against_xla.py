@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pgle.xla.flags import parse_flags
+from pgle.xla.flags.text import parse_flags
 
 # Each text is read in a fork, since XLA reads the variable once in a process.
 READER = """

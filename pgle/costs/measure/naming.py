@@ -1,0 +1,162 @@
+"""Under which name the time of each traced instruction is filed.
+
+XLA looks costs up by the name an instruction had when LHS ran. Compute instructions keep that name. Collectives may
+not: newer XLA renames those that stayed synchronous, and a generic ``async-start`` runs under the name it wraps. What
+belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion, a ``.remat`` copy) is its owner's time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from pgle.costs.measure.programs import Program
+from pgle.costs.measure.samples import Naming
+from pgle.costs.profile.value import CostKind
+from pgle.trace.table import Trace
+from pgle.xla.collectives import collective_kind, result_shape
+from pgle.xla.hlo.guess import guess_kind
+from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module
+from pgle.xla.hlo.names import lhs_names, loops, owner
+
+_REMAT = re.compile(r"\.remat\d*$")
+_NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "bitcast", "parameter", "constant"}
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """What is known of one name that costs are filed under.
+
+    Attributes:
+        name: when LHS ran.
+        kind: what the scheduler does with the cost.
+        opcode: HLO opcode, of a collective the wrapped one; empty without HLO.
+        shape: result shape, of a collective that of the wrapped op; empty without HLO.
+        trace_name: the name in the trace where it differs.
+        iterations: occurrences per execution of the module, of a name with rematerialised copies those of all; 0 where
+            unknown.
+        groups: replica groups of a collective; empty: all devices.
+        owner: the instruction of the final module whose time it is; empty without HLO.
+    """
+
+    name: str
+    kind: CostKind
+    opcode: str = ""
+    shape: str = ""
+    trace_name: str = ""
+    iterations: int = 0
+    groups: tuple[tuple[int, ...], ...] = ()
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class NamingPlan:
+    """Where the names of one program's activities go.
+
+    Attributes:
+        naming: for `pgle.costs.measure.samples`.
+        filed: one per name of `naming`, in the same order.
+        left_out: traced names that are no cost, by reason.
+    """
+
+    naming: Naming
+    filed: tuple[Filed, ...]
+    left_out: Mapping[str, tuple[str, ...]]
+
+
+def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None) -> NamingPlan:
+    """Decide for every instruction name of a program where its time goes.
+
+    Args:
+        trace: the activities.
+        program: with or without HLO. Without, every name is filed as it is and its kind is a guess.
+        lhs_module: the module as LHS saw it (schedule dump), where there is one.
+    """
+    used = np.unique(trace.instruction[np.isin(trace.module, program.indices)])
+    filed: dict[str, Filed] = {}
+    left_out: dict[str, list[str]] = {}
+    codes = np.full(max(len(trace.instructions), 1), -1, dtype=np.int32)
+    translate = {} if program.hlo is None else lhs_names(program.hlo, lhs_module)
+    order: dict[str, int] = {}
+    runs: dict[str, dict[str, int]] = {}
+    for code in used.tolist():
+        name = trace.instructions[code]
+        found = _file_by_guess(name) if program.hlo is None else _file(program.hlo, translate, name)
+        if isinstance(found, str):
+            left_out.setdefault(found, []).append(name)
+            continue
+        known = filed.get(found.name)
+        if known is None or (known.trace_name and not found.trace_name):
+            filed[found.name] = found
+        runs.setdefault(found.name, {})[found.owner] = found.iterations
+        codes[code] = order.setdefault(found.name, len(order))
+    kept = tuple(_with_iterations(filed[name], _sum_known(runs[name].values())) for name in order)
+    iterations = np.array([item.iterations for item in kept] or [0], dtype=np.int32)
+    naming = Naming(target=codes, names=tuple(order), iterations=iterations)
+    return NamingPlan(naming, kept, {reason: tuple(names) for reason, names in left_out.items()})
+
+
+def _with_iterations(item: Filed, iterations: int) -> Filed:
+    return item if item.iterations == iterations else replace(item, iterations=iterations)
+
+
+def _sum_known(counts: Collection[int]) -> int:
+    """The sum, 0 where one is 0: unknown."""
+    return sum(counts) if all(counts) else 0
+
+
+def _file_by_guess(name: str) -> Filed | str:
+    if name.startswith("command_buffer"):
+        return "command buffer"
+    kind = guess_kind(name)
+    if kind == "loop":
+        return "control flow"
+    return Filed(_REMAT.sub("", name), CostKind(kind), trace_name=name if _REMAT.search(name) else "")
+
+
+def _file(module: Module, translate: Mapping[str, str], name: str) -> Filed | str:
+    """Where the time of a traced name goes, or the reason why nowhere."""
+    if name.startswith("command_buffer"):
+        return "command buffer"
+    owning = owner(module, name)
+    if owning is None:
+        return "not in the HLO module"
+    instruction = module.instructions[owning]
+    if instruction.opcode in _NEVER_A_COST:
+        return "control flow"
+    trips = loops(module, owning)
+    known = all(count is not None for _, count in trips)
+    iterations = prod(count for _, count in trips if count is not None) if known else 0
+    wrapped = module.wrapped(instruction) or instruction
+    kind = collective_kind(module, instruction)
+    target = translate.get(name) or translate.get(owning) or owning
+    cost_kind = CostKind.COLLECTIVE if kind else _compute_or_copy(instruction, wrapped)
+    if cost_kind != CostKind.COLLECTIVE:
+        target = _REMAT.sub("", wrapped.name if wrapped is not instruction else owning)
+    return Filed(
+        name=target,
+        kind=cost_kind,
+        opcode=kind or wrapped.opcode,
+        shape=str(result_shape(module, instruction) if kind else wrapped.shape),
+        trace_name="" if target == name else name,
+        iterations=iterations,
+        groups=wrapped.replica_groups or instruction.replica_groups,
+        owner=owning,
+    )
+
+
+def _compute_or_copy(instruction: Instruction, wrapped: Instruction) -> CostKind:
+    """Copies between host and device run beside compute; everything else is compute."""
+    if instruction.opcode == "copy-start":
+        return CostKind.COPY
+    if wrapped is not instruction and HOST_MEMORY_SPACE in _memory_spaces([wrapped]):
+        return CostKind.COPY
+    return CostKind.COMPUTE
+
+
+def _memory_spaces(instructions: Sequence[Instruction]) -> set[int]:
+    return {shape.memory_space for item in instructions for shape in (item.shape, *item.shape.elements)}

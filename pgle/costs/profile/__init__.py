@@ -1,0 +1,1 @@
+"""Cost profiles: the value, its files, diff and merge."""

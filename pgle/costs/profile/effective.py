@@ -1,0 +1,218 @@
+"""What XLA really takes from a profile: prefixes filtered, equal names merged, ``.remat`` stripped.
+
+Source: ``FilterWithFingerprint`` in openxla/xla ``xla/service/gpu/gpu_hlo_schedule.cc`` and the table of
+``xla/service/profile_guided_latency_estimator.cc``; checked against the compiler in `tests/costs/test_effective.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pgle.costs.profile.value import Cost, CostKind, Profile
+
+_REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
+_NEVER_IN_NAMES = re.compile(r"^%|\s")
+_DONE = re.compile(r".+-done(\.\d+)*")
+_START = re.compile(r"(.+)-start((?:\.\d+)*)")
+
+
+def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cost]:
+    """The costs that XLA uses for a module, by instruction name.
+
+    Names with a prefix count only for the module of that fingerprint. Of equal names the last wins; but if any name
+    that counts holds ``.remat``, all lose a trailing ``.remat`` or ``.rematN`` and equal ones are averaged.
+
+    Args:
+        profile: as read.
+        fingerprint: of the module; empty: only names without prefix.
+    """
+    kept = [cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)]
+    averages = _averages(kept)
+    return {name: _merged(name, costs, averages) for name, costs in _grouped(kept, averages).items()}
+
+
+def effective_entries(profile: Profile) -> tuple[Cost, ...]:
+    """Each cost that XLA can use, once: by fingerprint (bare names first), in file order; what it never uses is gone.
+
+    Entries of one fingerprint are merged among themselves; a module takes those of its own before bare ones.
+    """
+    by_module = _by_module(profile.costs)
+    tables = [effective_costs(Profile(tuple(by_module[key])), key) for key in sorted(by_module)]
+    return tuple(cost for table in tables for cost in table.values())
+
+
+def _by_module(costs: Iterable[Cost]) -> dict[str, list[Cost]]:
+    """The costs that XLA keeps for some module, by fingerprint."""
+    by_module: dict[str, list[Cost]] = {}
+    for cost in costs:
+        if "::" not in cost.name:
+            by_module.setdefault(cost.fingerprint, []).append(cost)
+    return by_module
+
+
+def _averages(costs: Iterable[Cost]) -> bool:
+    return any(".remat" in cost.name for cost in costs)
+
+
+def _grouped(costs: Iterable[Cost], averages: bool) -> dict[str, list[Cost]]:
+    """Costs by the name that XLA gives them."""
+    groups: dict[str, list[Cost]] = {}
+    for cost in costs:
+        groups.setdefault(_REMAT_SUFFIX.sub("", cost.name) if averages else cost.name, []).append(cost)
+    return groups
+
+
+def _merged(name: str, costs: Sequence[Cost], averages: bool) -> Cost:
+    if len(costs) == 1 or not averages:
+        return costs[-1] if costs[-1].name == name else replace(costs[-1], name=name)
+    return replace(
+        costs[-1],
+        name=name,
+        cost_us=sum(cost.cost_us for cost in costs) / len(costs),
+        samples=sum(cost.samples for cost in costs),
+        min_us=min(cost.min_us for cost in costs),
+        max_us=max(cost.max_us for cost in costs),
+    )
+
+
+class Fault(StrEnum):
+    """What can be odd about a profile that XLA accepts without a word."""
+
+    DUPLICATE = "duplicate"
+    REMAT = "remat"
+    NOT_FINITE = "not-finite"
+    NEGATIVE = "negative"
+    ZERO = "zero"
+    NAME = "name"
+    DONE = "done"
+    LOOP = "loop"
+    MASKED = "masked"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in a profile that does not do what it seems to.
+
+    Attributes:
+        fault: which kind.
+        name: as the profile spells it.
+        message: what XLA does with it, one clause.
+        values_us: the costs concerned, in file order; none where it is about the whole profile.
+        effective_us: what XLA takes; None where it takes nothing.
+    """
+
+    fault: Fault
+    name: str
+    message: str
+    values_us: tuple[float, ...] = ()
+    effective_us: float | None = None
+
+
+def profile_findings(profile: Profile) -> tuple[Finding, ...]:
+    """What a user should know about a profile before giving it to XLA, in file order within each kind."""
+    by_module = _by_module(profile.costs)
+    bare = by_module.pop("", [])
+    position = {id(cost): number for number, cost in enumerate(profile.costs)}
+    bare_groups = {averages: _grouped(bare, averages) for averages in (False, True)}
+    findings: list[Finding] = []
+    masked: list[Finding] = []
+    for fingerprint, own in [("", bare), *sorted(by_module.items())]:
+        averages = _averages(own) or _averages(bare)
+        groups = _grouped(own, averages)
+        if fingerprint:  # bare names count for the module too, in file order
+            for name, costs in groups.items():
+                shared = bare_groups[averages].get(name, [])
+                groups[name] = sorted([*shared, *costs], key=lambda cost: position[id(cost)])
+        findings += _merges(fingerprint, groups, averages)
+        masked += _masked(groups, bare_groups[averages], averages)
+    for cost in profile.costs:
+        findings += _value(cost)
+    for cost in {cost.full_name: cost for cost in profile.costs}.values():
+        findings += _name(cost)
+    return (*findings, *masked)
+
+
+def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bool) -> Iterator[Finding]:
+    """Several costs that become one for a module; for no fingerprint: those that do so for every module."""
+    rule = "some name holds .remat, so XLA averages equal names" if averages else "XLA takes the last"
+    for name, costs in groups.items():
+        if len(costs) == 1:
+            continue
+        spellings = dict.fromkeys(cost.name for cost in costs)
+        same = len(spellings) == 1
+        message = f"{len(costs)} costs; {rule}" if same else f"XLA averages {_some(spellings)}"
+        values = tuple(cost.cost_us for cost in costs)
+        spelled = f"{fingerprint}::{name}" if fingerprint else name
+        effective_us = _merged(name, costs, averages).cost_us
+        yield Finding(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us)
+    count = sum(
+        ".remat" in cost.name and cost.fingerprint == fingerprint for costs in groups.values() for cost in costs
+    )
+    if count:
+        what = f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and averages equal ones"
+        yield Finding(Fault.REMAT, "", what)
+
+
+def _value(cost: Cost) -> Iterator[Finding]:
+    if "::" in cost.name:
+        return
+    if not math.isfinite(cost.cost_us):
+        fault, what = Fault.NOT_FINITE, f"cost is {cost.cost_us}; XLA uses it, and its schedule means nothing"
+    elif cost.cost_us < 0:
+        fault, what = Fault.NEGATIVE, "negative cost; XLA uses it as it is"
+    elif cost.cost_us == 0:
+        fault, what = Fault.ZERO, "cost is 0; XLA takes it for free, not for unknown"
+    else:
+        return
+    yield Finding(fault, cost.full_name, what, (cost.cost_us,), cost.cost_us)
+
+
+def _name(cost: Cost) -> Iterator[Finding]:
+    effective: float | None = None
+    if "::" in cost.name:
+        fault, what = Fault.NAME, "not FINGERPRINT::NAME; XLA drops it"
+    elif not cost.name:
+        fault, what = Fault.NAME, "has no name; matches nothing"
+    elif _NEVER_IN_NAMES.search(cost.name):
+        fault, what = Fault.NAME, "has % or a blank, which instruction names never have; matches nothing"
+    elif _DONE.fullmatch(cost.name):
+        fault, what = Fault.DONE, "cost of a -done; XLA looks up only its start"
+    elif cost.likely_kind == CostKind.LOOP and cost.kind != CostKind.LOOP:  # measured as one, it is as it should be
+        fault, what, effective = (
+            Fault.LOOP,
+            "whole loop; XLA takes it where the loop stands, and the costs in its body beside it",
+            cost.cost_us,
+        )
+    else:
+        return
+    yield Finding(fault, cost.full_name, what, (cost.cost_us,), effective)
+
+
+def _masked(
+    groups: Mapping[str, Sequence[Cost]], bare: Mapping[str, Sequence[Cost]], averages: bool
+) -> Iterator[Finding]:
+    """Costs under the name that an ``async-start`` wraps, beside one of the start itself: the start's counts."""
+    for name, costs in groups.items():
+        match = _START.fullmatch(name)
+        if match is None:
+            continue
+        start = _merged(name, costs, averages)
+        surely, perhaps = start.trace_name, match[1] + match[2]
+        known = next((other for other in (surely, perhaps) if other in groups or other in bare), None)
+        if known is None or known == name:
+            continue
+        wrapped = _merged(known, groups.get(known) or bare[known], averages)
+        condition = "" if known == surely else "if it is what that starts, "
+        what = f"{name} has a cost too; {condition}XLA takes that of the start"
+        yield Finding(Fault.MASKED, wrapped.full_name, what, (wrapped.cost_us, start.cost_us), start.cost_us)
+
+
+def _some(names: Iterable[str], limit: int = 4) -> str:
+    """The first names, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return ", ".join(listed[:limit]) + more

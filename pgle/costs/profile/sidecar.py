@@ -1,0 +1,198 @@
+"""The sidecar of a profile, ``PROFILE.json``: what the profile file itself has no room for.
+
+    {"schema": "pgle.profile/1", "sha256": of the profile file,
+     "provenance": {…}, "warnings": […],
+     "ends": [{"module": "jit_step", "collectives": ["all-gather-start.1", "all-reduce-start"],
+               "utc_ns": 1751460000000000000, "ns": [[0, 812500], [130001200, 130813100]]}],
+     "costs": [{"name": "all-gather-start.1", "kind": "collective", "opcode": "all-gather", "shape": "bf16[4096,512]",
+                "samples": 18, "min_us": 801.2, "max_us": 830.9, "spread": 0.02, "trace_name": "all-gather.4",
+                "origin": "measured",
+                "occurrences": {"2.0": 812.5, "3.0": 811.02}}, …]}
+
+One record per entry of the profile, in its order, one per line; what is unknown (empty or 0) is left out. ``origin`` is
+always there. ``occurrences`` (collectives only, optional) is what `Profile.occurrences` has of the name. ``ends`` is
+`Profile.ends`, one record per process, with ``fingerprint``, ``groups`` and ``first`` where they are not empty or 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from sys import intern
+from typing import Any
+
+from pgle.costs.profile.value import Cost, CostKind, Ends, Origin, Profile
+from pgle.files import sha256
+
+SCHEMA = "pgle.profile/1"
+
+MOST_NS = 1 << 53
+"""A longer recording is none: doubles hold whole numbers up to this."""
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str)
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_KINDS = {kind.value: kind for kind in CostKind}
+_ORIGINS = {origin.value: origin for origin in Origin}
+_KEY = re.compile(r"\d{1,9}\.\d{1,9}(\.\d{1,9})?")
+
+
+class SidecarError(ValueError):
+    """The sidecar cannot be used; the message says why."""
+
+
+def sidecar(profile: Profile, data: bytes) -> str:
+    """The sidecar of a profile as JSON text. Equal input gives equal text.
+
+    Args:
+        profile: what was encoded.
+        data: the bytes of the profile file.
+    """
+    head = {
+        "schema": SCHEMA,
+        "sha256": sha256(data),
+        "provenance": profile.provenance,
+        "warnings": list(profile.warnings),
+    }
+    lines = ",\n".join(f"    {_line(_record(cost, profile.occurrences))}" for cost in profile.costs)
+    text = json.dumps(_finite(head), ensure_ascii=False, indent=2, allow_nan=False, default=str)
+    found = [_ends_record(fingerprint, one) for fingerprint, ends in profile.ends.items() for one in ends]
+    ends = ",\n".join(f"    {_COMPACT.encode(record)}" for record in found)
+    ends = f'  "ends": [\n{ends}\n  ],\n' if found else ""
+    return f'{text[:-2]},\n{ends}  "costs": [\n{lines}\n  ]\n}}\n'
+
+
+def apply_sidecar(profile: Profile, data: bytes, text: bytes) -> Profile:
+    """The profile with what its sidecar says.
+
+    Args:
+        profile: as decoded from `data`.
+        data: the bytes of the profile file.
+        text: the bytes of the sidecar.
+
+    Raises:
+        SidecarError: it is no sidecar, or of another profile.
+    """
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise SidecarError("not JSON") from None
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise SidecarError(f"not a sidecar of schema {SCHEMA}")
+    if content.get("sha256") != sha256(data):
+        raise SidecarError("describes another version of the profile (its sha256 differs)")
+    records, provenance = content.get("costs"), content.get("provenance", {})
+    if not isinstance(records, list) or len(records) != len(profile.costs) or not isinstance(provenance, dict):
+        raise SidecarError("damaged")
+    try:
+        costs = tuple(_described(cost, record) for cost, record in zip(profile.costs, records, strict=True))
+        occurrences = _occurrences(records)
+        ends = _ends(content.get("ends", ()))
+    except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
+        raise SidecarError("damaged") from None
+    warnings = tuple(str(line) for line in content.get("warnings") or ())
+    return Profile(costs, provenance, (*profile.warnings, *warnings), occurrences, ends)
+
+
+def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
+    record: dict[str, object] = {"name": cost.full_name}
+    if cost.kind:
+        record["kind"] = cost.kind.value
+    for name in ("opcode", "shape", "samples", "min_us", "max_us", "spread", "trace_name"):
+        if value := getattr(cost, name):
+            record[name] = value
+    record["origin"] = cost.origin.value
+    if table := occurrences.get(cost.full_name):
+        record["occurrences"] = dict(table)
+    return record
+
+
+def _described(cost: Cost, record: Mapping[str, Any]) -> Cost:
+    if record["name"] != cost.full_name:
+        raise ValueError(record["name"])
+    return Cost(
+        name=cost.name,
+        cost_us=cost.cost_us,
+        fingerprint=cost.fingerprint,
+        kind=_KINDS[record.get("kind", "")],
+        opcode=intern(str(record.get("opcode", ""))),
+        shape=intern(str(record.get("shape", ""))),
+        samples=int(record.get("samples", 0)),
+        min_us=float(record.get("min_us", 0)),
+        max_us=float(record.get("max_us", 0)),
+        spread=float(record.get("spread", 0)),
+        trace_name=str(record.get("trace_name", "")),
+        origin=_ORIGINS[record["origin"]],
+    )
+
+
+def _occurrences(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """The tables by full name; keys are checked, since merging stands on them."""
+    tables: dict[str, dict[str, float]] = {}
+    for record in records:
+        if table := record.get("occurrences"):
+            if not all(_KEY.fullmatch(key) for key in table):
+                raise ValueError(record["name"])
+            tables[record["name"]] = {key: float(value) for key, value in table.items()}
+    return tables
+
+
+def _ends_record(fingerprint: str, ends: Ends) -> dict[str, object]:
+    groups = [group for _, group in ends.columns]
+    return {
+        "module": ends.module,
+        **({"fingerprint": fingerprint} if fingerprint else {}),
+        "collectives": [name for name, _ in ends.columns],
+        **({"groups": groups} if any(groups) else {}),
+        **({"first": ends.first} if ends.first else {}),
+        **({} if ends.utc_ns is None else {"utc_ns": ends.utc_ns}),
+        "ns": ends.ns,
+    }
+
+
+def _ends(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Ends, ...]]:
+    """By fingerprint; all is checked, since merging stands on it."""
+    found: dict[str, tuple[Ends, ...]] = {}
+    for record in records:
+        names = [str(name) for name in record["collectives"]]
+        groups = [_whole(group, 1 << 30) for group in record.get("groups") or [0] * len(names)]
+        columns = tuple(zip(names, groups, strict=True))
+        rows = tuple(tuple(None if ns is None else _whole(ns, MOST_NS) for ns in row) for row in record["ns"])
+        if not columns or len(set(columns)) < len(columns) or any(len(row) != len(columns) for row in rows):
+            raise ValueError("ends")
+        utc_ns = record.get("utc_ns")
+        ends = Ends(
+            module=str(record["module"]),
+            columns=columns,
+            ns=rows,
+            first=_whole(record.get("first", 0), 1 << 30),
+            utc_ns=None if utc_ns is None else _whole(utc_ns, 1 << 63),
+        )
+        fingerprint = str(record.get("fingerprint", ""))
+        found[fingerprint] = (*found.get(fingerprint, ()), ends)
+    return found
+
+
+def _whole(value: object, limit: int) -> int:
+    if type(value) is not int or not 0 <= value < limit:
+        raise ValueError(value)
+    return value
+
+
+def _line(record: dict[str, object]) -> str:
+    try:
+        return _ENCODER.encode(record)
+    except ValueError:
+        return _ENCODER.encode(_finite(record))
+
+
+def _finite(value: object) -> object:
+    """`value` with infinite and NaN floats as text: JSON has no numbers for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,114 @@
+"""A profile at a glance: totals by kind and origin, the costliest instructions, what is odd."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pgle.costs.profile.effective import Finding, effective_entries, profile_findings
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+
+SORTS: Mapping[str, Callable[[Cost], tuple[float | str, ...]]] = {
+    "cost": lambda cost: (-_known(cost.cost_us), cost.full_name),
+    "name": lambda cost: (cost.full_name,),
+    "spread": lambda cost: (-cost.spread, -_known(cost.cost_us), cost.full_name),
+    "samples": lambda cost: (cost.samples, -_known(cost.cost_us), cost.full_name),
+}
+"""Orders of the table: costliest, by name, most dispersed, least sampled first."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindTotal:
+    """The costs of one kind, each instruction executed once.
+
+    Attributes:
+        kind: which.
+        count: instructions.
+        guessed: of them, how many are of this kind by name only.
+        total_us: their sum.
+        share: of the sum over all kinds but loops; 0 for loops.
+    """
+
+    kind: CostKind
+    count: int
+    guessed: int
+    total_us: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a profile holds, as XLA would take it.
+
+    Attributes:
+        entries: lines of the profile file.
+        costs: each usable cost once, in the order asked for, of the kind asked for.
+        kinds: totals, costliest first, loops last; of all kinds, whatever was asked for.
+        total_us: sum over all but loops, whose bodies count already.
+        names: usable costs, of all kinds.
+        origins: instructions by origin.
+        modules: fingerprints that names are prefixed with.
+        provenance: of the sidecar.
+        findings: what XLA takes otherwise than it reads.
+        warnings: one line each.
+        described: False where no sidecar says kinds, samples and origins.
+    """
+
+    entries: int
+    costs: tuple[Cost, ...]
+    kinds: tuple[KindTotal, ...]
+    total_us: float
+    names: int
+    origins: Mapping[Origin, int]
+    modules: tuple[str, ...]
+    provenance: Mapping[str, object]
+    findings: tuple[Finding, ...]
+    warnings: tuple[str, ...]
+    described: bool
+
+
+def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "cost") -> Summary:
+    """Summarise a profile.
+
+    Args:
+        profile: as read.
+        kinds: list only instructions of these kinds; empty: of all.
+        sort: a key of `SORTS`.
+    """
+    usable = effective_entries(profile)
+    counted = [cost for cost in usable if cost.likely_kind != CostKind.LOOP]
+    total = math.fsum(_known(cost.cost_us) for cost in counted)
+    listed = [cost for cost in usable if not kinds or cost.likely_kind in kinds]
+    return Summary(
+        entries=len(profile.costs),
+        costs=tuple(sorted(listed, key=SORTS[sort])),
+        kinds=_kinds(usable, total),
+        total_us=total,
+        names=len(usable),
+        origins=Counter(cost.origin for cost in usable),
+        modules=tuple(sorted({cost.fingerprint for cost in usable} - {""})),
+        provenance=profile.provenance,
+        findings=profile_findings(profile),
+        warnings=profile.warnings,
+        described=any(cost.kind or cost.origin != Origin.UNKNOWN for cost in usable),
+    )
+
+
+def _kinds(costs: Sequence[Cost], total_us: float) -> tuple[KindTotal, ...]:
+    by_kind: dict[CostKind, list[Cost]] = {}
+    for cost in costs:
+        by_kind.setdefault(cost.likely_kind, []).append(cost)
+    totals = []
+    for kind, of_kind in by_kind.items():
+        sum_us = math.fsum(_known(cost.cost_us) for cost in of_kind)
+        share = sum_us / total_us if total_us > 0 and kind != CostKind.LOOP else 0.0
+        guessed = sum(not cost.kind for cost in of_kind)
+        totals.append(KindTotal(kind, len(of_kind), guessed, sum_us, share))
+    return tuple(sorted(totals, key=lambda item: (item.kind == CostKind.LOOP, -item.total_us)))
+
+
+def _known(cost_us: float) -> float:
+    """Costs that mean nothing (NaN, infinite, negative) count 0; the findings name them."""
+    return cost_us if math.isfinite(cost_us) and cost_us > 0 else 0.0

@@ -1,0 +1,127 @@
+"""A cost profile as a value: what each instruction costs, and how well that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+
+from pgle.xla.hlo.guess import guess_kind
+
+
+class Origin(StrEnum):
+    """Where a cost comes from; anything but `MEASURED` is labelled in every output."""
+
+    MEASURED = "measured"
+    UNKNOWN = "unknown"
+    """Read from a profile without sidecar."""
+    SAME_SHAPE = "same-shape"
+    """Taken from measured instructions of the same opcode and shapes."""
+    ESTIMATED = "estimated"
+    """From the roofline and the communication model of a target."""
+    SIMULATED = "simulated"
+    """Measured on the simulated GPU."""
+
+
+class CostKind(StrEnum):
+    """What the scheduler does with a cost."""
+
+    COMPUTE = "compute"
+    COLLECTIVE = "collective"
+    COPY = "copy"
+    LOOP = "loop"
+    UNKNOWN = ""
+
+
+@lru_cache(maxsize=1 << 17)
+def _guessed(name: str) -> CostKind:
+    return CostKind(guess_kind(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of one instruction.
+
+    Attributes:
+        name: the instruction's name when LHS ran, without a fingerprint.
+        cost_us: microseconds per execution of the instruction.
+        fingerprint: the module it is meant for; empty: every module.
+        kind: compute, collective, copy or loop.
+        opcode: HLO opcode (of a collective: the wrapped one, ``all-gather``); empty where unknown.
+        shape: result shape as text (of a collective: of the wrapped op); empty where unknown.
+        samples: executions that the statistic stands on; 0 where unknown.
+        min_us: smallest sample.
+        max_us: largest sample.
+        spread: (p90 - p10) / median of the samples; 0 where there is one.
+        trace_name: the name in the trace where it differs from `name`.
+        origin: measured or filled in.
+    """
+
+    name: str
+    cost_us: float
+    fingerprint: str = ""
+    kind: CostKind = CostKind.UNKNOWN
+    opcode: str = ""
+    shape: str = ""
+    samples: int = 0
+    min_us: float = 0.0
+    max_us: float = 0.0
+    spread: float = 0.0
+    trace_name: str = ""
+    origin: Origin = Origin.MEASURED
+
+    @property
+    def full_name(self) -> str:
+        """The name as a profile file spells it: ``fingerprint::name``, or the bare name."""
+        return f"{self.fingerprint}::{self.name}" if self.fingerprint else self.name
+
+    @property
+    def likely_kind(self) -> CostKind:
+        """The kind; where it is unknown, a guess by name."""
+        return self.kind or _guessed(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """When collectives ended on the devices of one process: what tells which execution of another one is the same.
+
+    Attributes:
+        module: the module's name.
+        columns: the collectives looked at, by name without fingerprint, and the replica group.
+        ns: a row per execution, an entry per column: the end (in a loop, the last), since a moment of its own for each
+            process; None where it did not run.
+        first: number of the first row's execution, as in `Profile.occurrences`.
+        utc_ns: the wall clock, in ns since 1970, when `ns` is 0; None where unknown.
+    """
+
+    module: str
+    columns: tuple[tuple[str, int], ...]
+    ns: tuple[tuple[int | None, ...], ...]
+    first: int = 0
+    utc_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Costs of one or several modules.
+
+    Attributes:
+        costs: in file order. XLA takes the last of equal names (`effective` says which).
+        provenance: what the sidecar records: inputs, statistics, versions, flags.
+        warnings: what the user should know, one line each.
+        occurrences: of each collective, by its full name, what merging ranks exactly needs: microseconds by
+            ``EXECUTION.OCCURRENCE`` (``.GROUP`` after it in replica groups but the first), the least over the devices
+            seen, since time on one device includes the wait for the last one to arrive. Empty where not kept.
+        ends: by fingerprint (empty: of bare names), what the execution numbers in `occurrences` are compared by with
+            those of other profiles. One process speaks for all that take part in the same collectives.
+    """
+
+    costs: tuple[Cost, ...]
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    occurrences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    ends: Mapping[str, tuple[Ends, ...]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.costs)

@@ -1,0 +1,1 @@
+"""Questions to what is installed: nsys, jaxlib."""

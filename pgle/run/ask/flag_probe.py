@@ -1,0 +1,257 @@
+"""Ask the installed jaxlib which flags and values it takes, without risking this process.
+
+XLA ends the process on an unknown flag or a bad value, and reads XLA_FLAGS once in a process. So one child imports
+jaxlib (CPU only, half a second) and forks for each flag; a fork that ends badly costs four milliseconds. The CPU build
+registers the GPU flags too, so neither a GPU nor the CUDA plugin is needed. Answers are kept per jaxlib under the
+user's cache directory.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pgle.errors import UserError
+from pgle.files import write_files
+from pgle.xla.flags.text import Flag
+
+TIMEOUT_S = 120
+"""For the child, which needs about a second; a cold network file system may need a hundred times that."""
+
+Status: TypeAlias = Literal["known", "unknown", "bad-value", "failed"]
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda12-pjrt",
+    "jax-cuda13-plugin",
+    "jax-cuda13-pjrt",
+    "numpy",
+    "protobuf",
+    "flax",
+)
+"""Those whose versions decide how a program compiles and runs."""
+
+PROBE_CHILD = """
+import json, os, resource, sys
+texts = json.load(sys.stdin)
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+try:
+    from jaxlib.xla_client import CompileOptions as read_flags
+except ImportError:
+    import jax
+    read_flags = jax.devices
+answers = []
+for text in texts:
+    inward, outward = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(inward)
+        os.dup2(outward, 2)
+        os.environ["XLA_FLAGS"] = text
+        try:
+            read_flags()
+        except BaseException as error:
+            os.write(2, repr(error).encode())
+            os._exit(3)
+        os._exit(0)
+    os.close(outward)
+    with os.fdopen(inward, "rb") as pipe:
+        said = pipe.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    answers.append([code, said[:4000].decode(errors="replace")])
+print(json.dumps(answers))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What jaxlib makes of one flag.
+
+    Attributes:
+        status: ``known``; ``unknown`` and ``bad-value``, on which XLA ends the process; ``failed`` where it ended
+            otherwise.
+        message: XLA's own line about it; empty for ``known``.
+    """
+
+    status: Status
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What one jaxlib makes of several flags.
+
+    Attributes:
+        python: the interpreter that was asked.
+        jaxlib: its version.
+        verdicts: by the flag's text, such as ``--xla_dump_to=/tmp/d``.
+    """
+
+    python: str
+    jaxlib: str
+    verdicts: Mapping[str, Verdict]
+
+    def of(self, flag: Flag) -> Verdict | None:
+        """The verdict on a flag; None where it was not asked."""
+        return self.verdicts.get(flag.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What an interpreter would import.
+
+    Attributes:
+        versions: by package (``python`` too); what is not installed is absent.
+        jaxlib_at: the folder jaxlib is installed in; empty where it is not.
+    """
+
+    versions: Mapping[str, str]
+    jaxlib_at: str = ""
+
+    @property
+    def jaxlib(self) -> str:
+        """The version of jaxlib; empty where there is none."""
+        return self.versions.get("jaxlib", "")
+
+    @property
+    def plugins(self) -> Mapping[str, str]:
+        """The CUDA plugin packages and their versions."""
+        return {name: version for name, version in self.versions.items() if name.startswith("jax-cuda")}
+
+
+def installed(python: str | None = None) -> Installed:
+    """The versions that `python` (default: ours) would import, without importing them.
+
+    Raises:
+        UserError: there is no such interpreter, or it does not run.
+    """
+    if python is None or python == sys.executable:
+        return Installed(*_versions(PACKAGES))
+    code = f"import json, sys\n{inspect.getsource(_versions)}\nprint(json.dumps(_versions(sys.argv[1:])))"
+    return Installed(*json.loads(_child(python, f"from __future__ import annotations\n{code}", "", PACKAGES)))
+
+
+def _versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The versions of those that this interpreter would import, and where jaxlib is.
+
+    Other interpreters are sent the source of this function: standard library only, of Python 3.9.
+    """
+    import platform
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found, str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
+
+
+def probe(flags: Iterable[Flag], python: str | None = None, *, cache: bool = True) -> Probe:
+    """Ask the jaxlib of `python` (default: ours) about each flag.
+
+    Args:
+        flags: the flags with their values; malformed ones are asked as they stand.
+        python: the interpreter the user's program runs under.
+        cache: use and extend the answers kept from earlier.
+
+    Raises:
+        UserError: the interpreter does not run or has no jaxlib.
+    """
+    executable = python or sys.executable
+    found = installed(executable)
+    if not found.jaxlib:
+        raise UserError("has no jaxlib", where=executable, remedy="name the Python of your program, --python PATH")
+    store = _store(found)
+    kept = _read(store) if cache else {}
+    texts = list(dict.fromkeys(flag.text for flag in flags))
+    new = [text for text in texts if _key(text) not in kept]
+    if new:
+        answers = json.loads(_child(executable, PROBE_CHILD, json.dumps(new)))
+        kept |= {_key(text): verdict(*answer) for text, answer in zip(new, answers, strict=True)}
+        if cache:
+            _write(store, kept)
+    return Probe(executable, found.jaxlib, {text: kept[_key(text)] for text in texts})
+
+
+def verdict(exit_code: int, said: str) -> Verdict:
+    """What a fork's exit code and stderr mean."""
+    lines = [line.split("] ", 1)[-1].strip() for line in said.splitlines()]
+    for line in lines:
+        if line.startswith("Unknown flag") and exit_code != 0:
+            return Verdict("unknown", line)
+    for line in lines:
+        if line.startswith(("Couldn't interpret value", "Illegal value")):
+            return Verdict("bad-value", line)
+    if exit_code == 0:
+        return Verdict("known")
+    if any("Flag parsing failed" in line for line in lines):
+        return Verdict("bad-value", "Flag parsing failed.")
+    return Verdict("failed", next((line for line in lines if line), f"ended with {exit_code}"))
+
+
+def cache_directory() -> Path:
+    """``$XDG_CACHE_HOME/pgle``, by default ``~/.cache/pgle``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pgle"
+
+
+def _store(found: Installed) -> Path:
+    # The time of installation tells apart builds that share a version, such as nightly ones.
+    at = Path(found.jaxlib_at) / "jaxlib" / "version.py"
+    stamp = int(at.stat().st_mtime) if at.is_file() else 0
+    return cache_directory() / f"flags-{found.jaxlib}-{stamp}.json"
+
+
+def _key(text: str) -> str:
+    """The text under which an answer is kept: paths are any path, since XLA takes every text for one."""
+    name, equals, value = text.partition("=")
+    return f"{name}=PATH" if equals and "/" in value else text
+
+
+def _read(store: Path) -> dict[str, Verdict]:
+    try:
+        entries = json.loads(store.read_text(encoding="utf-8"))
+        return {key: Verdict(*entry) for key, entry in entries.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}  # absent or damaged: ask again
+
+
+def _write(store: Path, kept: Mapping[str, Verdict]) -> None:
+    entries = {key: [entry.status, entry.message] for key, entry in sorted(kept.items())}
+    try:
+        write_files({store: json.dumps(entries, indent=0) + "\n"}, force=True)
+    except UserError:
+        return  # a home that cannot be written costs a second next time, nothing else
+
+
+def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PGLE_HOOK")}
+    environment |= {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "1"}
+    try:
+        done = subprocess.run(
+            [python, "-c", code, *arguments],
+            input=stdin,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"did not answer within {TIMEOUT_S} s", where=python, remedy="try again") from None
+    except OSError as error:
+        raise UserError(f"cannot be run ({error.strerror})", where=python, remedy="pass --python PATH") from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"cannot ask jaxlib about flags ({last})", where=python, remedy="does 'import jaxlib' work?")
+    return (done.stdout.strip().splitlines() or [""])[-1]  # what a site's sitecustomize prints comes before

@@ -1,0 +1,252 @@
+"""The `nsys` program: where it is, what it can read, and exports of its reports.
+
+Versions and messages are those of nsys 2022.4 to 2026.4. A report is read by its own and by newer versions of nsys.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from pgle.errors import UserError
+
+if TYPE_CHECKING:
+    from pgle.trace.table import Trace
+
+Version: TypeAlias = tuple[int, ...]
+
+PLACES = (
+    "/opt/nvidia/nsight-systems/*/bin/nsys",
+    "/opt/nvidia/nsight-systems-cli/*/bin/nsys",
+    "/opt/nvidia/nsight-systems*/bin/nsys",
+    "/usr/local/cuda*/bin/nsys",
+    "/usr/lib/nsight-systems/bin/nsys",
+)
+"""Where NVIDIA's and Debian's packages put it, besides the PATH."""
+
+IMPORTER = "host-*/QdstrmImporter"
+IMPORTERS = (f"/usr/lib/nsight-systems/{IMPORTER}",)
+"""Where Debian puts the importer; NVIDIA's packages have it beside ``bin``."""
+
+TABLES_SINCE: Version = (2023, 4)
+"""First version of `nsys export` known to have ``--tables``."""
+
+TABLES = (
+    "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_.*,CUDA_GRAPH.*,ThreadNames,TARGET_INFO_.*,META_DATA_.*,ANALYSIS_DETAILS"
+)
+"""What we read; the rest (OS runtime calls, samples) can be most of a report."""
+
+OLD_FORMAT: Version = (2022,)
+"""What stands for the format "1." of reports before 2023, which every nsys since reads."""
+
+DOWNLOAD = "https://developer.nvidia.com/nsight-systems"
+
+
+@dataclass(frozen=True, slots=True)
+class Nsys:
+    """An installed nsys.
+
+    Attributes:
+        path: the program.
+        version: (2023, 4, 4, 54); empty where it does not say.
+    """
+
+    path: Path
+    version: Version
+
+    def __str__(self) -> str:
+        return f"nsys {dotted(self.version)} ({self.path})"
+
+
+def dotted(version: Version) -> str:
+    """``2023.4.4.54``."""
+    return ".".join(map(str, version)) or "of unknown version"
+
+
+def installed() -> tuple[Nsys, ...]:
+    """Every nsys found: the one on the PATH first, then the others, newest first."""
+    on_path = shutil.which("nsys")
+    others = [place for pattern in PLACES for place in sorted(Path("/").glob(pattern.lstrip("/")))]
+    found: dict[Path, Nsys] = {}
+    for place in ([Path(on_path)] if on_path else []) + others:
+        if os.access(place, os.X_OK) and place.resolve() not in found:
+            found[place.resolve()] = Nsys(place, _version_of(place))
+    first, rest = list(found.values())[: bool(on_path)], list(found.values())[bool(on_path) :]
+    return (*first, *sorted(rest, key=lambda nsys: nsys.version, reverse=True))
+
+
+def find_nsys() -> Nsys | None:
+    """The nsys to use: the one on the PATH, else the newest."""
+    return next(iter(installed()), None)
+
+
+def _version_of(program: Path) -> Version:
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    match = re.search(r"version (\d+(?:\.\d+)+)", done.stdout)
+    return tuple(map(int, match[1].split("."))) if match else ()
+
+
+def report_version(path: Path) -> Version:
+    """The version of nsys that wrote a report, read from its first bytes; `OLD_FORMAT` for all before 2023.
+
+    Raises:
+        UserError: it is missing, empty or no report.
+    """
+    from pgle.trace.nsys.sqlite import REPORT_MAGIC  # `pgle doctor` looks for nsys and reads no trace: no numpy
+
+    try:
+        with path.open("rb") as file:
+            head = file.read(200)
+    except FileNotFoundError:
+        raise UserError("no such file", where=path, remedy="check the path") from None
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror or error})", where=path) from None
+    if not head:
+        raise UserError("is empty", where=path, remedy="record again, and let `nsys profile` finish")
+    if not head.startswith(REPORT_MAGIC):
+        raise UserError("not an Nsight Systems report", where=path, remedy="give what `nsys profile -o` wrote")
+    match = re.match(rb" (\d{4})@(\d+)@(\d+)", head[len(REPORT_MAGIC) :])
+    return tuple(map(int, match.groups())) if match else OLD_FORMAT
+
+
+def read_report(path: Path, *, progress: Callable[[int, int], None] | None = None) -> Trace:
+    """Read a ``.nsys-rep`` or ``.qdstrm`` file through an export in a temporary place.
+
+    Args:
+        path: the report.
+        progress: called with rows done and rows in all, once the export is made.
+
+    Raises:
+        UserError: it cannot be exported (see `export_report`), or holds no GPU work of an XLA program.
+    """
+    from pgle.trace.nsys.read import read_nsys
+
+    with exported(path) as database:
+        try:
+            trace = read_nsys(database, progress=progress)
+        except UserError as error:
+            raise UserError(error.what, where=path, remedy=error.remedy) from None
+    source = replace(trace.sources[0], path=str(path), format="nsys-rep")
+    return replace(trace, sources=(source,))
+
+
+@contextmanager
+def exported(path: Path) -> Iterator[Path]:
+    """The SQLite export of a report, which is removed at the end. `TMPDIR` says where it is put."""
+    with tempfile.TemporaryDirectory(prefix="pgle-nsys-") as folder:
+        yield export_report(path, Path(folder))
+
+
+def export_report(path: Path, folder: Path) -> Path:
+    """Export a report to SQLite.
+
+    Args:
+        path: a ``.nsys-rep`` file, or a ``.qdstrm`` file that nsys left where it could not import it.
+        folder: where the export is put, under the report's name; nothing else is touched.
+
+    Returns:
+        The ``.sqlite`` file.
+
+    Raises:
+        UserError: no nsys is installed that can read it, it is damaged, or the export failed.
+    """
+    if path.suffix == ".qdstrm":
+        path = _imported(path, folder)
+    version = report_version(path)
+    nsys = _able(path, version)
+    output = folder / f"{path.name.removesuffix('.nsys-rep')}.sqlite"
+    command = [str(nsys.path), "export", "--type", "sqlite", "--quiet", "true", "--force-overwrite", "true"]
+    if nsys.version >= TABLES_SINCE:
+        command += ["--tables", TABLES]
+    done = _run([*command, "--output", str(output), str(path)], path)
+    if done.returncode or not output.exists():
+        output.unlink(missing_ok=True)
+        raise _failure(path, nsys, version, done)
+    return output
+
+
+def _able(path: Path, version: Version) -> Nsys:
+    """An installed nsys that is not older than the report."""
+    found = installed()
+    if not found:
+        remedy = f"install it ({DOWNLOAD}), or run `nsys export --type sqlite` where the report was made"
+        raise UserError("needs nsys, which is not installed", where=path, remedy=remedy)
+    for nsys in found:
+        if not nsys.version or nsys.version >= version[: len(nsys.version)]:
+            return nsys
+    raise _too_new(path, found[0], version)
+
+
+def _too_new(path: Path, nsys: Nsys, version: Version) -> UserError:
+    needed = f"nsys >= {dotted(version[:3])}" if version != OLD_FORMAT else "a newer nsys"
+    remedy = f"install it ({DOWNLOAD}), or run `nsys export --type sqlite` where the report was made"
+    return UserError(f"needs {needed}; installed is {dotted(nsys.version)}", where=path, remedy=remedy)
+
+
+def _imported(path: Path, folder: Path) -> Path:
+    """Turn a raw ``.qdstrm`` file into a report with the importer that belongs to nsys."""
+    if not path.is_file():
+        raise UserError("no such file", where=path, remedy="check the path")
+    importer = _importer()
+    if importer is None:
+        remedy = f"install the full Nsight Systems package ({DOWNLOAD}); the command-line package lacks it"
+        raise UserError("needs QdstrmImporter, which is not installed", where=path, remedy=remedy)
+    report = folder / f"{path.stem}.nsys-rep"
+    done = _run([str(importer), "--input-file", str(path), "--output-file", str(report)], path)
+    if done.returncode or not report.exists():
+        raise UserError(f"cannot be imported ({_last_line(done)})", where=path, remedy="record again")
+    return report
+
+
+def _importer() -> Path | None:
+    """QdstrmImporter: on the PATH or beside an installed nsys."""
+    on_path = shutil.which("QdstrmImporter")
+    if on_path:
+        return Path(on_path)
+    beside = (place for nsys in installed() for place in nsys.path.resolve().parent.parent.glob(IMPORTER))
+    known = (place for pattern in IMPORTERS for place in sorted(Path("/").glob(pattern.lstrip("/"))))
+    return next(chain(beside, known), None)
+
+
+def _run(command: list[str], path: Path) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise UserError(f"{command[0]} does not start ({error.strerror or error})", where=path) from None
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The last thing a program said, without its progress bar."""
+    lines = [line.strip() for line in re.split(r"[\r\n]+", f"{done.stdout}\n{done.stderr}") if line.strip()]
+    lines = [line for line in lines if not re.match(r"(Processing|Exporting)\b.*%", line)]
+    return lines[-1][:200] if lines else f"exit code {done.returncode}"
+
+
+def _failure(path: Path, nsys: Nsys, version: Version, done: subprocess.CompletedProcess[str]) -> UserError:
+    """What a failed export means, from nsys's own words."""
+    said = f"{done.stdout}\n{done.stderr}".lower()
+    if "version number is invalid" in said or "newer version" in said or "please update" in said:
+        return _too_new(path, nsys, version)
+    if "cannot read from stream" in said or "magic number" in said or "corrupt" in said:
+        return UserError("damaged report", where=path, remedy="copy it again, or record again and let nsys finish")
+    if "disk is full" in said or "no space" in said or "disk i/o error" in said:
+        remedy = "set TMPDIR to a file system with more room (an export is about as large as the report)"
+        return UserError(f"no room for the export in {tempfile.gettempdir()}", where=path, remedy=remedy)
+    if done.returncode < 0:
+        return UserError(f"nsys export was ended by signal {-done.returncode}", where=path, remedy="run it again")
+    what = f"nsys export failed with exit code {done.returncode} ({_last_line(done)})"
+    return UserError(
+        what, where=path, remedy=f"try `nsys export --type sqlite {path.name}`, then give the .sqlite file"
+    )

@@ -1,0 +1,70 @@
+"""`pgle doctor`: is this machine ready to profile, rehearse and run?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pgle.run.doctor import gpu as gpu
+from pgle.run.doctor import host as host
+from pgle.run.doctor import software as software
+from pgle.run.doctor.world import Check, World, read_gpus
+from pgle.run.experiment.manifest import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All checks, in the order of the table.
+
+    Attributes:
+        checks: what was looked at.
+        gpus: of this host.
+    """
+
+    checks: tuple[Check, ...]
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing fails; warnings are allowed."""
+        return all(check.verdict != "fail" for check in self.checks)
+
+
+def diagnose(world: World, run_dir: str = ".") -> Diagnosis:
+    """Look at everything; a check that breaks is a warning, never a traceback.
+
+    Args:
+        world: the machine.
+        run_dir: where runs are to be kept.
+    """
+    gpus = read_gpus(world)
+    probes: tuple[tuple[str, Callable[[], Check]], ...] = (
+        ("GPUs", lambda: gpu.check_gpus(world, gpus)),
+        ("driver", lambda: gpu.check_driver(world, gpus)),
+        ("CUPTI", lambda: gpu.check_counters(world)),
+        ("DCGM", lambda: gpu.check_monitors(world)),
+        ("profilers", lambda: gpu.check_profilers(world)),
+        ("nsys", lambda: gpu.check_nsys(world)),
+        ("jax", lambda: software.check_jax(world)),
+        ("CUDA plugin", lambda: software.check_plugin(world)),
+        ("ptxas", lambda: software.check_ptxas(world)),
+        ("packages", lambda: software.check_packages(world)),
+        ("XLA_FLAGS", lambda: software.check_flags(world)),
+        ("variables", lambda: software.check_variables(world)),
+        ("XLA log", lambda: software.check_log(world)),
+        ("compilation cache", lambda: software.check_compilation_cache(world)),
+        ("disk", lambda: host.check_disk(world, run_dir)),
+        ("run directory", lambda: host.check_run_dir(world, run_dir)),
+        ("limits", lambda: host.check_limits(world)),
+        ("shared memory", lambda: host.check_shared_memory(world, gpus)),
+    )
+    with ThreadPoolExecutor(len(probes)) as pool:  # nsys and jaxlib are asked at the same time
+        return Diagnosis(tuple(pool.map(lambda probe: _safely(*probe), probes)), gpus)
+
+
+def _safely(name: str, probe: Callable[[], Check]) -> Check:
+    try:
+        return probe()
+    except Exception as error:
+        return Check(name, "warn", f"could not be looked at ({type(error).__name__}: {error})", "please report this")

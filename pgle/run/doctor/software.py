@@ -1,0 +1,137 @@
+"""Checks of Python packages, the CUDA plugin, flags and caches."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.run.ask.flag_lint import lint_flags
+from pgle.run.doctor.world import Check, World
+from pgle.run.launch.environment import user_flags
+from pgle.xla.flags.catalogue import catalogue, nearest, release
+from pgle.xla.flags.text import as_bool
+
+OLDEST_REHEARSAL = "0.4.34"
+"""First plugin that compiles without a GPU (0.4.36 does not)."""
+
+
+def check_jax(world: World) -> Check:
+    """Whether jax, jaxlib and the CUDA plugin fit together."""
+    versions = world.installed.versions
+    jax, jaxlib = versions.get("jax"), versions.get("jaxlib")
+    if not jax or not jaxlib:
+        missing = " and ".join(name for name in ("jax", "jaxlib") if name not in versions)
+        return Check("jax", "fail", f"no {missing} in {world.python}", "name the Python of your program: --python PATH")
+    found = f"jax {jax}, jaxlib {jaxlib}, Python {versions.get('python', '?')}"
+    if release(jaxlib) > release(jax):
+        return Check("jax", "fail", f"{found}: jaxlib is newer, jax will not import", f"pip install jax=={jaxlib}")
+    return Check("jax", "ok", found)
+
+
+def check_plugin(world: World) -> Check:
+    """Whether the CUDA plugin is there, complete and of jaxlib's version."""
+    plugins = world.installed.plugins
+    if not plugins:
+        remedy = "pip install 'jax[cuda13]' (with a GPU) or 'pgle[rehearse]' (without)"
+        return Check("CUDA plugin", "warn", "none: no GPU and no rehearsal", remedy)
+    jaxlib = world.installed.jaxlib
+    found = ", ".join(f"{name} {version}" for name, version in plugins.items())
+    majors = {re.sub(r"\D", "", name) for name in plugins}
+    if len(majors) > 1:
+        return Check("CUDA plugin", "fail", f"{found}: two CUDA versions", "uninstall one of them")
+    cuda = majors.pop()
+    for half in ("plugin", "pjrt"):
+        name = f"jax-cuda{cuda}-{half}"
+        if name not in plugins:
+            return Check("CUDA plugin", "fail", f"{found}: {name} is missing", f"pip install {name}=={jaxlib}")
+        if jaxlib and plugins[name] != jaxlib:
+            found = f"{found}, but jaxlib {jaxlib}: jax leaves the plugin out"
+            return Check("CUDA plugin", "fail", found, f"pip install 'jax[cuda{cuda}]=={jaxlib}'")
+    if release(jaxlib) < release(OLDEST_REHEARSAL) or jaxlib == "0.4.36":
+        return Check("CUDA plugin", "warn", f"{found}: cannot compile without a GPU", "use another jaxlib to rehearse")
+    return Check("CUDA plugin", "ok", f"{found}: usable for rehearsals")
+
+
+def check_ptxas(world: World) -> Check:
+    """Whether there is a ptxas, which code generation needs (rehearsals do not)."""
+    places = [world.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")] + ["/usr/local/cuda"]
+    site = str(Path(world.installed.jaxlib_at or "/nowhere"))
+    patterns = [f"{place}/bin/ptxas" for place in places if place]
+    patterns += [f"{site}/nvidia/cuda_nvcc/bin/ptxas", f"{site}/nvidia/cu1*/bin/ptxas"]
+    found = world.which("ptxas") or next((path for pattern in patterns for path in world.glob(pattern)), None)
+    if found:
+        return Check("ptxas", "ok", found)
+    return Check(
+        "ptxas", "warn", "none: rehearsals stop after scheduling, which suffices", "pip install nvidia-cuda-nvcc"
+    )
+
+
+def check_packages(world: World) -> Check:
+    """Whether Python, numpy and protobuf are new enough for us."""
+    versions = world.installed.versions
+    needed = {"python": "3.11", "numpy": "1.26", "protobuf": "4.25"}
+    found = ", ".join(f"{name} {versions[name]}" for name in needed if name in versions)
+    old = [name for name, least in needed.items() if name in versions and release(versions[name]) < release(least)]
+    if old:
+        what = ", ".join(f"{name} {needed[name]} or newer" for name in old)
+        return Check("packages", "warn", found, f"pgle itself needs {what}; it may run from another Python (--python)")
+    return Check("packages", "ok", found)
+
+
+def check_flags(world: World) -> Check:
+    """Whether the user's XLA_FLAGS are accepted."""
+    try:
+        flags = user_flags(world.environ)
+        if not flags.flags and not flags.findings:
+            return Check("XLA_FLAGS", "ok", "not set")
+        result = lint_flags(flags, python=world.python)
+    except UserError as error:
+        return Check("XLA_FLAGS", "fail", error.what, error.remedy or "")
+    errors = [finding for finding in result.findings if finding.level == "error"]
+    warnings = [finding for finding in result.findings if finding.level == "warning"]
+    if errors:
+        return Check("XLA_FLAGS", "fail", errors[0].line(), "'pgle flags lint' says all")
+    if warnings:
+        return Check("XLA_FLAGS", "warn", warnings[0].line(), "'pgle flags lint' says all")
+    return Check("XLA_FLAGS", "ok", f"{result.flags} flags accepted by jaxlib {result.jaxlib}")
+
+
+def check_log(world: World) -> Check:
+    """Whether XLA's lines about the profile will be seen."""
+    level = world.environ.get("TF_CPP_MIN_LOG_LEVEL")
+    if level in (None, "0"):
+        return Check("XLA log", "ok", "pgle sets TF_CPP_MIN_LOG_LEVEL=0" if level is None else "TF_CPP_MIN_LOG_LEVEL=0")
+    remedy = "unset TF_CPP_MIN_LOG_LEVEL: yours stays, and hides the lines that confirm a profile"
+    return Check("XLA log", "warn", f"TF_CPP_MIN_LOG_LEVEL={level}", remedy)
+
+
+def check_compilation_cache(world: World) -> Check:
+    """What the persistent compilation cache does to profiles."""
+    folder = world.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+    if not folder or as_bool(world.environ.get("JAX_ENABLE_COMPILATION_CACHE")) is False:
+        return Check("compilation cache", "ok", "off")
+    if "://" not in folder and not world.writable(folder):
+        return Check("compilation cache", "warn", f"{folder} cannot be written", "mend its permissions, or unset it")
+    remedy = (
+        "its key holds a profile's path, not its content, and a cached executable gives neither log nor dumps: pgle "
+        "switches it off in its runs; elsewhere give every profile its own name"
+    )
+    return Check("compilation cache", "warn", folder, remedy)
+
+
+def check_variables(world: World) -> Check:
+    """Variables about PGLE, memory or logging that nobody reads, or that exclude each other."""
+    both = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
+    if all(world.environ.get(name) for name in both):
+        return Check("variables", "fail", f"{' and '.join(both)} are both set: jax will not start", f"unset {both[0]}")
+    settings = catalogue()
+    for name in sorted(world.environ):
+        setting = settings.get(name)
+        if setting is not None and setting.reader == "nobody":
+            return Check("variables", "warn", f"{name} is read by nobody", f"use {setting.use}")
+        if setting is None and name.startswith("JAX_") and "PGLE" in name:
+            near = nearest(name, [item for item in settings if item.startswith("JAX_")])
+            remedy = f"did you mean {near[0]}?" if near else "'pgle flags list PGLE' shows what there is"
+            return Check("variables", "warn", f"{name} is no setting of JAX that we know", remedy)
+    return Check("variables", "ok", "none that is without effect")

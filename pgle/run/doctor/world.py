@@ -1,0 +1,157 @@
+"""What `pgle doctor` looks at: programs, files, variables and limits, behind one value that tests can fake."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pgle.run.ask.flag_probe import Installed, installed
+from pgle.run.experiment.manifest import Gpu
+
+TIMEOUT_S = 20
+"""For one program; nvidia-smi needs seconds where the driver is not kept loaded."""
+
+SMI_FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
+SMI_QUERY = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits")
+
+Level: TypeAlias = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what, such as ``driver``.
+        verdict: ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work.
+        found: what is there.
+        remedy: what to do; empty for ``ok``.
+    """
+
+    name: str
+    verdict: Level
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The machine as the checks see it.
+
+    Attributes:
+        run: output of a program, None where it is missing, fails or takes too long.
+        read: text of a file, None where it cannot be read.
+        which: path of a program, None where there is none.
+        glob: paths that match a pattern, sorted.
+        environ: variables.
+        processes: names of all running processes.
+        free_bytes: free space on the disk that holds (or would hold) a path.
+        writable: whether a file could be made at a path.
+        limit: soft limit of a resource (``RLIMIT_…``); -1: unlimited.
+        is_root: whether this process is root.
+        python: the interpreter of the user's program.
+        installed: what that interpreter would import.
+        says: all that a program prints, whether it fails or not; empty where it is missing.
+    """
+
+    run: Callable[[Sequence[str]], str | None]
+    read: Callable[[str], str | None]
+    which: Callable[[str], str | None]
+    glob: Callable[[str], tuple[str, ...]]
+    environ: Mapping[str, str]
+    processes: Callable[[], frozenset[str]]
+    free_bytes: Callable[[str], int]
+    writable: Callable[[str], bool]
+    limit: Callable[[str], int]
+    is_root: bool
+    python: str
+    installed: Installed
+    says: Callable[[Sequence[str]], str] = lambda argv: ""
+
+
+def this_world(python: str | None = None) -> World:
+    """The machine we run on.
+
+    Raises:
+        UserError: `python` does not run.
+    """
+    return World(
+        run=_run,
+        read=_read,
+        which=shutil.which,
+        glob=lambda pattern: tuple(sorted(map(str, Path("/").glob(pattern.lstrip("/"))))),
+        environ=dict(os.environ),
+        processes=partial(_processes, Path("/proc")),
+        free_bytes=lambda path: shutil.disk_usage(_existing(path)).free,
+        writable=lambda path: os.access(_existing(path), os.W_OK | os.X_OK),
+        limit=lambda name: _limit(name),
+        is_root=os.geteuid() == 0,
+        python=python or sys.executable,
+        installed=installed(python),
+        says=_says,
+    )
+
+
+def read_gpus(world: World) -> tuple[Gpu, ...]:
+    """The GPUs as nvidia-smi lists them; empty where there is none."""
+    text = world.run(SMI_QUERY)
+    gpus: list[Gpu] = []
+    for line in (text or "").splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == len(SMI_FIELDS):
+            name, driver, memory, capability = cells
+            gpus.append(Gpu(name, driver, int(memory) if memory.isdigit() else 0, capability))
+    return tuple(gpus)
+
+
+def _run(argv: Sequence[str]) -> str | None:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _says(argv: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace")
+    except subprocess.TimeoutExpired:
+        return f"it did not answer in {TIMEOUT_S} s"
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"it cannot be started ({error.strerror})"
+    return f"{done.stdout}\n{done.stderr}"
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _processes(proc: Path) -> frozenset[str]:
+    names = (_read(str(path / "comm")) for path in proc.iterdir() if path.name.isdigit()) if proc.is_dir() else ()
+    return frozenset(name.strip() for name in names if name)
+
+
+def _existing(path: str) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    here = Path(path).resolve()
+    while not here.exists() and here != here.parent:
+        here = here.parent
+    return here
+
+
+def _limit(name: str) -> int:
+    soft, _ = resource.getrlimit(getattr(resource, name))
+    return -1 if soft == resource.RLIM_INFINITY else soft

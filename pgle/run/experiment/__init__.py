@@ -1,0 +1,1 @@
+"""One experiment: its run directory and its stages."""

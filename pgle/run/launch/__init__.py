@@ -1,0 +1,1 @@
+"""The user's program: started for real or on the simulated GPU."""

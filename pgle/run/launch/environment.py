@@ -1,0 +1,210 @@
+"""The environment of a child: what the user has, and what pgle adds to it, each addition with its reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pgle.errors import UserError
+from pgle.files import read_bytes
+from pgle.run.ask.flag_probe import installed, probe
+from pgle.xla.flags.modes import FlagPlan, Mode, flags_for
+from pgle.xla.flags.text import Finding, Flag, FlagList, as_bool, format_flags, parse_flags
+
+VERBOSE_MODULE = "profile_guided_latency_estimator"
+VERBOSE_LEVEL = 2
+"""Names every instruction found in the profile; 10 of older guides adds nothing in jaxlib 0.10.2 and 0.12.0.1."""
+MAX_FLAG_FILE_BYTES = 1 << 20
+
+Cache: TypeAlias = Literal["off", "keep"] | Path
+"""JAX's persistent compilation cache: off, as the user has it, or in a directory of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One variable that pgle sets.
+
+    Attributes:
+        name: of the variable.
+        before: the user's value; None where it was not set.
+        after: the value the child gets.
+        reason: why.
+    """
+
+    name: str
+    before: str | None
+    after: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnvironment:
+    """The environment of a child and how it came about.
+
+    Attributes:
+        values: the whole environment, for `subprocess`.
+        changes: what differs from the user's, by name.
+        plan: the flags and why.
+        warnings: what gives way, is left out or will go wrong.
+    """
+
+    values: Mapping[str, str]
+    changes: tuple[Change, ...]
+    plan: FlagPlan
+    warnings: tuple[Finding, ...]
+
+    def lines(self) -> tuple[str, ...]:
+        """What pgle adds, one line each, for ``--dry-run``."""
+        return tuple(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        reasons = {choice.name: choice.reason for choice in self.plan.choices}
+        for flag in self.plan.flags:
+            yield f"XLA_FLAGS += {flag.text}  # {reasons.get(flag.name, '')}"
+        for change in self.changes:
+            if change.name != "XLA_FLAGS":
+                was = "" if change.before is None else f" (was {change.before})"
+                yield f"{change.name}={change.after}  # {change.reason}{was}"
+
+
+def user_flags(environ: Mapping[str, str] | None = None) -> FlagList:
+    """The user's XLA_FLAGS; where the variable names a file, what that file holds, with the finding that it does.
+
+    Raises:
+        UserError: the file cannot be read, on which XLA would abort.
+    """
+    text = (os.environ if environ is None else environ).get("XLA_FLAGS", "")
+    parsed = parse_flags(text)
+    if not parsed.file:
+        return parsed
+    try:
+        held = read_flag_file(parsed.file)
+    except UserError as error:
+        what = f"XLA_FLAGS does not begin with '-', so XLA reads it as a file: {error.what}"
+        raise UserError(what, where=parsed.file[:80], remedy="write --flag=value, or mend the path") from None
+    return replace(held, findings=(*parsed.findings, *held.findings))
+
+
+def read_flag_file(path: str) -> FlagList:
+    """The flags in a file, as XLA reads them where XLA_FLAGS names it.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    held = parse_flags(read_bytes(Path(path), max_bytes=MAX_FLAG_FILE_BYTES).decode(errors="replace"))
+    if held.file:  # XLA does not follow a second file: nothing in it counts
+        message = f"{path} does not begin with '-', so XLA reads no flag from it"
+        return FlagList(text="", findings=(Finding("error", "file", "", message),))
+    return held
+
+
+def build_environment(
+    mode: Mode,
+    *,
+    python: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    dump_to: str = "",
+    stablehlo_to: str = "",
+    profile: str = "",
+    cache: Cache = "off",
+    verbose: bool = False,
+) -> ChildEnvironment:
+    """The environment of a run.
+
+    Args:
+        mode: the kind of run.
+        python: the interpreter of the user's program, asked which flags its jaxlib knows; default: ours.
+        environ: the user's environment; default: this process's.
+        dump_to: directory for XLA's dumps, absolute; none where empty.
+        stablehlo_to: directory for the StableHLO of every compiled function, absolute; none where empty.
+        profile: absolute path of the cost profile, for mode ``perf``.
+        cache: off (default): everything is compiled, so that log lines and dumps exist. A cached executable gives
+            neither, and the cache does not notice a changed profile under an old name.
+        verbose: also log every instruction that was found in the profile (megabytes for large modules).
+
+    Raises:
+        UserError: the interpreter has no jaxlib, the flags name a missing file, or mode and profile do not agree.
+    """
+    base = dict(os.environ if environ is None else environ)
+    user = user_flags(base)
+    plan = flags_for(mode, installed(python).jaxlib or None, user, dump_to=dump_to, profile=profile)
+    plan, unknown = _leave_out_unknown(plan, user, python)
+    wanted = dict(plan.environment)
+    if stablehlo_to:
+        wanted["JAX_DUMP_IR_TO"] = stablehlo_to
+    if verbose:
+        wanted["TF_CPP_VMODULE"] = _verbose(base.get("TF_CPP_VMODULE", ""))
+    reasons = {choice.name: choice.reason for choice in plan.choices} | _REASONS
+    changes = [Change("XLA_FLAGS", base.get("XLA_FLAGS"), plan.xla_flags, "flags of the run")]
+    changes += [
+        Change(name, base.get(name), value, reasons[name])
+        for name, value in wanted.items()
+        if name not in base or (name == "TF_CPP_VMODULE" and base[name] != value)
+    ]
+    changes += _cache_changes(cache, base)
+    changes = [change for change in changes if change.after != (change.before or "")]
+    values = base | {change.name: change.after for change in changes}
+    warnings = (*plan.warnings, *unknown, *_conflicts(values, mode))
+    return ChildEnvironment(values, tuple(changes), plan, warnings)
+
+
+_REASONS = {
+    "JAX_DUMP_IR_TO": "keeps the program as it was before XLA, for rehearsals",
+    "TF_CPP_VMODULE": "logs each instruction found in the profile",
+}
+
+
+def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[Finding, ...]]:
+    """The plan without those of our flags that the installed jaxlib rejects, and what it says of the user's."""
+    asked = probe([*plan.flags, *user.flags], python)
+    findings: list[Finding] = []
+    kept: list[Flag] = []
+    for flag in plan.flags:
+        verdict = asked.verdicts[flag.text]
+        if verdict.status == "known":
+            kept.append(flag)
+        else:
+            message = f"left out: jaxlib {asked.jaxlib} says '{verdict.message}'"
+            findings.append(Finding("warning", "left-out", flag.name, message))
+    for flag in dict.fromkeys(user.flags):
+        verdict = asked.verdicts[flag.text]
+        if verdict.status != "known":
+            message = f"yours, and jaxlib {asked.jaxlib} ends your program over it: '{verdict.message}'"
+            findings.append(Finding("error", verdict.status, flag.name, message, "see 'pgle flags lint'"))
+    text = " ".join(part for part in (format_flags(kept), user.text.strip()) if part)
+    return replace(plan, flags=tuple(kept), xla_flags=text), tuple(findings)
+
+
+def _verbose(before: str) -> str:
+    if any(item.split("=")[0] == VERBOSE_MODULE for item in before.split(",")):
+        return before
+    return ",".join(item for item in (before, f"{VERBOSE_MODULE}={VERBOSE_LEVEL}") if item)
+
+
+def _cache_changes(cache: Cache, base: Mapping[str, str]) -> list[Change]:
+    """How the compilation cache is kept apart; the one place where a value of the user's may be replaced."""
+    if cache == "keep":
+        return []
+    if cache == "off":
+        name, after = "JAX_ENABLE_COMPILATION_CACHE", "false"
+        reason = "a cached executable gives neither log lines nor dumps"
+    else:
+        name, after = "JAX_COMPILATION_CACHE_DIR", str(cache)
+        reason = "keeps the executables of this run apart"
+    return [Change(name, base.get(name), after, reason)]
+
+
+def _conflicts(values: Mapping[str, str], mode: Mode) -> list[Finding]:
+    """What the environment does against the purpose of the run."""
+    found: list[Finding] = []
+    level = values.get("TF_CPP_MIN_LOG_LEVEL", "0")
+    if level != "0":
+        message = f"TF_CPP_MIN_LOG_LEVEL={level} is yours and stays: XLA's lines about the profile are hidden"
+        found.append(Finding("warning", "log-level", "", message, "unset it, or set 0"))
+    if as_bool(values.get("JAX_ENABLE_PGLE")):
+        message = f"JAX_ENABLE_PGLE is on: AutoPGLE profiles and compiles by itself in the middle of this {mode} run"
+        found.append(Finding("warning", "auto-pgle", "", message, "unset it, or use 'pgle auto'"))
+    return found

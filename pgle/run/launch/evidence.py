@@ -1,0 +1,224 @@
+"""What a real stage left behind, and what its log and files say went wrong."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pgle.errors import UserError
+from pgle.files import write_files
+from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.experiment.stage import StageRequest
+from pgle.run.launch.console_steps import STEP_WORDS, StepLines, as_lines, console_records
+from pgle.run.launch.files import RealFiles
+from pgle.run.launch.process import mentions
+from pgle.run.step_inputs import read_runs
+from pgle.xla.log.reasons import ModuleVerdict, Verdict
+
+# What a log says where profilers get in each other's way (CUPTI has one subscriber before CUDA 13.2), or lose data.
+TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (
+        re.compile(
+            r"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED|max(?:imum)? limit (?:of subscribers )?reached"
+            r"|CUPTI.*(?:error|code)[^0-9]{0,10}39\b"
+        ),
+        "another profiler (nsys, DCGM, AutoPGLE) holds CUPTI, so the trace has no GPU activities; "
+        "stop it, or use --capture nsys",
+    ),
+    (
+        re.compile(r"CUPTI_ERROR_INSUFFICIENT_PRIVILEGES|ERR_NVGPUCTRPERM"),
+        "the driver lets only administrators profile; load the nvidia module with "
+        "NVreg_RestrictProfilingToAdminUsers=0 (see 'pgle doctor')",
+    ),
+    (
+        re.compile(r"Another profiling session (?:is )?active|Only one profile may be run at a time"),
+        "two profiler sessions in one process; one of them was lost",
+    ),
+    (
+        re.compile(
+            r"\bdropped (?:\d+ )?(?:events|records|CUPTI|activit)|(?:events|records|activities) (?:were )?dropped", re.I
+        ),
+        "the profiler dropped events, so some costs are missing; trace a shorter --window",
+    ),
+    (
+        re.compile(r"nv-hostengine|DCGM.*(?:conflict|in use|profiling)", re.I),
+        "DCGM profiles these GPUs as well; pause it with 'dcgmi profile --pause'",
+    ),
+)  # fmt: skip
+
+FEW_EXECUTIONS = 5
+"""Fewer in a window without step marks are said; the first is often left out as warm-up."""
+
+_EMPTY_AUTO_PGLE = "PGLE collected an empty trace"
+AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
+
+
+_TROUBLE_WORDS = (b"cupti", b"maximum limit", b"max limit", b"nvgpuctrperm", b"profil", b"dropped", b"nv-hostengine",
+                  b"dcgm", b"pgle")  # fmt: skip
+"""One of these is in every line that any of the patterns above matches."""
+
+BLOCK_BYTES = 1 << 20
+LINE_CHARACTERS = 10_000
+"""More of a line is not looked at."""
+
+
+def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
+    """The lines of a log in which one of the words (in small letters) stands: logs may have gigabytes."""
+    with log.open("rb") as file:
+        while block := file.read(BLOCK_BYTES) + file.readline():
+            if not mentions(block, words):
+                continue
+            for line in block.splitlines(keepends=True):
+                if mentions(line, words):
+                    yield line[:LINE_CHARACTERS].decode(errors="replace")
+
+
+def trouble(log: Path) -> list[str]:
+    """What the lines of a log say went wrong with profiling, each once."""
+    found = set()
+    for line in lines_about(log, _TROUBLE_WORDS):
+        if _EMPTY_AUTO_PGLE in line:  # it names CUPTI's error as one of the things that may have been
+            found.add(AUTO_PGLE)
+        else:
+            found |= {text for pattern, text in TROUBLE if pattern.search(line)}
+    return [AUTO_PGLE] * (AUTO_PGLE in found) + [text for _, text in TROUBLE if text in found]
+
+
+def keep_steps(files: RealFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
+    """Leave one steps file of this rank: that of the program itself, or what its output tells.
+
+    Helpers of the program that mark steps too have files of their own, which go by another name then.
+    """
+    mine = files.folder / str(facts.get("steps_file", files.steps.name))
+    for path in sorted(files.folder.glob(f"{files.steps.stem}.pid*.jsonl")):
+        if path != mine:
+            path.rename(path.with_name(f"helper-{path.name}"))
+    if mine != files.steps and mine.exists():
+        if files.steps.exists():
+            files.steps.rename(files.steps.with_name(f"helper-{files.steps.name}"))
+        mine.rename(files.steps)
+    if files.steps.exists() or not lines.lines:
+        return
+    records = console_records("".join(lines_about(files.log, STEP_WORDS)), lines.lines, facts)
+    if records:
+        write_files({files.steps: as_lines(records)})
+
+
+def step_times(files: RealFiles) -> tuple[float, ...]:
+    """Step times of the slowest rank, of those ranks that have written theirs."""
+    if not any(files.folder.glob("steps*.jsonl")):
+        return ()
+    try:
+        return tuple(float(seconds) for seconds in read_runs(str(files.folder))[0].step_time_s)
+    except UserError:
+        return ()
+
+
+def keep_own_trace(files: RealFiles, facts: Mapping[str, Any], started: float) -> Path | None:
+    """Link the trace that the program made itself, where ours did not come to be.
+
+    Args:
+        files: of this rank.
+        facts: ``own_traces`` are the folders that the program gave to its profiler.
+        started: when the stage began, seconds since the epoch: older files in them are not of this run.
+
+    Returns:
+        The trace file; None where there is none.
+    """
+    if _traced(files):
+        return None
+    folders = [Path(folder) for folder in facts.get("own_traces", ())]
+    found = [path for folder in folders for path in folder.rglob("*.xplane.pb") if path.stat().st_mtime >= started]
+    mine = [path for path in found if path.name.startswith(f"{facts.get('host', socket.gethostname())}.")] or found
+    if not mine:
+        return None
+    newest = max(mine, key=lambda path: path.stat().st_mtime)
+    files.trace.with_name(f"{files.trace.name}.xplane.pb").symlink_to(newest.resolve())
+    return newest
+
+
+def trace_warnings(request: StageRequest, files: RealFiles, facts: Mapping[str, Any], own: Path | None) -> list[str]:
+    """Why there is no trace, or another than was asked for."""
+    if not facts or not request.is_traced:
+        return []
+    if own is not None:
+        return [f"the program traces itself; its own trace is used: {own}"]
+    if _traced(files):
+        return _few_executions(facts)
+    if request.capture == "nsys":
+        return ["nsys wrote no report: " + _why_no_window(facts)]
+    return [f"no trace: {_why_no_window(facts)}"]
+
+
+def _few_executions(facts: Mapping[str, Any]) -> list[str]:
+    """Where the program ended soon after the window had opened."""
+    count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
+    if count >= FEW_EXECUTIONS:
+        return []
+    return [
+        f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count}); "
+        "let it run longer, or trace all of it: --window all"
+    ]
+
+
+def _why_no_window(facts: Mapping[str, Any]) -> str:
+    if not facts.get("finished"):
+        when = "while it was traced" if "window_opened" in facts else "before its steps were traced"
+        return f"the program was killed {when}; let it end by itself, or trace earlier and shorter (--window seconds:1)"
+    window = facts.get("window", {})
+    why = window.get("none")
+    if why is None:
+        return "the profiler wrote nothing"
+    return f"{why}; {window['remedy']}" if "remedy" in window else str(why)
+
+
+def _traced(files: RealFiles) -> bool:
+    if files.trace.is_dir() and next(files.trace.rglob("*.xplane.pb"), None):
+        return True
+    return any(files.trace.with_name(files.trace.name + suffix).exists() for suffix in (".nsys-rep", ".qdstrm"))
+
+
+def hook_warnings(files: RealFiles, facts: Mapping[str, Any]) -> list[str]:
+    """What kept the hook from its work."""
+    if facts:
+        found = []
+        if facts.get("xla_flags_restored"):
+            found.append("the program replaces XLA_FLAGS; what pgle had added was added again before jax read it")
+        if facts.get("xla_flags_lost"):
+            lost = ", ".join(flag.split("=")[0] for flag in facts["xla_flags_lost"])
+            found.append(f"the program replaced XLA_FLAGS after importing jax; maybe without effect: {lost}")
+        return found
+    if not files.seen.exists():
+        return [
+            "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, a cleared environment, or no "
+            "Python in the program): no steps, no trace"
+        ]
+    return [
+        "the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH: no steps, no trace"
+    ]
+
+
+def verdict(request: StageRequest, files: RealFiles, facts: Mapping[str, Any]) -> ModuleVerdict | None:
+    """Of a perf stage, what the log and the schedule dump of this rank prove."""
+    if request.profile is None:
+        return None
+    platform = str(facts.get("platform", ""))
+    if platform == "cpu":
+        why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
+        remedy = "run it on GPUs, or see what a GPU would do: --capture simulated"
+        return ModuleVerdict("", Verdict.CANNOT_TELL, why, remedy=remedy, profile=str(request.profile))
+    if not facts and not files.seen.exists() and not files.log.stat().st_size:
+        why = "the program left neither log lines nor facts"
+        return ModuleVerdict("", Verdict.CANNOT_TELL, why, profile=str(request.profile))
+    release = facts.get("versions", {}).get("jax")
+    alone = ConfirmRequest(str(files.log), profile=request.profile, release=release)
+    if files.hlo.is_dir() and next(files.hlo.rglob("*.schedule.*"), None):
+        try:
+            with_dump = ConfirmRequest(str(files.log), schedule=files.hlo, profile=request.profile, release=release)
+            return confirm(with_dump).main
+        except UserError:  # no dump of the main module: the log has to do
+            return confirm(alone).main
+    return confirm(alone).main

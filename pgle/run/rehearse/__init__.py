@@ -1,0 +1,1 @@
+"""Compiling for GPUs that are not there."""

@@ -1,0 +1,223 @@
+"""`pgle rehearse` as a function: one module, compiled with and without a profile, and what that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgle.costs.fit.estimate import estimate_profile
+from pgle.costs.profile.files import encode_profile, read_profile, sidecar_path
+from pgle.costs.profile.sidecar import sidecar
+from pgle.costs.profile.value import Profile
+from pgle.errors import UserError
+from pgle.files import write_files
+from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.rehearse.compile import RehearsalRequest, RehearsalResult, matches_job, rehearse_compile
+from pgle.schedule.moves import Move, compare_placements, placements
+from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.worth import judge_worth
+from pgle.xla.hardware import Hardware, find_hardware
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
+from pgle.xla.log.reasons import ModuleVerdict, Verdict
+from pgle.xla.targets import Target
+
+LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
+OURS = {
+    "--xla_dump_to": "give the folder with -o",
+    "--xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
+}
+"""Flags that a rehearsal sets itself, and what to do instead."""
+
+
+@dataclass(frozen=True)
+class RehearseRequest:
+    """What to rehearse.
+
+    Attributes:
+        module: StableHLO, export artifact, or before-optimizations dump.
+        target: the GPU.
+        out: folder for dumps, profile and pictures; new or empty.
+        profile: measured costs; None: estimates stand in for them.
+        topology: ``SxHxD``; None: one host.
+        flags: the user's XLA flags, which win over ours.
+        job: dump directory or fingerprint of the job that wrote the module, to say whether it recompiles to the same.
+    """
+
+    module: Path
+    target: Target
+    out: Path
+    profile: Path | None = None
+    topology: str | None = None
+    flags: tuple[str, ...] = ()
+    job: str | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two schedules.
+
+    Attributes:
+        compiled: what the compiler left.
+        module: the scheduled module.
+        prediction: one step, with the cost table that both sides share.
+        believed: XLA's own statistics by computation, loop bodies once; empty where LHS left no dump.
+    """
+
+    compiled: RehearsalResult
+    module: Module
+    prediction: Prediction
+    believed: Mapping[str, Statistics]
+
+    @property
+    def believed_exposed_us(self) -> float | None:
+        """Exposed communication as LHS itself sees it, every computation once; None where it left no dump."""
+        return sum(item.total_wasted_cycles for item in self.believed.values()) if self.believed else None
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Baseline (LHS without a profile) against profiled.
+
+    Attributes:
+        baseline, profiled: the two schedules.
+        verdict: whether XLA used the profile for this module, with its proof.
+        moves: collectives, the largest change of exposed time first.
+        costs_are: ``measured``, ``estimated`` or ``mixed``: the table behind every prediction.
+        profile: the profile that was given to XLA.
+        worth: one sentence: is PGLE worth a job, and why.
+        matches_job: whether the baseline has the fingerprint of the job; None where not asked.
+        warnings: one line each.
+    """
+
+    baseline: Side
+    profiled: Side
+    verdict: ModuleVerdict
+    moves: tuple[Move, ...]
+    costs_are: str
+    profile: Path
+    worth: str
+    matches_job: bool | None
+    warnings: tuple[str, ...]
+
+    @property
+    def used(self) -> bool:
+        """Whether XLA used the profile, with at least one matching name."""
+        return self.verdict.verdict is Verdict.USED
+
+    @property
+    def good(self) -> bool:
+        """Whether the profile was used, where there is anything that it could move."""
+        return self.used or not self.moves
+
+
+def rehearse(request: RehearseRequest) -> Rehearsal:
+    """Compile twice, simulate both schedules with one cost table, compare.
+
+    Raises:
+        UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
+    """
+    _check_folder(request.out)
+    _check_flags(request.flags)
+    hardware = find_hardware(request.target)
+    if request.profile is None:
+        first = _compile(request, "baseline", None)
+        module = read_module(first.after_optimizations)
+        profile = _estimated(request.out, module, hardware)
+        second = _compile(request, "profiled", profile)
+    else:
+        profile = request.profile
+        read_profile(profile)  # a bad profile is refused before minutes of compiling
+        with ThreadPoolExecutor(2) as pool:
+            one = pool.submit(_compile, request, "baseline", None)
+            two = pool.submit(_compile, request, "profiled", profile)
+            first, second = one.result(), two.result()
+    given = read_profile(profile)
+    baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
+    verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=profile)).main
+    moves = compare_placements(
+        placements(baseline.module, baseline.prediction.timeline, request.flags),
+        placements(profiled.module, profiled.prediction.timeline, request.flags),
+    )
+    costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
+    return Rehearsal(
+        baseline=baseline,
+        profiled=profiled,
+        verdict=verdict,
+        moves=moves,
+        costs_are=costs_are,
+        profile=profile,
+        worth=_worth(verdict, baseline, profiled, moves, costs_are),
+        matches_job=_matches(request, first),
+        warnings=_warnings(given, baseline, profiled),
+    )
+
+
+def _worth(verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequence[Move], costs_are: str) -> str:
+    """Is PGLE worth a job? Where XLA did not take the profile, the two schedules say nothing about it."""
+    if moves and verdict.verdict is not Verdict.USED:
+        return f"Cannot tell: XLA did not use the profile here ({verdict.why})."
+    return judge_worth(baseline.prediction, profiled.prediction, moves, costs_are)
+
+
+def _check_folder(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+
+
+def _check_flags(flags: Sequence[str]) -> None:
+    for flag in flags:
+        remedy = OURS.get(flag.partition("=")[0])
+        if remedy is not None:
+            raise UserError("rehearse sets this flag itself", where=f"--flag {flag}", remedy=remedy)
+
+
+def _compile(request: RehearseRequest, name: str, profile: Path | None) -> RehearsalResult:
+    return rehearse_compile(
+        RehearsalRequest(
+            module=request.module,
+            target=request.target.text,
+            portable_target=request.target.portable_text,
+            dump_dir=request.out / name,
+            topology=request.topology,
+            flags=(LHS, *request.flags),
+            profile=profile,
+        )
+    )
+
+
+def _estimated(out: Path, module: Module, hardware: Hardware) -> Path:
+    """A profile of estimates, so that XLA can be asked what it would do with roughly true costs."""
+    profile = estimate_profile(module, hardware)
+    if not profile.costs:
+        raise UserError("the module has no instruction that costs anything", where=out)
+    path = out / "estimated.pbtxt"
+    data = encode_profile(profile, path.suffix)
+    write_files({path: data, sidecar_path(path): sidecar(profile, data)})
+    return path
+
+
+def _side(compiled: RehearsalResult, profile: Profile, hardware: Hardware) -> Side:
+    module = read_module(compiled.after_optimizations)
+    believed: dict[str, Statistics] = {}
+    if compiled.schedule is not None:
+        computations = read_schedule_dump(compiled.schedule).computations
+        believed = {name: item.statistics for name, item in computations.items() if item.statistics is not None}
+    return Side(compiled, module, predict(module, profile, hardware), believed)
+
+
+def _matches(request: RehearseRequest, compiled: RehearsalResult) -> bool | None:
+    if request.job is None:
+        return None
+    return matches_job(compiled, Path(request.job) if Path(request.job).exists() else request.job)
+
+
+def _warnings(profile: Profile, baseline: Side, profiled: Side) -> tuple[str, ...]:
+    lines = list(profile.warnings)
+    if baseline.compiled.fingerprint != profiled.compiled.fingerprint:
+        lines.append("the two compilations differ by more than the profile (their fingerprints differ)")
+    lines += [line for side in (baseline, profiled) for line in side.prediction.timeline.warnings]
+    return tuple(dict.fromkeys(lines))

@@ -1,0 +1,122 @@
+"""Exports of ``--type parquetdir`` and ``arrowdir``: one file per table, the columns of the SQLite form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pgle.errors import UserError
+from pgle.trace.nsys.tables import BATCH_ROWS, NULL, Columns, Ints
+
+SUFFIXES = (".parquet", ".arrow")
+
+
+class ArrowTables:
+    """A directory of Parquet or Arrow files.
+
+    Raises:
+        UserError: it holds no such files, one is damaged, or pyarrow is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import pyarrow
+        except ImportError:
+            remedy = "`pip install pyarrow`, or export with `nsys export --type sqlite`"
+            raise UserError("reading Parquet or Arrow files needs pyarrow", where=path, remedy=remedy) from None
+        self.path = path
+        self._errors = (pyarrow.ArrowException, OSError, ValueError, TypeError, OverflowError)
+        self._files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES}
+        if not self._files:
+            remedy = "give what `nsys export --type parquetdir` wrote"
+            raise UserError("no .parquet or .arrow files in this directory", where=path, remedy=remedy)
+        self.format = (
+            "nsys-parquet" if any(file.suffix == ".parquet" for file in self._files.values()) else "nsys-arrow"
+        )
+        self._open: dict[str, Any] = {}
+
+    def _dataset(self, table: str) -> Any:
+        """The table as a pyarrow dataset, or None."""
+        if table not in self._files:
+            return None
+        if table not in self._open:
+            import pyarrow.dataset
+
+            file = self._files[table]
+            kind = "parquet" if file.suffix == ".parquet" else "ipc"
+            try:
+                self._open[table] = pyarrow.dataset.dataset(file, format=kind)
+            except self._errors as error:
+                raise self._damaged(table, error) from None
+        return self._open[table]
+
+    def _damaged(self, table: str, error: BaseException) -> UserError:
+        detail = str(error).partition("\n")[0][:120]
+        return UserError(f"damaged file ({detail})", where=self._files[table], remedy="export the report again")
+
+    def columns(self, table: str) -> frozenset[str]:
+        """See `Tables`."""
+        dataset = self._dataset(table)
+        return frozenset() if dataset is None else frozenset(dataset.schema.names)
+
+    def count(self, table: str) -> int:
+        """See `Tables`."""
+        dataset = self._dataset(table)
+        return 0 if dataset is None else int(dataset.count_rows())
+
+    def integers(
+        self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
+    ) -> Iterator[Columns]:
+        """See `Tables`."""
+        dataset = self._dataset(table)
+        if dataset is None:
+            return
+        import pyarrow.dataset
+
+        chosen = None if keep is None else pyarrow.dataset.field(keep[0]).isin(list(keep[1]))
+        present = [name for name in columns if name in self.columns(table)]
+        try:
+            scan = dataset.scanner(columns=present, filter=chosen, batch_size=BATCH_ROWS, use_threads=False)
+            for batch in scan.to_batches():
+                if batch.num_rows:
+                    found = {name: _integers(batch.column(name)) for name in present}
+                    yield tuple(found.get(name, np.full(batch.num_rows, NULL, np.int64)) for name in columns)
+        except self._errors as error:
+            raise self._damaged(table, error) from None
+
+    def rows(
+        self, table: str, columns: Sequence[str], *, like: tuple[str, Sequence[str]] | None = None
+    ) -> Iterator[tuple[object, ...]]:
+        """See `Tables`."""
+        if not set(columns) <= self.columns(table):
+            return
+        try:
+            for batch in self._dataset(table).scanner(columns=list(columns), use_threads=False).to_batches():
+                where = None if like is None else columns.index(like[0])
+                beginnings = () if like is None else tuple(like[1])
+                for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+                    text = "" if where is None else row[where]
+                    if where is None or (isinstance(text, str) and text.startswith(beginnings)):
+                        yield row
+        except self._errors as error:
+            raise self._damaged(table, error) from None
+
+    def close(self) -> None:
+        """See `Tables`."""
+        self._open.clear()
+
+
+def _integers(column: Any) -> Ints:
+    """An Arrow column as int64, nulls as `NULL`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_uint64(column.type):  # as signed, like SQLite's
+        column = pc.fill_null(column, 2**63 + 1)
+        unsigned: Ints = column.to_numpy(zero_copy_only=False).view(np.int64)
+        return unsigned
+    result: Ints = pc.fill_null(pc.cast(column, pa.int64()), NULL).to_numpy(zero_copy_only=False)
+    return result

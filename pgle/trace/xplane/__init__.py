@@ -1,0 +1,1 @@
+"""JAX profiler traces as a Trace, and back."""

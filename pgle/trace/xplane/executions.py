@@ -1,0 +1,221 @@
+"""Which execution of its module, and which launch of its instruction, a GPU activity of an xplane belongs to.
+
+Two sources, the better first:
+
+1. **Scope ranges** (CUDA, jaxlib ≥ 0.4.36): the annotation a kernel was launched under has a running number, the stat
+   ``scope_range_id``, and the plane ``/host:__ScopeRangeCallStack__`` tells the number of the enclosing annotation.
+   Activities of one number are one launch; the outermost number is one execution of the module.
+2. **Restart of the order** (ROCm, older releases): activities of one module on one device are put in launch order
+   (by ``correlation_id``, else by start). Neighbours of one instruction are one launch until a kernel name comes again.
+   An execution begins where the order goes back: at an instruction that stands earlier in the schedule of the
+   embedded HLO than the one before; in a module of one instruction, at every launch. Instructions inside a ``while``
+   stand where their loop stands. Without HLO the order of first appearance stands for the schedule, and instructions
+   launched more often than the rarest tenth are taken for loop bodies; the first execution of a window cut at its
+   start is then counted from the instruction at the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from google.protobuf.message import DecodeError
+
+from pgle.trace.xplane.wire import Ints
+from pgle.xla.protos import hlo_pb2
+
+_RARE_SHARE = 0.1
+"""Share of a module's instructions that are surely outside of loops, where no HLO tells."""
+
+_MAX_DEPTH = 64
+"""Bound on nested annotations, which are a handful: a cycle in a damaged file ends there."""
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What the executions are told by, n rows ordered by (device, start).
+
+    Attributes:
+        device, module, instruction: int32[n] codes.
+        start_ns: int64[n].
+        kernel: int32[n], id of the kernel's name.
+        correlation: int64[n], 0 where absent.
+        scope: int64[n], scope range, 0 where absent.
+        top: int64[n], outermost scope range, or another number of the execution; 0 where unknown.
+    """
+
+    device: npt.NDArray[np.int32]
+    module: npt.NDArray[np.int32]
+    instruction: npt.NDArray[np.int32]
+    start_ns: Ints
+    kernel: npt.NDArray[np.int32]
+    correlation: Ints
+    scope: Ints
+    top: Ints
+
+
+class Scopes:
+    """The tree of scope ranges of one file.
+
+    Args:
+        child, parent: int64[m], the enclosing scope range of each one that has one.
+    """
+
+    def __init__(self, child: Ints, parent: Ints) -> None:
+        order = np.argsort(child, kind="stable")
+        self._child, self._parent = child[order], parent[order]
+
+    def outermost(self, scope: Ints) -> Ints:
+        """int64[n], the outermost scope range around each one of n; 0 where there is no tree."""
+        if len(self._child) == 0:
+            return np.zeros_like(scope)
+        top = scope
+        for _ in range(_MAX_DEPTH):
+            at = np.minimum(np.searchsorted(self._child, top), len(self._child) - 1)
+            above = np.where((self._child[at] == top) & (self._parent[at] > 0), self._parent[at], top)
+            if np.array_equal(above, top):
+                break
+            top = above
+        return top
+
+
+def number_launches(
+    rows: Launches, instructions: Sequence[str], hlo: Mapping[int, bytes]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Execution and launch numbers, int32[n] each, as `Trace` defines them.
+
+    Args:
+        rows: n activities.
+        instructions: names by code.
+        hlo: HloProto by module code.
+    """
+    execution = np.full(len(rows.scope), -1, np.int32)
+    instance = np.full(len(rows.scope), -1, np.int32)
+    if len(rows.scope) == 0:
+        return execution, instance
+    scoped = rows.scope > 0
+    if scoped.any():
+        instance[scoped] = _dense(rows.scope[scoped])
+    topped = np.flatnonzero(rows.top > 0)
+    if len(topped):
+        execution[topped] = _rank_by_time(rows.device[topped], rows.module[topped], rows.top[topped])
+    has_scopes = np.zeros(int(rows.device.max()) + 1, bool)
+    has_scopes[rows.device[topped]] = True
+    rest = np.flatnonzero(~has_scopes[rows.device])
+    if len(rest):
+        order = np.lexsort((rows.start_ns[rest], rows.correlation[rest], rows.module[rest], rows.device[rest]))
+        rest = rest[order]
+        group = (np.diff(rows.device[rest]) != 0) | (np.diff(rows.module[rest]) != 0)
+        next_launch = int(instance.max()) + 1
+        for part in np.split(rest, np.flatnonzero(group) + 1):
+            starts = _launch_starts(rows, part)
+            launch = np.cumsum(starts) - 1 + next_launch
+            next_launch = int(launch[-1]) + 1
+            instance[part] = np.where(scoped[part], instance[part], launch)
+            module = int(rows.module[part[0]])
+            execution[part] = _restarts(rows.instruction[part], starts, instructions, hlo.get(module))
+    return execution, instance
+
+
+def _dense(values: Ints) -> npt.NDArray[np.int32]:
+    """Numbers from 0 in the order of the values; without sorting where they are close together."""
+    low, high = int(values.min()), int(values.max())
+    if high - low > 8 * len(values) + 1_000_000:
+        return np.unique(values, return_inverse=True)[1].astype(np.int32)
+    present = np.zeros(high - low + 1, np.int32)
+    present[values - low] = 1
+    number = np.cumsum(present, dtype=np.int32) - 1
+    return number[values - low]
+
+
+def _rank_by_time(device: npt.NDArray[np.int32], module: npt.NDArray[np.int32], top: Ints) -> npt.NDArray[np.int32]:
+    """Running number of each (device, module, top) among its (device, module), by first row."""
+    new = np.ones(len(top), bool)
+    new[1:] = (np.diff(top) != 0) | (np.diff(module) != 0) | (np.diff(device) != 0)
+    heads = np.flatnonzero(new)
+    keys = np.stack([device[heads], module[heads], top[heads]])
+    _, first, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    by_time = np.lexsort((first, module[heads[first]], device[heads[first]]))
+    group_device, group_module = device[heads[first[by_time]]], module[heads[first[by_time]]]
+    begins = np.ones(len(first), bool)
+    begins[1:] = (np.diff(group_device) != 0) | (np.diff(group_module) != 0)
+    position = np.arange(len(first))
+    rank = np.empty(len(first), np.int32)
+    rank[by_time] = position - np.maximum.accumulate(np.where(begins, position, 0))
+    sizes = np.diff(np.append(heads, len(top)))
+    return np.repeat(rank[inverse.ravel()], sizes)
+
+
+def _launch_starts(rows: Launches, part: Ints) -> npt.NDArray[np.bool_]:
+    """Where a launch begins among the activities of one module on one device, in launch order."""
+    instruction, kernel, scope = rows.instruction[part], rows.kernel[part], rows.scope[part]
+    starts = np.ones(len(part), bool)
+    starts[1:] = (np.diff(instruction) != 0) | (np.diff(scope) != 0)
+    seen: set[int] = set()
+    last = -2
+    for i in np.flatnonzero(~starts & (scope == 0)).tolist():
+        if i != last + 1:
+            seen = {int(kernel[i - 1])}
+        name = int(kernel[i])
+        if name in seen:
+            starts[i] = True
+            seen = set()
+        seen.add(name)
+        last = i
+    return starts
+
+
+def _restarts(
+    instruction: npt.NDArray[np.int32], starts: npt.NDArray[np.bool_], names: Sequence[str], hlo: bytes | None
+) -> npt.NDArray[np.int32]:
+    """Execution numbers of the activities of one module on one device, in launch order."""
+    codes, first, inverse = np.unique(instruction, return_index=True, return_inverse=True)
+    places = schedule_places(hlo) if hlo is not None else {}
+    known = [places.get(names[code]) for code in codes.tolist()]
+    if any(item is not None for item in known):
+        place = np.array([-1 if item is None else item[0] for item in known])
+        once = np.array([item is not None and not item[1] for item in known])
+    else:
+        counts = np.bincount(inverse[starts], minlength=len(codes))
+        rare = np.sort(counts)[int(_RARE_SHARE * len(counts))]
+        once = counts <= rare + 1
+        place = np.where(once, first, -1)
+    here = place[inverse]
+    # Instructions without a place stand where the one before stands.
+    at = np.maximum.accumulate(np.where(here >= 0, np.arange(len(here)), 0))
+    here = here[at]
+    again = np.zeros(len(here), bool)
+    again[1:] = here[1:] < here[:-1]
+    if np.count_nonzero(once) == 1:  # a module of one instruction: every launch is an execution
+        again[1:] |= starts[1:] & once[inverse[1:]] & (np.diff(instruction) == 0)
+    return np.cumsum(again).astype(np.int32)
+
+
+def schedule_places(hlo: bytes) -> dict[str, tuple[int, bool]]:
+    """Where each instruction stands in the schedule of the entry computation, and whether it is inside a loop.
+
+    Instructions of called computations stand where their caller stands. An unreadable proto gives nothing.
+    """
+    try:
+        module = hlo_pb2.HloProto.FromString(hlo).hlo_module
+    except DecodeError:
+        return {}
+    computations = {computation.id: computation for computation in module.computations}
+    entry = computations.get(module.entry_computation_id)
+    if entry is None:
+        return {}
+    order = {identity: place for place, identity in enumerate(module.schedule.sequences[entry.id].instruction_ids)}
+    places: dict[str, tuple[int, bool]] = {}
+    visited: set[int] = set()
+    waiting = [(item, order.get(item.id, place), False) for place, item in enumerate(entry.instructions)]
+    while waiting:
+        item, place, in_loop = waiting.pop()
+        places.setdefault(item.name, (place, in_loop))
+        for called in item.called_computation_ids:
+            if called in computations and called not in visited:
+                visited.add(called)
+                looped = in_loop or item.opcode == "while"
+                waiting.extend((inner, place, looped) for inner in computations[called].instructions)
+    return places

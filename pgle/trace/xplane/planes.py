@@ -1,0 +1,185 @@
+"""An xplane file as planes and lines: where everything lies in the file, and the small parts parsed.
+
+Format: `tsl/profiler/protobuf/xplane.proto` of openxla/xla; planes and lines as XLA's GPU and CPU profilers name them
+(`xla/tsl/profiler/utils/xplane_schema.cc`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from google.protobuf.message import DecodeError
+
+from pgle.trace.table import ModuleKey
+from pgle.trace.xplane.wire import BYTES, VARINT, DamagedError, fields
+from pgle.xla.protos import hlo_pb2, xplane_pb2
+
+GPU_PREFIX = "/device:GPU:"
+HOST_PLANE = "/host:CPU"
+METADATA_PLANE = "/host:metadata"
+SCOPE_PLANE = "/host:__ScopeRangeCallStack__"
+ENVIRONMENT_PLANE = "Task Environment"
+"""Holds what the process was started with, so perhaps secrets: nothing is taken but `PROFILE_START`."""
+
+PROFILE_START = "profile_start_time"
+"""The stat with the wall clock, in ns since 1970, that the times of all lines count from (`SetSessionTimestamps` in
+`xla/tsl/profiler/utils/timestamp_utils.cc`)."""
+
+DERIVED_LINES = frozenset(
+    (
+        "Async XLA Ops",
+        "XLA Modules",
+        "XLA Ops",
+        "XLA TraceMe",
+        "Steps",
+        "Source code",
+        "Source",
+        "Kernel Launch",
+        "Framework Ops",
+        "Framework Name Scope",
+        "TensorFlow Ops",
+        "TensorFlow Name Scope",
+        "CUPTI overhead",
+    )
+)
+"""Lines that repeat or summarise what the stream lines hold (`xla/tsl/profiler/utils/xplane_schema.cc`)."""
+
+_SPACE_FIELDS = {1: "planes", 2: "errors", 3: "warnings", 4: "hostnames"}
+_PLANE_KINDS = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES, 6: BYTES}
+_LINES = 3
+
+
+class NotXplaneError(ValueError):
+    """The bytes are some other file."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """One plane.
+
+    Attributes:
+        name: ``/device:GPU:0``.
+        span: where it lies in the file.
+        lines: where its lines lie.
+        rest: everything but the lines; empty for the planes that are read otherwise or not at all.
+    """
+
+    name: str
+    span: tuple[int, int]
+    lines: tuple[tuple[int, int], ...]
+    rest: xplane_pb2.XPlane
+
+    @cached_property
+    def stat_ids(self) -> Mapping[str, int]:
+        """Stat metadata ids by name."""
+        return {item.name: identity for identity, item in self.rest.stat_metadata.items()}
+
+    def stat_value(self, name: str) -> int | None:
+        """The integer value of a stat of the plane itself."""
+        for stat in self.rest.stats:
+            if self.rest.stat_metadata[stat.metadata_id].name == name:
+                return int(stat.int64_value or stat.uint64_value)
+        return None
+
+
+@dataclass(frozen=True)
+class Space:
+    """One file: its planes, the host it was recorded on, and what the profiler complained of."""
+
+    planes: tuple[Plane, ...]
+    hostname: str
+    messages: tuple[str, ...]
+
+
+def read_space(data: bytes) -> Space:
+    """The planes of a serialized XSpace.
+
+    Raises:
+        NotXplaneError: it is something else.
+        DamagedError: it is cut short or overwritten.
+    """
+    planes: list[Plane] = []
+    texts: dict[str, list[str]] = {name: [] for name in _SPACE_FIELDS.values()}
+    try:
+        for number, kind, start, end, _ in fields(data, 0, len(data)):
+            if number not in _SPACE_FIELDS or kind != BYTES:
+                raise NotXplaneError
+            if number == 1:
+                planes.append(_plane(data, start, end))
+            else:
+                texts[_SPACE_FIELDS[number]].append(data[start:end].decode(errors="replace"))
+    except DamagedError:
+        if not planes and not _begins_with_plane(data):
+            raise NotXplaneError from None
+        raise
+    if not planes:
+        raise NotXplaneError
+    hostname = texts["hostnames"][0] if texts["hostnames"] else ""
+    return Space(tuple(planes), hostname, tuple(texts["errors"] + texts["warnings"]))
+
+
+def _begins_with_plane(data: bytes) -> bool:
+    """True where the first bytes are those of an XPlane's id or name: told from other files that were cut short."""
+    head = re.match(
+        rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12.([/A-Z#])", data[:64], re.S
+    )
+    return head is not None
+
+
+def _plane(data: bytes, start: int, end: int) -> Plane:
+    name = ""
+    lines: list[tuple[int, int]] = []
+    rest: list[bytes] = []
+    kept_from = start
+    for number, kind, value, after, begin in fields(data, start, end):
+        if _PLANE_KINDS.get(number, kind) != kind:
+            raise NotXplaneError
+        if number == 2:
+            name = data[value:after].decode(errors="replace")
+            if name in (ENVIRONMENT_PLANE, SCOPE_PLANE):
+                return Plane(name, (start, end), (), xplane_pb2.XPlane())
+        elif number == _LINES:
+            lines.append((value, after))
+            rest.append(data[kept_from:begin])
+            kept_from = after
+    rest.append(data[kept_from:end])
+    try:
+        return Plane(name, (start, end), tuple(lines), xplane_pb2.XPlane.FromString(b"".join(rest)))
+    except DecodeError:
+        raise DamagedError(f"the metadata of plane {name!r} at byte {start:,} cannot be read") from None
+
+
+def profile_start_ns(space: Space, data: bytes) -> int | None:
+    """The wall clock when the times of lines are 0, in ns since 1970; None where the profiler did not write it."""
+    for plane in space.planes:
+        if plane.name == ENVIRONMENT_PLANE:
+            try:
+                read = xplane_pb2.XPlane.FromString(data[slice(*plane.span)])
+            except DecodeError:
+                return None
+            names = {item.id: item.name for item in read.stat_metadata.values()}
+            found = (stat.uint64_value for stat in read.stats if names.get(stat.metadata_id) == PROFILE_START)
+            return next((int(value) for value in found if value), None)
+    return None
+
+
+def embedded_hlo(plane: Plane) -> dict[ModuleKey, bytes]:
+    """HloProtos of ``/host:metadata``: one per event metadata, in any of its stats; it is named ``MODULE(ID)``."""
+    found: dict[ModuleKey, bytes] = {}
+    for item in plane.rest.event_metadata.values():
+        for stat in item.stats:
+            if not stat.bytes_value:
+                continue
+            named = re.fullmatch(r"(.*)\((\d+)\)", item.name, re.S)
+            if named is not None:
+                found[ModuleKey(named[1], int(named[2]))] = stat.bytes_value
+            else:
+                try:
+                    module = hlo_pb2.HloProto.FromString(stat.bytes_value).hlo_module
+                except DecodeError:
+                    continue
+                found[ModuleKey(module.name or item.name, module.id or None)] = stat.bytes_value
+    return found

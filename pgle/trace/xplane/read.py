@@ -1,0 +1,294 @@
+"""JAX profiler traces (``*.xplane.pb``) as a Trace.
+
+What is read: the GPU planes ``/device:GPU:N`` that XLA's CUDA and ROCm profilers write, a line per stream, a stat
+``hlo_op`` per kernel; where a trace has no GPU activity, the events of the CPU backend on ``/host:CPU``. Of nested
+annotations the innermost is what the profiler stored. How executions and launches are told: `xplane_executions`.
+
+Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other means from the same file, and why:
+
+- It averages *kernels*, not launches: an instruction of two kernels of 10 and 20 µs costs 15 there (jaxlib < 0.12.0).
+- Since 0.12.0 it takes first start … last end of the kernels of one ``scope_range_id``, idle gaps included, and merges
+  equal ids, or equal starts, of different devices into one span.
+- It files costs under the bare instruction name: equally named instructions of several modules become one mean.
+- The CPU backend's events give nothing there.
+- Lines such as ``XLA Modules`` or ``XLA Ops`` that repeat the streams' events count double there.
+- Times are rounded to nanoseconds here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.errors import UserError
+from pgle.files import AnyPath, read_bytes
+from pgle.trace.table import Device, ModuleKey, Recording, Source, Trace, Unresolved
+from pgle.trace.xplane.columns import WANTED, Gathered, Place, Strings, metadata_defaults
+from pgle.trace.xplane.events import read_events, read_pairs
+from pgle.trace.xplane.executions import Launches, Scopes, number_launches
+from pgle.trace.xplane.host import add_host_plane
+from pgle.trace.xplane.planes import (
+    DERIVED_LINES,
+    GPU_PREFIX,
+    HOST_PLANE,
+    METADATA_PLANE,
+    SCOPE_PLANE,
+    NotXplaneError,
+    Plane,
+    Space,
+    embedded_hlo,
+    profile_start_ns,
+    read_space,
+)
+from pgle.trace.xplane.wire import DamagedError, repeated, signed
+
+_EVENTS, _PLANE_STATS = 4, 6  # fields of XLine and XPlane
+_Value = TypeVar("_Value")
+_SUFFIXES = (".xplane.pb", ".xplane.pb.gz", ".xplane.pb.xz")
+_MAX_MESSAGES = 20
+_RECORD_AGAIN = "record it again, or name another file"
+
+
+def find_xplanes(logdir: AnyPath, *, run: str | None = None) -> list[AnyPath]:
+    """The xplane files of one run of the JAX profiler, one per host, ordered by name.
+
+    Args:
+        logdir: the directory given to `jax.profiler.start_trace`, a directory of runs, one run, or a file.
+        run: name of the run; the newest where None. Runs are named by date, so the last name is the newest.
+
+    Raises:
+        UserError: there is no such file, directory or run, or it holds no trace.
+    """
+    if not logdir.exists():
+        raise UserError("no such file or directory", where=logdir, remedy="check the path")
+    if not logdir.is_dir():
+        return [logdir]
+    here = _xplanes_in(logdir)
+    if here and run is None:
+        return here
+    for runs in _runs(logdir):
+        for name in sorted(runs, reverse=True) if run is None else [run]:
+            found = _xplanes_in(runs[name]) if name in runs else []
+            if found:
+                return found
+    if run is not None:
+        raise UserError(f"holds no profiler run {run!r}", where=logdir, remedy="leave the run out to take the newest")
+    remedy = "give the directory that jax.profiler.start_trace wrote to, or record one with `pgle profile`"
+    raise UserError("holds no .xplane.pb file", where=logdir, remedy=remedy)
+
+
+def count_runs(logdir: AnyPath) -> int:
+    """The number of runs of the JAX profiler that `find_xplanes` chooses from; one where the files lie right there."""
+    if _xplanes_in(logdir):
+        return 1
+    found = (sum(bool(_xplanes_in(run)) for run in runs.values()) for runs in _runs(logdir))
+    return next((count for count in found if count), 0)
+
+
+def _runs(logdir: AnyPath) -> Iterator[dict[str, AnyPath]]:
+    """Directories by name, from each place where runs may lie."""
+    for parent in (logdir / "plugins" / "profile", logdir / "profile", logdir):
+        if parent.is_dir():
+            yield {path.name: path for path in parent.iterdir() if path.is_dir()}
+
+
+def _xplanes_in(directory: AnyPath) -> list[AnyPath]:
+    return sorted((path for path in directory.iterdir() if path.name.endswith(_SUFFIXES)), key=lambda path: path.name)
+
+
+def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None] | None = None) -> Trace:
+    """Read the xplane files of one run: one per host.
+
+    Args:
+        paths: the files; ``.gz`` and ``.xz`` are decompressed.
+        progress: called with (done, total), in thousandths of a file.
+
+    Raises:
+        UserError: a file is missing, damaged or no xplane, or no file holds work that is tied to HLO instructions.
+    """
+    gathered = Gathered()
+    hlo: dict[ModuleKey, bytes] = {}
+    messages: list[str] = []
+    seen_planes: list[str] = []
+    labels: set[str] = set()
+    recordings: dict[str, Recording] = {}
+    for number, path in enumerate(paths):
+        data = read_bytes(path)
+        if not data:
+            raise UserError("is empty", where=path, remedy=_RECORD_AGAIN)
+        try:
+            space = read_space(data)
+            for plane in space.planes:
+                if plane.name == METADATA_PLANE:
+                    hlo |= embedded_hlo(plane)
+            process = _process(space, path, labels)
+            recordings[process] = Recording(profile_start_ns(space, data))
+            for share in _add_space(space, data, process, gathered):
+                if progress is not None:
+                    progress(number * 1000 + int(share * 1000), len(paths) * 1000)
+        except NotXplaneError:
+            remedy = "name an .xplane.pb file that the JAX profiler wrote, or its log directory"
+            raise UserError("is not an xplane", where=path, remedy=remedy) from None
+        except DamagedError as error:
+            raise UserError(f"is cut short or damaged: {error}", where=path, remedy="copy it again") from None
+        messages.extend(f"{path.name}: {message}" for message in space.messages)
+        seen_planes.extend(plane.name for plane in space.planes if plane.name not in seen_planes)
+        del data, space  # before the columns are put together: the file is the larger part
+    if not any(len(part) for part in gathered.parts["start_ns"]):
+        raise _nothing_found(paths, gathered, seen_planes)
+    return _table(gathered, hlo, paths, _shorten(messages), recordings)
+
+
+def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
+    """``HOST:PID``, or what is known of it, different for each file."""
+    pids = (plane.stat_value("process_id") for plane in space.planes if plane.name in (METADATA_PLANE, HOST_PLANE))
+    pid = next((pid for pid in pids if pid is not None), None)
+    host = space.hostname or path.name.split(".xplane.pb")[0]
+    label = host if pid is None else f"{host}:{pid}"
+    if label in labels:
+        label = f"{label} ({path.name})"
+    labels.add(label)
+    return label
+
+
+def _add_space(space: Space, data: bytes, process: str, gathered: Gathered) -> Iterator[float]:
+    """Take the GPU planes of one file, or its host plane where no stream has an event; yields the share done."""
+    before = len(gathered.parts["start_ns"])
+    scopes = _scopes(space, data)
+    for plane in space.planes:
+        if plane.name.startswith(GPU_PREFIX):
+            _add_gpu_plane(plane, data, process, scopes, gathered)
+            yield plane.span[1] / len(data)
+    if len(gathered.parts["start_ns"]) == before:
+        for plane in space.planes:
+            if plane.name == HOST_PLANE:
+                add_host_plane(plane, data, process, gathered)
+    yield 1.0
+
+
+def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gathered: Gathered) -> None:
+    ordinal = plane.name.removeprefix(GPU_PREFIX)
+    strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
+    ids = plane.stat_ids
+    defaults = metadata_defaults(plane, gathered.instructions, gathered.names)
+    lines = [_Line(data, *span) for span in plane.lines]
+    streams = [line for line in lines if line.name.startswith("Stream #")]
+    for line in streams or [line for line in lines if line.name not in DERIVED_LINES]:
+        if len(line.starts) == 0:
+            continue
+        device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)
+        place = Place(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, defaults, scopes)
+        for events in read_events(data, line.starts, line.ends, WANTED, ids):
+            gathered.add_gpu(events, data, strings, place)
+
+
+class _Line:
+    """An XLine: its few fields and where its events lie."""
+
+    def __init__(self, data: bytes, start: int, end: int) -> None:
+        self.identity = self.timestamp_ns = 0
+        self.name = ""
+        self.starts, self.ends, others = repeated(data, start, end, _EVENTS)
+        for number, _, value, after, _ in others:
+            if number == 1:
+                self.identity = value
+            elif number == 2:
+                self.name = data[value:after].decode(errors="replace")
+            elif number == 3:
+                self.timestamp_ns = signed(value)
+
+
+def _scopes(space: Space, data: bytes) -> Scopes:
+    """The tree of scope ranges of one file."""
+    child = parent = np.empty(0, np.int64)
+    for plane in space.planes:
+        if plane.name == SCOPE_PLANE:
+            child, parent = read_pairs(data, *plane.span, _PLANE_STATS)
+    return Scopes(child, parent)
+
+
+def _nothing_found(paths: Sequence[AnyPath], gathered: Gathered, planes: Sequence[str]) -> UserError:
+    where = ", ".join(str(path) for path in paths[:3])
+    remedy = "record the steps while the JAX profiler runs on a GPU, with --xla_gpu_enable_command_buffer= in XLA_FLAGS"
+    if gathered.left_out:
+        count = sum(count for count, _ in gathered.left_out.values())
+        reasons = ", ".join(f"{reason} {count:,}" for reason, (count, _) in sorted(gathered.left_out.items()))
+        what = f"none of its {count:,} GPU activities is tied to an HLO instruction ({reasons})"
+        return UserError(what, where=where, remedy=remedy)
+    if any(name.startswith(GPU_PREFIX) for name in planes):
+        return UserError("its GPU planes hold no events", where=where, remedy=remedy)
+    listed = ", ".join(name for name in planes if name) or "none"
+    return UserError(f"holds no GPU activity (planes: {listed})", where=where, remedy=remedy)
+
+
+def _shorten(messages: Sequence[str]) -> tuple[str, ...]:
+    """What the profiler complained of (dropped events, mostly): one bounded line each."""
+    lines = [" ".join(message.split())[:300] for message in messages[:_MAX_MESSAGES]]
+    if len(messages) > _MAX_MESSAGES:
+        lines.append(f"… and {len(messages) - _MAX_MESSAGES} more messages of the profiler")
+    return tuple(lines)
+
+
+def _hlo_of(key: ModuleKey, hlo: dict[ModuleKey, bytes]) -> bytes | None:
+    """The proto of an executable; by its name alone where the trace has no program id and one module is so named."""
+    if key.program_id is not None:
+        return hlo.get(key)
+    named = [proto for other, proto in hlo.items() if other.name == key.name]
+    return named[0] if len(named) == 1 else None
+
+
+def _used(codes: npt.NDArray[np.int32], values: tuple[_Value, ...]) -> tuple[npt.NDArray[np.int32], tuple[_Value, ...]]:
+    """Codes and values without the values that no row has."""
+    used = np.bincount(codes, minlength=len(values)) > 0
+    number = (np.cumsum(used) - 1).astype(np.int32)
+    return number[codes], tuple(value for value, kept in zip(values, used.tolist(), strict=True) if kept)
+
+
+def _table(
+    gathered: Gathered,
+    hlo: dict[ModuleKey, bytes],
+    paths: Sequence[AnyPath],
+    warnings: tuple[str, ...],
+    recordings: Mapping[str, Recording],
+) -> Trace:
+    """Columns → Trace, ordered by (device, start)."""
+    found = gathered.device_values()
+    devices = tuple(sorted(found))
+    device = np.array([devices.index(item) for item in found], np.int32)[gathered.column("device")]
+    start = gathered.column("start_ns")
+    order = np.argsort(start, kind="stable")
+    order = order[np.argsort(device[order], kind="stable")]
+
+    def column(name: str) -> npt.NDArray[Any]:
+        return gathered.column(name)[order]
+
+    module, modules = _used(column("module"), gathered.module_keys())
+    instruction, instructions = _used(column("instruction"), tuple(gathered.instructions.of))
+    start, device = start[order], device[order]
+    rows = Launches(
+        device, module, instruction, start, column("kernel"), column("correlation"), column("scope"), column("top")
+    )
+    by_code = {code: proto for code, key in enumerate(modules) if (proto := _hlo_of(key, hlo)) is not None}
+    execution, instance = number_launches(rows, instructions, by_code)
+    return Trace(
+        start_ns=start,
+        duration_ns=column("duration_ns"),
+        kind=column("kind"),
+        device=device,
+        stream=column("stream"),
+        module=module,
+        instruction=instruction,
+        execution=execution,
+        instance=instance,
+        modules=modules,
+        instructions=instructions,
+        devices=devices,
+        unresolved=tuple(Unresolved(reason, *sums) for reason, sums in sorted(gathered.left_out.items())),
+        hlo=hlo,
+        sources=tuple(Source(str(path), "xplane") for path in paths),
+        warnings=warnings,
+        recordings=recordings,
+    )

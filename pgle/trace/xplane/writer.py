@@ -1,0 +1,232 @@
+"""A Trace as the xplane file that the JAX profiler would have written for it on CUDA.
+
+The layout is that of XLA's CUPTI collector (`xla/backends/profiler/gpu/cupti_collector.cc`): a plane ``/device:GPU:N``
+per device, a line ``Stream #N(Kernel)`` per stream, strings as references to stat metadata, launches and module
+executions as scope ranges with their tree in ``/host:__ScopeRangeCallStack__``, HLO protos in ``/host:metadata``.
+Events are encoded column by column, so millions of them take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.trace.table import Kind, ModuleKey, Trace
+from pgle.trace.xplane.encode import Records, length_delimited, varint
+from pgle.trace.xplane.planes import ENVIRONMENT_PLANE, PROFILE_START
+from pgle.xla.protos import xplane_pb2
+
+BLOCK_EVENTS = 1 << 16
+"""Events encoded at a time: bounds the working memory."""
+
+_KIND_NAMES = {Kind.KERNEL: "Kernel", Kind.MEMCPY: "MemcpyD2D", Kind.MEMSET: "Memset", Kind.HOST: "Kernel"}
+_DETAILS = {Kind.MEMCPY: "memcpy_details", Kind.MEMSET: "memset_details"}
+_UINT64, _INT64, _REF = 0x18, 0x20, 0x38  # tags of the value of an XStat
+
+StatValue = str | int | float
+
+
+@dataclass
+class _Names:
+    """Stat metadata of one plane: an id per name, from 1."""
+
+    ids: dict[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> int:
+        return self.ids.setdefault(name, len(self.ids) + 1)
+
+
+@dataclass(frozen=True)
+class _Scopes:
+    """Scope range ids: of each row, and parent by child; 0 is "no scope"."""
+
+    of_row: npt.NDArray[np.int64]
+    child: npt.NDArray[np.int64]
+    parent: npt.NDArray[np.int64]
+
+
+def write_xplane(
+    trace: Trace,
+    *,
+    hlo: Mapping[ModuleKey, bytes] | None = None,
+    hostname: str | None = None,
+    extra_stats: Mapping[str, StatValue] | None = None,
+) -> bytes:
+    """A trace of one process as a serialized XSpace; `read_xplane` gives the same rows back.
+
+    Executions and launches that are known (not -1) are kept; those that are not are for the reader to derive. Work of
+    the CPU backend is written as kernels.
+
+    Args:
+        trace: n GPU activities of one process.
+        hlo: HloProtos to embed; `trace.hlo` where None.
+        hostname: the process's host; where None, what stands before ``:`` in the devices' process.
+        extra_stats: stats that every event gets, as a profiler's context id or occupancy.
+
+    Raises:
+        ValueError: the devices belong to several processes: write one file for each.
+    """
+    processes = {device.process for device in trace.devices}
+    if len(processes) > 1:
+        raise ValueError(f"one xplane file holds one process, not {len(processes)}")
+    process = processes.pop() if processes else "localhost"
+    host, _, pid = process.rpartition(":") if ":" in process else (process, "", "")
+    scopes = _scopes(trace)
+    out = [length_delimited(1, _metadata_plane(trace.hlo if hlo is None else hlo, pid))]
+    out.append(length_delimited(1, _scope_plane(scopes)))
+    out.extend(
+        length_delimited(1, _device_plane(trace, index, scopes, extra_stats or {}))
+        for index in range(len(trace.devices))
+    )
+    recording = trace.recordings.get(process)
+    if recording is not None and recording.utc_ns is not None:
+        out.append(length_delimited(1, _environment_plane(recording.utc_ns)))
+    out.extend(length_delimited(3, warning.encode()) for warning in trace.warnings)
+    out.append(length_delimited(4, (hostname or host).encode()))
+    return b"".join(out)
+
+
+def _scopes(trace: Trace) -> _Scopes:
+    """Number module executions and launches as scope ranges: executions first, then the launches inside them."""
+    size = len(trace)
+    devices = max(len(trace.devices), 1)
+    runs = int(trace.execution.max(initial=-1)) + 2
+    key = (trace.module.astype(np.int64) * devices + trace.device) * runs + trace.execution + 1
+    _, run = np.unique(key, return_inverse=True)
+    top = np.where(trace.execution >= 0, run + 1, 0).astype(np.int64)
+    launch_key = trace.device.astype(np.int64) * (int(trace.instance.max(initial=-1)) + 2) + trace.instance + 1
+    _, launch = np.unique(launch_key, return_inverse=True)
+    launches = int(launch.max(initial=-1)) + 1
+    # A row whose launch is unknown is a launch of its own.
+    launch = np.where(trace.instance >= 0, launch, launches + np.arange(size))
+    first_id = int(top.max(initial=0)) + 1
+    known = (trace.instance >= 0) | (trace.execution >= 0)
+    of_row = np.where(known, launch + first_id, 0).astype(np.int64)
+    has_parent = known & (top > 0)
+    child, first = np.unique(of_row[has_parent], return_index=True)
+    return _Scopes(of_row, child, top[has_parent][first])
+
+
+def _scope_plane(scopes: _Scopes) -> bytes:
+    """``/host:__ScopeRangeCallStack__``: a stat per scope range, its id as the metadata id, its parent as the value."""
+    head = xplane_pb2.XPlane(name="/host:__ScopeRangeCallStack__").SerializeToString()
+    blocks = [head]
+    for start in range(0, len(scopes.child), BLOCK_EVENTS):
+        records = Records(len(scopes.child[start : start + BLOCK_EVENTS]))
+        records.varint(b"\x08", scopes.child[start : start + BLOCK_EVENTS])
+        records.varint(bytes([_INT64]), scopes.parent[start : start + BLOCK_EVENTS])
+        blocks.append(records.encode(b"\x32"))
+    return b"".join(blocks)
+
+
+def _metadata_plane(hlo: Mapping[ModuleKey, bytes], pid: str) -> bytes:
+    """``/host:metadata``: an event metadata per module with its HloProto."""
+    plane = xplane_pb2.XPlane(name="/host:metadata")
+    plane.stat_metadata[1].CopyFrom(xplane_pb2.XStatMetadata(id=1, name="Hlo Proto"))
+    free = max((key.program_id or 0 for key in hlo), default=0) + 1
+    for number, (key, proto) in enumerate(hlo.items()):
+        identity = free + number if key.program_id is None else key.program_id
+        name = key.name if key.program_id is None else f"{key.name}({key.program_id})"
+        stat = xplane_pb2.XStat(metadata_id=1, bytes_value=proto)
+        plane.event_metadata[identity].CopyFrom(xplane_pb2.XEventMetadata(id=identity, name=name, stats=[stat]))
+    if pid.isdigit():
+        plane.stat_metadata[2].CopyFrom(xplane_pb2.XStatMetadata(id=2, name="process_id"))
+        plane.stats.append(xplane_pb2.XStat(metadata_id=2, int64_value=int(pid)))
+    serialized: bytes = plane.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _environment_plane(utc_ns: int) -> bytes:
+    """``Task Environment``: when the recording began."""
+    plane = xplane_pb2.XPlane(name=ENVIRONMENT_PLANE)
+    plane.stat_metadata[1].CopyFrom(xplane_pb2.XStatMetadata(id=1, name=PROFILE_START))
+    plane.stats.append(xplane_pb2.XStat(metadata_id=1, uint64_value=utc_ns))
+    serialized: bytes = plane.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _device_plane(trace: Trace, index: int, scopes: _Scopes, extra: Mapping[str, StatValue]) -> bytes:
+    """``/device:GPU:N`` with a line per stream."""
+    device = trace.devices[index]
+    names = _Names()
+    for name in ("correlation_id", "scope_range_id", "tf_op", "hlo_op", "hlo_module", "program_id", *_DETAILS.values()):
+        names[name]
+    constants = _constant_stats(names, extra)
+    rows = np.flatnonzero(trace.device == index)
+    used = np.unique(trace.instruction[rows])
+    op_ref = np.zeros(len(trace.instructions) + 1, np.int64)
+    op_ref[used] = [names[trace.instructions[i]] for i in used.tolist()]
+    module_ref = np.array([names[key.name] for key in trace.modules] or [0], dtype=np.int64)
+    origin = int(trace.start_ns[rows].min()) if len(rows) else 0
+    body = [b""]
+    for stream in np.unique(trace.stream[rows]).tolist():
+        of_stream = rows[trace.stream[rows] == stream]
+        kinds = sorted({_KIND_NAMES[Kind(kind)] for kind in np.unique(trace.kind[of_stream]).tolist()})
+        line = xplane_pb2.XLine(id=stream, name=f"Stream #{stream}({','.join(kinds)})", timestamp_ns=origin)
+        parts = [line.SerializeToString()]
+        for start in range(0, len(of_stream), BLOCK_EVENTS):
+            block = of_stream[start : start + BLOCK_EVENTS]
+            parts.append(_events(trace, block, scopes.of_row[block], origin, names, op_ref, module_ref, constants))
+        body.append(length_delimited(3, b"".join(parts)))
+    plane = xplane_pb2.XPlane(id=device.ordinal, name=f"/device:GPU:{device.ordinal}")
+    for i in used.tolist():
+        plane.event_metadata[i + 1].CopyFrom(xplane_pb2.XEventMetadata(id=i + 1, name=trace.instructions[i]))
+    for name, identity in names.ids.items():
+        plane.stat_metadata[identity].CopyFrom(xplane_pb2.XStatMetadata(id=identity, name=name))
+    body[0] = plane.SerializeToString(deterministic=True)
+    return b"".join(body)
+
+
+def _constant_stats(names: _Names, extra: Mapping[str, StatValue]) -> bytes:
+    """Stats that every event has, ready to append."""
+    stats = []
+    for name, value in extra.items():
+        stat = xplane_pb2.XStat(metadata_id=names[name])
+        if isinstance(value, str):
+            stat.str_value = value
+        elif isinstance(value, float):
+            stat.double_value = value
+        else:
+            stat.int64_value = value
+        stats.append(length_delimited(4, stat.SerializeToString()))
+    return b"".join(stats)
+
+
+def _events(
+    trace: Trace,
+    rows: npt.NDArray[np.int64],
+    scope: npt.NDArray[np.int64],
+    origin: int,
+    names: _Names,
+    op_ref: npt.NDArray[np.int64],
+    module_ref: npt.NDArray[np.int64],
+    constants: bytes,
+) -> bytes:
+    """The XEvents of `rows` as fields of an XLine."""
+    kind, module = trace.kind[rows], trace.module[rows]
+    records = Records(len(rows))
+    records.varint(b"\x08", trace.instruction[rows] + 1)
+    records.varint(b"\x10", (trace.start_ns[rows] - origin) * 1000)
+    records.varint(b"\x18", trace.duration_ns[rows] * 1000)
+
+    def stat(name: str, tag: int, values: npt.NDArray[np.int64], where: npt.NDArray[np.bool_] | None = None) -> None:
+        records.message(b"\x22", b"\x08" + varint(names[name]) + bytes([tag]), values, where)
+
+    stat("correlation_id", _UINT64, rows + 1)
+    stat("scope_range_id", _INT64, scope, scope > 0)
+    for details_kind, name in _DETAILS.items():
+        here = kind == details_kind
+        if here.any():
+            stat(name, _REF, np.full(len(rows), names["kind:unknown"]), here)
+    if constants:
+        records.constant(constants)
+    stat("tf_op", _REF, np.full(len(rows), names["XlaModule:"]))
+    stat("hlo_op", _REF, op_ref[trace.instruction[rows]])
+    stat("hlo_module", _REF, module_ref[module])
+    program = np.array([-1 if key.program_id is None else key.program_id for key in trace.modules], dtype=np.int64)
+    has_program = np.array([key.program_id is not None for key in trace.modules], dtype=bool)
+    stat("program_id", _INT64, program[module], has_program[module])
+    return records.encode(b"\x22")

@@ -1,0 +1,1 @@
+"""Flags: XLA_FLAGS as values, the catalogue, lint, presets, modes."""

@@ -1,0 +1,190 @@
+"""The flags of each kind of run: profile runs, baseline and performance run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias, get_args
+
+from pgle.errors import UserError
+from pgle.xla.flags.catalogue import known_flags, release
+from pgle.xla.flags.presets import (
+    ASYNC_KINDS,
+    COMMAND_BUFFER,
+    DISABLE_ASYNC,
+    JAX,
+    LHS,
+    LOG,
+    MEASURED,
+    NO_GRAPHS,
+    NVIDIA_PGLE,
+    ON,
+    PROFILE_PATH,
+    RENAMES_SINCE,
+    SOL,
+    SYNC,
+    Choice,
+    fit,
+)
+from pgle.xla.flags.text import Finding, Flag, FlagList, as_bool, merge_flags, parse_flags
+
+Mode: TypeAlias = Literal["async", "sync", "sync-legacy", "baseline", "perf", "no-lhs"]
+
+EXPLANATIONS: Mapping[Mode, str] = MappingProxyType(
+    {
+        "async": "Profile run with LHS and asynchronous collectives on, as the JAX guide has it: the program runs "
+        "as it will, so collectives are measured while compute shares the GPU and the links with them.",
+        "sync": "Profile run with asynchronous collectives off: every collective is measured alone. LHS stays "
+        "on, since only then XLA (0.11.1 and newer) records the name each collective had when it was "
+        "scheduled. Changes the module's fingerprint.",
+        "sync-legacy": "Profile run with LHS and asynchronous collectives off, as in the JAX-Toolbox guide. From "
+        "0.11.1 on the costs of collectives are lost, since their names match nothing: prefer sync.",
+        "baseline": "LHS on, no profile: what PGLE has to beat.",
+        "perf": "LHS on with the profile; log and dumps on, so that its use can be confirmed.",
+        "no-lhs": "LHS off, also where it is on by default (Hopper and newer).",
+    }
+)
+"""What each mode does and why, for help texts."""
+
+HOPPER_DEFAULT = ("0.8.0", "0.11.2")
+"""From the first release LHS is on by default on Hopper and newer; before the second, ``=false`` does not stop it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlagPlan:
+    """How a run is to be started.
+
+    Attributes:
+        mode: the kind of run.
+        jaxlib: the release it is planned for.
+        flags: those of ours that are added; the user's own that differ have won.
+        xla_flags: the whole XLA_FLAGS, ours first and then the user's text unchanged.
+        environment: other variables to set where the user has not set them.
+        choices: everything the mode asks for, with reasons.
+        warnings: what gives way, is left out or will go wrong.
+    """
+
+    mode: Mode
+    jaxlib: str
+    flags: tuple[Flag, ...]
+    xla_flags: str
+    environment: Mapping[str, str]
+    choices: tuple[Choice, ...]
+    warnings: tuple[Finding, ...]
+
+    @property
+    def dump_to(self) -> str:
+        """Where XLA will dump: the user's directory if they chose one; empty for nowhere."""
+        return parse_flags(self.xla_flags).value("xla_dump_to") or ""
+
+    @property
+    def profile(self) -> str:
+        """The profile XLA will be given: the user's own if they set one; empty for none."""
+        return parse_flags(self.xla_flags).value(PROFILE_PATH) or ""
+
+
+def flags_for(
+    mode: Mode,
+    version: str | None,
+    user_flags: str | FlagList = "",
+    *,
+    dump_to: str = "",
+    profile: str = "",
+) -> FlagPlan:
+    """The flags of one kind of run.
+
+    Args:
+        mode: the kind of run.
+        version: the jaxlib that will run it; the newest recorded one where None.
+        user_flags: the user's XLA_FLAGS; where it names a file, what the file holds.
+        dump_to: directory for HLO dumps and the schedule with the costs that LHS believed; no dumps where empty.
+        profile: path of the cost profile; needed by ``perf``, not allowed otherwise.
+
+    Raises:
+        UserError: ``perf`` without a profile, a profile with another mode, or flags given as a file name.
+    """
+    user = parse_flags(user_flags) if isinstance(user_flags, str) else user_flags
+    if user.file:
+        raise UserError("XLA_FLAGS names a file", where=user.file, remedy="pass what it holds")
+    if (mode == "perf") != bool(profile):
+        what = "a performance run needs a profile" if mode == "perf" else f"mode {mode} takes no profile"
+        raise UserError(what, remedy="pass --profile FILE" if mode == "perf" else "use mode perf")
+    at = version or known_flags().releases[-1]
+    choices, left_out = fit((*_choices(mode, profile), *_dumps(dump_to)), at)
+    merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
+    environment = {choice.name: choice.value for choice in choices if not choice.is_flag}
+    warnings = (*left_out, *merged.findings, *_consequences(mode, at, user))
+    return FlagPlan(mode, at, merged.added, merged.text, environment, choices, warnings)
+
+
+def modes() -> tuple[Mode, ...]:
+    """All modes."""
+    return get_args(Mode)
+
+
+def _choices(mode: Mode, profile: str) -> tuple[Choice, ...]:
+    off = (
+        Choice(LHS, "false", "no reordering", NVIDIA_PGLE),
+        Choice(SOL, "false", "up to 0.11.1 LHS=false alone leaves LHS on for Hopper and newer", MEASURED),
+    )
+    by_mode: dict[Mode, tuple[Choice, ...]] = {
+        "async": (ON, NO_GRAPHS),
+        "sync": (ON, SYNC, NO_GRAPHS),
+        "sync-legacy": (*off, Choice(DISABLE_ASYNC, ASYNC_KINDS, SYNC.reason, NVIDIA_PGLE), NO_GRAPHS),
+        "baseline": (ON,),
+        "perf": (ON, Choice(PROFILE_PATH, profile, "the measured costs", JAX)),
+        "no-lhs": off,
+    }
+    return (*by_mode[mode], LOG)
+
+
+def _dumps(dump_to: str) -> tuple[Choice, ...]:
+    if not dump_to:
+        return ()
+    return (
+        Choice("xla_dump_to", dump_to, "the modules as compiled, for names and shapes", MEASURED),
+        Choice("xla_dump_hlo_as_proto", "true", "the exact form of the modules", MEASURED),
+        Choice("xla_dump_latency_hiding_schedule", "true", "the cost that LHS believed of every instruction", MEASURED),
+    )
+
+
+def _consequences(mode: Mode, version: str, user: FlagList) -> list[Finding]:
+    """What the user's own flags do to this kind of run."""
+    found: list[Finding] = []
+    at = release(version)
+    wants_lhs = mode in ("async", "sync", "baseline", "perf")
+    if wants_lhs and user.is_true(LHS) is False:
+        found.append(Finding("warning", "lhs-off", LHS, _lhs_off(mode, version), "remove it"))
+    if mode == "sync-legacy" and at >= release(RENAMES_SINCE):
+        message = (
+            f"with LHS off, jaxlib {version} leaves nothing that leads from a collective back to the name PGLE needs"
+        )
+        found.append(Finding("warning", "names-lost", LHS, message, "use --mode sync"))
+    if mode in ("async", "baseline", "perf") and user.value(DISABLE_ASYNC):
+        message = "your flag keeps collectives synchronous, so LHS has nothing to overlap"
+        found.append(Finding("warning", "no-async", DISABLE_ASYNC, message, "remove it"))
+    if mode in ("async", "sync", "sync-legacy") and user.value(COMMAND_BUFFER):
+        message = "your flag keeps command buffers, which hide single operations from the profiler"
+        found.append(Finding("warning", "graphs", COMMAND_BUFFER, message, "remove it for the profile run"))
+    if mode != "perf" and user.value(PROFILE_PATH):
+        message = f"your flag gives a profile to a run that is to be without one ({mode})"
+        found.append(Finding("warning", "has-profile", PROFILE_PATH, message, "remove it"))
+    if mode == "baseline" and at >= release(HOPPER_DEFAULT[0]) and as_bool(user.value(SOL)) is not False:
+        message = (
+            "on Hopper and newer GPUs the baseline schedules by XLA's speed-of-light model, elsewhere by constants"
+        )
+        found.append(Finding("note", "hopper", SOL, message))
+    return found
+
+
+def _lhs_off(mode: Mode, version: str) -> str:
+    at = release(version)
+    if at >= release(HOPPER_DEFAULT[1]):
+        lost = {"perf": "the profile is ignored without a word", "sync": "the names PGLE needs are not recorded"}
+        return f"your flag turns LHS off in jaxlib {version}: {lost.get(mode, 'nothing is overlapped')}"
+    if at >= release("0.5.1") and mode == "perf":
+        return f"your flag is overruled in jaxlib {version}, where a profile switches LHS on"
+    if at >= release(HOPPER_DEFAULT[0]):
+        return f"your flag turns LHS off in jaxlib {version}, but not on Hopper and newer, where it stays on"
+    return f"your flag turns LHS off in jaxlib {version}" + (": the profile is ignored" if mode == "perf" else "")

@@ -1,0 +1,1 @@
+"""HLO modules: read, named, and as LHS saw them."""

@@ -1,0 +1,200 @@
+"""An HLO module as a value: computations, instructions, shapes, schedule.
+
+Made by `pgle.xla.hlo.reader` from protobuf dumps, text dumps or protos embedded in xplanes. Names are the only
+identity used outside the reader: ids of HLO protos are opaque and 64 bit wide (since jaxlib 0.8.0).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+BITS: Mapping[str, int] = {
+    "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32,
+    "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128, "f4e2m1fn": 4,
+    "f8e3m4": 8, "f8e4m3": 8, "f8e4m3b11fnuz": 8, "f8e4m3fn": 8, "f8e4m3fnuz": 8, "f8e5m2": 8, "f8e5m2fnuz": 8,
+    "f8e8m0fnu": 8, "token": 0, "opaque": 0, "tuple": 0,
+}  # fmt: skip
+"""Width in bits of one element of each primitive type (`xla/xla_data.proto`)."""
+
+HOST_MEMORY_SPACE = 5
+"""Layout memory space of arrays that live in host memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An array, tuple, token or opaque shape.
+
+    Attributes:
+        dtype: primitive type in lower case, ``tuple`` for tuples.
+        dimensions: sizes; empty for scalars and tuples.
+        elements: the shapes of a tuple.
+        memory_space: layout memory space; `HOST_MEMORY_SPACE` means host memory.
+    """
+
+    dtype: str
+    dimensions: tuple[int, ...] = ()
+    elements: tuple[Shape, ...] = ()
+    memory_space: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all array leaves, without tuple pointers; sub-byte types are packed."""
+        if self.elements:
+            return sum(element.size_bytes for element in self.elements)
+        return (prod(self.dimensions) * BITS.get(self.dtype, 0) + 7) // 8
+
+    def __str__(self) -> str:
+        if self.dtype == "tuple":
+            return f"({', '.join(map(str, self.elements))})"
+        return f"{self.dtype}[{','.join(map(str, self.dimensions))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One HLO instruction.
+
+    Attributes:
+        name: as in the dump, without ``%``; unique in the module.
+        opcode: as in the proto (``async-start`` even where the text dump prints ``all-gather-start``).
+        shape: of the result.
+        computation: name of the computation that holds it.
+        operands: names, in order; all in the same computation.
+        called: names of the called computations.
+        control_predecessors: names of instructions that must run before it.
+        scheduling_name: the name it had when LHS ran (``metadata.scheduling_name``); empty where absent. To be
+            trusted for collectives only.
+        op_name: ``metadata.op_name``, the framework's name.
+        channel_id: of a collective; None where absent.
+        replica_groups: device groups of a collective; empty where absent or "all devices".
+        source_target_pairs: of a collective-permute.
+        custom_call_target: of a custom call.
+        fusion_kind: ``kLoop``, ``kInput``, ``kOutput``, ``kCustom`` or empty.
+        backend_config: JSON text, or empty.
+        dot_lhs_contracting: contracting dimensions of the left operand of a dot.
+        tuple_index: of a get-tuple-element; None otherwise.
+        parameter_number: of a parameter; None otherwise.
+        is_host_transfer: of a send or receive that talks to the host.
+    """
+
+    name: str
+    opcode: str
+    shape: Shape
+    computation: str
+    operands: tuple[str, ...] = ()
+    called: tuple[str, ...] = ()
+    control_predecessors: tuple[str, ...] = ()
+    scheduling_name: str = ""
+    op_name: str = ""
+    channel_id: int | None = None
+    replica_groups: tuple[tuple[int, ...], ...] = ()
+    source_target_pairs: tuple[tuple[int, int], ...] = ()
+    custom_call_target: str = ""
+    fusion_kind: str = ""
+    backend_config: str = ""
+    dot_lhs_contracting: tuple[int, ...] = ()
+    tuple_index: int | None = None
+    parameter_number: int | None = None
+    is_host_transfer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """One computation: its instructions in schedule order where the module is scheduled, else in dump order."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    root: str
+    is_fusion: bool = False
+    execution_thread: str = ""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One HLO module.
+
+    Attributes:
+        name: ``jit_train_step``.
+        program_id: HloModuleProto.id, the program id in traces; None where unknown.
+        fingerprint: ``fingerprint_before_lhs``, 32 hexadecimal digits; empty where absent.
+        entry: name of the entry computation.
+        computations: by name.
+        is_scheduled: True where instruction order is the schedule.
+        frontend_attributes: of the module.
+        num_partitions: SPMD partitions; 1 where unknown.
+        num_replicas: replicas; 1 where unknown.
+        source: where it was read from.
+    """
+
+    name: str
+    program_id: int | None
+    fingerprint: str
+    entry: str
+    computations: Mapping[str, Computation]
+    is_scheduled: bool
+    frontend_attributes: Mapping[str, str] = field(default_factory=dict)
+    num_partitions: int = 1
+    num_replicas: int = 1
+    source: str = ""
+
+    @cached_property
+    def instructions(self) -> Mapping[str, Instruction]:
+        """Every instruction of every computation by name."""
+        return {item.name: item for item in self.walk()}
+
+    @property
+    def entry_computation(self) -> Computation:
+        """The entry computation."""
+        return self.computations[self.entry]
+
+    @cached_property
+    def callers(self) -> Mapping[str, tuple[Instruction, ...]]:
+        """The instructions that call each computation, by computation name."""
+        callers: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions.values():
+            for called in instruction.called:
+                callers.setdefault(called, []).append(instruction)
+        return {name: tuple(found) for name, found in callers.items()}
+
+    def wrapped(self, instruction: Instruction) -> Instruction | None:
+        """The instruction that a generic ``async-start/-update/-done`` wraps: the root of its called computation."""
+        if instruction.opcode not in ("async-start", "async-update", "async-done"):
+            return None
+        for name in instruction.called:
+            computation = self.computations.get(name)
+            if computation is not None:
+                return self.instructions.get(computation.root)
+        # -update and -done may leave the computation to their start
+        for name in instruction.operands[:1]:
+            start = self.instructions.get(name)
+            return None if start is None else self.wrapped(start)
+        return None
+
+    def walk(self) -> Iterator[Instruction]:
+        """Every instruction, computation by computation."""
+        for computation in self.computations.values():
+            yield from computation.instructions
+
+
+def backend_config(instruction: Instruction) -> Mapping[str, Any]:
+    """The backend config as a dictionary; empty where it is no JSON object (custom calls may hold any text)."""
+    if not instruction.backend_config.startswith("{"):
+        return {}
+    try:
+        config = json.loads(instruction.backend_config)
+    except ValueError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def trip_count(instruction: Instruction) -> int | None:
+    """How often the body of a ``while`` runs, where XLA knows (``known_trip_count``); None where it does not."""
+    count = backend_config(instruction).get("known_trip_count")
+    try:
+        return int(count["n"]) if isinstance(count, dict) else None
+    except (KeyError, ValueError, TypeError):
+        return None

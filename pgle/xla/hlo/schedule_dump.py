@@ -1,0 +1,289 @@
+"""What the latency-hiding scheduler believed: the dumps of ``--xla_dump_latency_hiding_schedule``.
+
+XLA writes ``MODULE.schedule.txt`` (``.schedule.pb`` with ``--xla_dump_hlo_as_proto``), a `ScheduleProto` of
+`xla/xla.proto`: the module as LHS saw it, and when it placed each instruction. The dump of a second module of the same
+name overwrites the first. One cycle is one microsecond on GPU. Up to jaxlib 0.5.0 the file is named after the entry
+computation and holds its schedule alone, before the module (`EntryScheduleProto`).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from pgle.errors import UserError
+from pgle.files import AnyPath, read_bytes
+from pgle.xla.collectives import AsyncPair, async_pairs
+from pgle.xla.hlo.module import Computation, Module
+from pgle.xla.hlo.reader import MAX_HLO_BYTES, module_from_proto
+from pgle.xla.protos import schedule_pb2
+
+_NAME = re.compile(r"(.+)\.schedule\.(txt|pb)(\.xz|\.gz)?$")
+_ENTRY_TEXT = re.compile(rb"\s*(instructions|computation_id)\b")
+_MODULE_FIRST = re.compile(
+    rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a"
+)  # field 1 is a module: it begins with its field 1, the name
+_STATISTIC = "_wasted_cycles"
+_Proto = schedule_pb2.ScheduleProto | schedule_pb2.EntryScheduleProto
+_HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"
+
+# Three quarters of a text dump are fields that nobody reads; protobuf's text parser is slow, so they go first. Only
+# XLA's own indented form is touched: one field per line, a block closed at the indentation where it opened.
+_UNUSED_BLOCK = re.compile(
+    r"^( +)(?:layout|program_shape|host_program_shape|stack_frame_index|statistics_viz|frontend_attributes|literal"
+    r"|window|input_output_alias|buffer_donor|spmd_\w+|sharding) \{\n(?:\1 (?! *(?:memory_space|key)).*\n)*\1\}\n",
+    re.MULTILINE,
+)
+_UNUSED_LINE = re.compile(
+    r"^ +(?:is_dynamic_dimension|stack_frame_id|operand_precision|dynamic_slice_sizes|peak_memory_after): \S+\n",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where LHS placed an instruction: cycles from the start of its computation, and bytes in use after it."""
+
+    start_cycles: float
+    end_cycles: float
+    memory_bytes: int = 0
+
+    @property
+    def cycles(self) -> float:
+        """The cost that LHS believed, of anything but starts and dones (these occupy one cycle)."""
+        return self.end_cycles - self.start_cycles
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """XLA's own verdict on one scheduled computation; bodies of loops count once.
+
+    Attributes:
+        wasted_cycles: exposed time by collective kind, only kinds that waste any.
+        total_wasted_cycles: all exposed time.
+        total_cycles: predicted time of the computation.
+        memory_peak_bytes: predicted memory peak.
+    """
+
+    wasted_cycles: Mapping[str, float]
+    total_wasted_cycles: float
+    total_cycles: float
+    memory_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class ComputationSchedule:
+    """The schedule of one computation: slots by instruction name in schedule order, and statistics where dumped."""
+
+    name: str
+    slots: Mapping[str, Slot]
+    statistics: Statistics | None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """What LHS believed of an asynchronous operation.
+
+    Attributes:
+        pair: the operation.
+        span_cycles: from the start of its start to the start of its done. The believed latency is at most this, and
+            exactly this where nothing hid it.
+        exposed_cycles: how long nothing ran between the two. Operations in flight at the same time count the same
+            idle time each; `Statistics.wasted_cycles` is XLA's own division among kinds.
+    """
+
+    pair: AsyncPair
+    span_cycles: float
+    exposed_cycles: float
+
+
+@dataclass(frozen=True)
+class LhsSchedule:
+    """One schedule dump.
+
+    Attributes:
+        module: as LHS saw it, in the order that LHS chose; names are those that count for a profile.
+        computations: the schedules by computation name. Computations without asynchronous operations have none.
+        latencies: of asynchronous operations, by the start's name.
+        cycles_per_microsecond: 1 on GPU.
+        source: where it was read from.
+    """
+
+    module: Module
+    computations: Mapping[str, ComputationSchedule]
+    latencies: Mapping[str, Latency]
+    cycles_per_microsecond: int
+    source: str = ""
+
+    @property
+    def entry(self) -> ComputationSchedule | None:
+        """The schedule of the entry computation, None where LHS had nothing to do there."""
+        return self.computations.get(self.module.entry)
+
+
+def find_schedule_dumps(path: AnyPath) -> dict[str, AnyPath]:
+    """Schedule dumps by module name.
+
+    Args:
+        path: a dump file, or a directory that is searched at any depth. Of several dumps of one name (processes) the
+            first in path order is taken.
+    """
+    files = sorted(path.rglob("*.schedule.*")) if path.is_dir() else [path]
+    found: dict[str, AnyPath] = {}
+    for file in files:
+        match = _NAME.fullmatch(file.name)
+        if match is not None:
+            found.setdefault(_module_name(file) or match.group(1), file)
+    return found
+
+
+def _module_name(file: AnyPath) -> str:
+    """The module's name in the head of a dump; file names may lack a trailing ``_``. Empty where it does not show."""
+    if not isinstance(file, Path) or file.suffix in (".xz", ".gz"):
+        head = read_bytes(file)[:4096]
+    else:
+        with file.open("rb") as stream:
+            head = stream.read(4096)
+    if ".schedule.txt" in file.name:
+        text = read_bytes(file) if _ENTRY_TEXT.match(head) else head
+        found = re.search(rb'^hlo_module \{\s+name: "([^"]*)"', text, re.MULTILINE)
+        return "" if found is None else found.group(1).decode("utf-8", "replace")
+    module_first = _MODULE_FIRST.match(head)
+    if module_first is None:
+        return _parse_binary(read_bytes(file, max_bytes=MAX_HLO_BYTES), file).hlo_module.name
+    length, name = head[module_first.end() :][:1], head[module_first.end() + 1 :]
+    return name[: length[0]].decode("utf-8", "replace") if length < b"\x80" and length else ""
+
+
+def read_schedule_dump(path: AnyPath) -> LhsSchedule:
+    """Read a ``.schedule.txt`` or ``.schedule.pb`` (``.xz``, ``.gz`` too).
+
+    Raises:
+        UserError: missing, empty, cut short or not a schedule dump.
+    """
+    data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
+    if not data.strip():
+        raise UserError("empty schedule dump", where=path, remedy=_HOW)
+    proto = _parse_text(data, path) if re.search(r"\.txt(\.xz|\.gz)?$", path.name) else _parse_binary(data, path)
+    if not proto.hlo_module.computations:
+        raise UserError("not a schedule dump: it holds no HLO module", where=path, remedy=_HOW)
+    return _schedule(proto, str(path))
+
+
+def _parse_text(data: bytes, path: AnyPath) -> _Proto:
+    proto = schedule_pb2.EntryScheduleProto() if _ENTRY_TEXT.match(data) else schedule_pb2.ScheduleProto()
+    text = _UNUSED_LINE.sub("", _UNUSED_BLOCK.sub("", data.decode("utf-8", "replace")))
+    try:
+        return text_format.Parse(text, proto, allow_unknown_field=True)
+    except (text_format.ParseError, ValueError) as error:
+        what = f"not a schedule dump, or cut short ({str(error).splitlines()[0]})"
+        raise UserError(what, where=path, remedy=_HOW) from None
+
+
+def _parse_binary(data: bytes, path: AnyPath) -> _Proto:
+    proto = schedule_pb2.ScheduleProto() if _MODULE_FIRST.match(data) else schedule_pb2.EntryScheduleProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError:
+        raise UserError("not a binary schedule dump, or cut short", where=path, remedy=_HOW) from None
+    return proto
+
+
+def _schedule(proto: _Proto, source: str) -> LhsSchedule:
+    module = module_from_proto(proto.hlo_module, source)
+    names = {item.id: item.name for computation in proto.hlo_module.computations for item in computation.instructions}
+    computation_names = {computation.id: computation.name for computation in proto.hlo_module.computations}
+    dumped: list[Any] = (
+        [proto] if isinstance(proto, schedule_pb2.EntryScheduleProto) else [*proto.computation_schedules]
+    )
+    try:
+        computations = {
+            (name := computation_names[item.computation_id]): ComputationSchedule(
+                name, _slots(item.instructions, names), _statistics(item)
+            )
+            for item in dumped
+        }
+    except KeyError as error:
+        raise UserError(f"refers to an unknown id {error}; the dump is cut short", where=source, remedy=_HOW) from None
+    cycles = [item.cycles_per_microsecond for item in dumped if item.cycles_per_microsecond]
+    module = replace(module, computations=_in_slot_order(module, computations))
+    return LhsSchedule(
+        module=module,
+        computations=computations,
+        latencies={item.pair.start: item for item in _latencies(module, computations)},
+        cycles_per_microsecond=cycles[0] if cycles else 1,
+        source=source,
+    )
+
+
+def _in_slot_order(module: Module, schedules: Mapping[str, ComputationSchedule]) -> dict[str, Computation]:
+    """The computations in the order that LHS chose; the module in a dump still has the order from before."""
+    ordered = dict(module.computations)
+    for name, schedule in schedules.items():
+        if schedule.slots.keys() == {item.name for item in ordered[name].instructions}:
+            items = tuple(module.instructions[item] for item in schedule.slots)
+            ordered[name] = replace(ordered[name], instructions=items)
+    return ordered
+
+
+def _slots(items: Iterable[schedule_pb2.ScheduleProto.Instruction], names: Mapping[int, str]) -> dict[str, Slot]:
+    return {
+        names[item.id]: Slot(item.start_timestamp_cycles, item.end_timestamp_cycles, item.memory_usage_after)
+        for item in items
+    }
+
+
+def _statistics(proto: Any) -> Statistics | None:
+    if "scheduler_statistics" not in proto.DESCRIPTOR.fields_by_name or not proto.HasField("scheduler_statistics"):
+        return None
+    stated = proto.scheduler_statistics
+    values = {field.name: value for field, value in stated.ListFields()}
+    return Statistics(
+        wasted_cycles={
+            name.removesuffix(_STATISTIC).replace("_", "-"): value
+            for name, value in values.items()
+            if name.endswith(_STATISTIC) and name != "total_wasted_cycles"
+        },
+        total_wasted_cycles=stated.total_wasted_cycles,
+        total_cycles=stated.total_cycles,
+        memory_peak_bytes=stated.memory_pressure_peak,
+    )
+
+
+def _latencies(module: Module, computations: Mapping[str, ComputationSchedule]) -> Iterator[Latency]:
+    idle = {name: _idle(schedule.slots.values()) for name, schedule in computations.items()}
+    for pair in async_pairs(module):
+        schedule = computations.get(pair.computation)
+        if schedule is None or pair.start not in schedule.slots or pair.done not in schedule.slots:
+            continue
+        start, done = schedule.slots[pair.start], schedule.slots[pair.done]
+        exposed = _overlap(idle[pair.computation], start.end_cycles, done.start_cycles)
+        yield Latency(pair, done.start_cycles - start.start_cycles, exposed)
+
+
+def _idle(slots: Iterable[Slot]) -> list[tuple[float, float]]:
+    """When nothing ran, as intervals in order; slots come in schedule order."""
+    gaps = []
+    busy_until = 0.0
+    for slot in slots:
+        if slot.start_cycles > busy_until:
+            gaps.append((busy_until, slot.start_cycles))
+        busy_until = max(busy_until, slot.end_cycles)
+    return gaps
+
+
+def _overlap(gaps: list[tuple[float, float]], start: float, end: float) -> float:
+    """How much of [start, end) lies in the gaps."""
+    total = 0.0
+    for low, high in gaps[max(bisect(gaps, (start, start)) - 1, 0) :]:
+        if low >= end:
+            break
+        total += max(min(high, end) - max(low, start), 0.0)
+    return total

@@ -1,0 +1,1 @@
+"""XLA's log and schedule dumps, read to a verdict on each module."""

@@ -1,0 +1,93 @@
+"""What a schedule dump proves: did the scheduler believe the costs of the profile?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pgle.xla.hlo.schedule_dump import LhsSchedule
+
+IDLE_CYCLES = 1e-3
+"""Less is rounding: times are doubles from the start of the computation."""
+
+
+@dataclass(frozen=True)
+class ScheduleEvidence:
+    """The costs that the scheduler believed, held against those of a profile.
+
+    Attributes:
+        module: the dump's module.
+        compared: scheduled instructions that the profile has a cost for.
+        equal: those whose believed cost is the profile's.
+        instructions: scheduled instructions that take time.
+        source: the dump.
+        covered: of the module's instructions that want a cost those that have one, as `pgle verify` counts them.
+        wanted: all that want one; None where nobody counted.
+    """
+
+    module: str
+    compared: int
+    equal: int
+    instructions: int
+    source: str
+    covered: int | None = None
+    wanted: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        if not self.compared:
+            return f"schedule dump: none of {self.instructions} scheduled instructions is in the profile"
+        return (
+            f"schedule dump: {self.equal} of {self.compared} instructions that the profile has were scheduled "
+            f"with its cost"
+        )
+
+
+def schedule_evidence(schedule: LhsSchedule, costs: Mapping[str, float]) -> ScheduleEvidence:
+    """Compare a schedule with a profile.
+
+    Args:
+        schedule: of `pgle.xla.hlo.schedule_dump.read_schedule_dump`.
+        costs: effective cost in µs by name.
+
+    An ordinary instruction occupies exactly its cost. Starts and dones occupy one cycle whatever the profile says;
+    their latency shows only where the done had to wait for it, so only such pairs are compared.
+    """
+    compared = equal = instructions = 0
+    waited = _waited(schedule)
+    starts = set(schedule.latencies)
+    dones = {latency.pair.done for latency in schedule.latencies.values()}
+    for computation in schedule.computations.values():
+        for name, slot in computation.slots.items():
+            if name in starts or name in dones or slot.cycles <= 0:
+                continue
+            instructions += 1
+            if name in costs:
+                compared += 1
+                equal += _same(slot.cycles, costs[name])
+    for name, latency in schedule.latencies.items():
+        instructions += 1
+        if name in costs and name in waited:
+            compared += 1
+            equal += _same(latency.span_cycles, costs[name])
+    return ScheduleEvidence(schedule.module.name, compared, equal, instructions, schedule.source)
+
+
+def _waited(schedule: LhsSchedule) -> set[str]:
+    """Starts whose done stands idle after what was scheduled before it: their latency shows."""
+    start_of = {latency.pair.done: name for name, latency in schedule.latencies.items()}
+    waited: set[str] = set()
+    for computation in schedule.computations.values():
+        free = 0.0
+        for name, slot in computation.slots.items():
+            if name in start_of and slot.start_cycles > free + IDLE_CYCLES:
+                waited.add(start_of[name])
+            free = max(free, slot.end_cycles)
+    return waited
+
+
+def _same(cycles: float, cost_us: float) -> bool:
+    # times are doubles from the start of the computation: differences lose digits where it is long
+    return math.isclose(cycles, cost_us, rel_tol=1e-3, abs_tol=1e-2)

@@ -1,0 +1,205 @@
+"""How well a profile fits a module: the real step, and dumps of two generations of XLA."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgle.costs.fit.coverage import Coverage, ModuleCoverage, cover
+from pgle.costs.fit.estimate import estimate_profile
+from pgle.costs.fit.gap_weights import Basis
+from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.value import Cost, Origin, Profile
+from pgle.errors import UserError
+from pgle.xla.hardware import find_hardware
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_module, read_modules
+from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
+
+TESTDATA = Path(__file__).parents[3] / "testdata"
+STEP = TESTDATA / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
+VERSIONS = ["jax-0.10.2", "jax-0.12.0.1"]
+
+
+@pytest.fixture(scope="module")
+def step() -> Module:
+    return read_module(STEP)
+
+
+@pytest.fixture(scope="module")
+def full(step: Module) -> Profile:
+    return estimate_profile(step, find_hardware("a100-40gb"))
+
+
+def without(profile: Profile, *names: str) -> Profile:
+    return replace(profile, costs=tuple(cost for cost in profile.costs if cost.name not in names))
+
+
+def main_of(coverage: Coverage) -> ModuleCoverage:
+    return coverage.modules[0]
+
+
+def test_a_complete_profile_covers_everything(step: Module, full: Profile) -> None:
+    found = main_of(cover(full, [step]))
+    assert (found.count.value, found.time.value, found.collectives.value) == (1, 1, 1)
+    assert (found.count.total, found.collectives.total) == (2513, 23)
+    assert found.gaps == found.mismatches == ()
+
+
+def test_a_gap_weighs_what_its_neighbours_of_the_same_shape_cost(step: Module, full: Profile) -> None:
+    costs = {cost.name: cost for cost in full.costs}
+    gone = "custom-call.176.0"
+    (gap,) = main_of(cover(without(full, gone), [step])).gaps
+    assert (gap.name, gap.basis) == (gone, Basis.SAME_SHAPE)
+    assert gap.weight_us == pytest.approx(costs[gone].cost_us)
+
+
+def test_time_coverage_counts_loops_by_their_trips() -> None:
+    (module,) = read_modules(TESTDATA / "hlo/jax-0.12.0.1/async")
+    profile = estimate_profile(module, find_hardware("a100-40gb"))
+    cost = next(cost for cost in profile.costs if cost.name == "gemm_fusion_dot.3")  # in a loop of four
+    (gap,) = main_of(cover(without(profile, cost.name), [module])).gaps
+    assert gap.weight_us == pytest.approx(4 * cost.cost_us)
+
+
+def test_estimates_of_gaps_are_scaled_to_the_profile(step: Module, full: Profile) -> None:
+    tenfold = replace(full, costs=tuple(replace(cost, cost_us=10 * cost.cost_us) for cost in full.costs))
+    costs = {cost.name: cost for cost in tenfold.costs}
+    found = main_of(cover(without(tenfold, "all-gather-start.7"), [step]))
+    (gap,) = found.gaps
+    assert (gap.basis, found.estimated_for) == (Basis.ESTIMATED, "a100-40gb")
+    assert gap.weight_us == pytest.approx(costs["all-gather-start.7"].cost_us)
+
+
+def test_xla_takes_a_lost_collective_for_five_milliseconds(step: Module, full: Profile) -> None:
+    found = main_of(cover(without(full, "all-gather-start.7"), [step]))
+    assert found.fallback == "T-shirt sizes"
+    assert found.gaps[0].assumed_us == 5000
+    assert found.collectives.value == pytest.approx(22 / 23)
+
+
+def test_the_wrapped_name_covers_a_generic_start(step: Module, full: Profile) -> None:
+    renamed = tuple(
+        replace(cost, name="reduce-scatter.131") if cost.name == "reduce-scatter-start" else cost for cost in full.costs
+    )
+    assert main_of(cover(Profile(renamed), [step])).count.value == 1
+
+
+def test_a_name_of_another_shape_is_a_mismatch_and_no_coverage(step: Module, full: Profile) -> None:
+    costs = tuple(replace(cost, shape="f32[7]") if cost.name == "all-gather-start.7" else cost for cost in full.costs)
+    found = main_of(cover(Profile(costs), [step]))
+    assert [item.name for item in found.mismatches] == ["all-gather-start.7"]
+    assert found.gaps[0].is_mismatch
+    assert found.collectives.covered == 22
+
+
+def test_names_without_opcode_and_shape_may_match_by_accident(step: Module) -> None:
+    profile = read_profile(TESTDATA / "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt")
+    coverage = cover(profile, [step])
+    found = main_of(coverage)
+    assert found.unchecked == found.count.covered == 322
+    assert any("by accident" in line for line in coverage.warnings)
+    assert (found.count.value or 1) < 0.2
+    assert any("pgle profile" in hint for hint in found.hints)
+
+
+def test_filled_in_costs_are_counted_apart(step: Module, full: Profile) -> None:
+    measured = replace(full, costs=tuple(replace(cost, origin=Origin.MEASURED) for cost in full.costs))
+    assert main_of(cover(full, [step])).filled_in == 2513
+    assert main_of(cover(measured, [step])).filled_in == 0
+
+
+def test_fingerprint_names_count_for_their_module_only(step: Module, full: Profile) -> None:
+    def under(fingerprint: str) -> ModuleCoverage:
+        costs = tuple(replace(cost, fingerprint=fingerprint) for cost in full.costs)
+        return main_of(cover(Profile(costs), [step]))
+
+    assert under(step.fingerprint).count.value == 1
+    other = under("0" * 32)
+    assert (other.count.covered, other.other_names) == (0, len(full))
+    assert any("another fingerprint" in hint for hint in other.hints)
+
+
+def test_unused_costs_say_why(step: Module, full: Profile) -> None:
+    inner = step.computations[next(item.called[0] for item in step.walk() if item.opcode == "fusion")].root
+    extra = [
+        Cost("all-gather-done.7", 1.0),
+        Cost(inner, 1.0),
+        Cost("no.such.name", 1.0),
+        Cost("all-gather-start.7", 1.0, fingerprint="0" * 32),
+    ]
+    coverage = cover(replace(full, costs=(*full.costs, *extra)), [step])
+    reasons = {item.name: item.reason for item in coverage.unused}
+    assert reasons["all-gather-done.7"] == "a done; XLA looks up its start"
+    assert reasons[inner].startswith("inside ")
+    assert reasons["no.such.name"] == "no instruction of that name"
+    assert reasons[f"{'0' * 32}::all-gather-start.7"] == "for another fingerprint"
+    assert len(coverage.unused) == len(extra)
+
+
+def test_processes_that_compiled_differently_must_all_be_covered(full: Profile) -> None:
+    modules = [module for module in read_modules(TESTDATA / "pax_fsdp4") if module.program_id == 40]
+    mine = replace(full, costs=tuple(replace(cost, fingerprint=modules[0].fingerprint) for cost in full.costs))
+    assert cover(full, modules).is_ok(1.0)
+    assert not cover(mine, modules).is_ok(0.5)
+
+
+def test_another_compilation_of_the_same_name_is_another_module(step: Module, full: Profile) -> None:
+    other = read_module(STEP.with_name("module_0001.jit__psum.sm_8.0_gpu_after_optimizations.hlo.pb.xz"))
+    coverage = cover(full, [replace(other, name=step.name), step])
+    assert [item.program_id for item in coverage.modules if item.is_main] == [40]
+    assert coverage.is_ok(1.0)
+
+
+def test_nothing_to_compare_with_is_a_user_error(full: Profile) -> None:
+    with pytest.raises(UserError, match="no HLO module"):
+        cover(full, [])
+
+
+def recorded(version: str, run: str) -> Module:
+    (module,) = read_modules(TESTDATA / "hlo" / version / run)
+    return module
+
+
+def lhs(version: str) -> dict[str, LhsSchedule]:
+    return {"jit_step": read_schedule_dump(TESTDATA / "hlo" / version / "async/jit_step.schedule.pb.xz")}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("with_dump", [False, True])
+def test_scheduling_names_of_a_sync_profile_run_cover_the_performance_run(version: str, with_dump: bool) -> None:
+    profile = estimate_profile(recorded(version, "sync"), find_hardware("a100-40gb"))
+    found = main_of(cover(profile, [recorded(version, "async")], lhs(version) if with_dump else {}))
+    assert found.against == ("schedule dump" if with_dump else "scheduling names")
+    assert (found.collectives.value, found.gaps) == (1, ())
+
+
+def test_a_profile_run_without_lhs_loses_every_collective_of_newer_xla() -> None:
+    """In 0.12 collectives that stayed synchronous have new names, and without LHS no scheduling name."""
+    profile = estimate_profile(recorded("jax-0.12.0.1", "off"), find_hardware("a100-40gb"))
+    found = main_of(cover(profile, [recorded("jax-0.12.0.1", "async")], lhs("jax-0.12.0.1")))
+    assert (found.collectives.covered, found.collectives.total) == (0, 10)
+    assert found.log is not None
+    assert set(found.log.missing) >= {gap.name for gap in found.gaps}
+    assert all(gap.hint for gap in found.gaps)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("with_dump", [False, True])
+def test_a_condition_that_no_schedule_asks_for_is_no_gap(version: str, with_dump: bool) -> None:
+    module = recorded(version, "async")
+    schedules = lhs(version) if with_dump else {}
+    profile = estimate_profile(module, find_hardware("a100-40gb"))
+    bare = without(profile, "loop_compare_fusion", "loop_compare_fusion.1")
+    all_of_it, rest = main_of(cover(profile, [module], schedules)), main_of(cover(bare, [module], schedules))
+    assert rest.gaps == ()
+    assert rest.count.total == all_of_it.count.total - 2
+
+
+def test_renamed_collectives_without_scheduling_names_are_pointed_out() -> None:
+    module = recorded("jax-0.12.0.1", "off")
+    profile = estimate_profile(recorded("jax-0.12.0.1", "sync"), find_hardware("a100-40gb"))
+    found = main_of(cover(profile, [module]))
+    assert any("renamed after scheduling" in hint for hint in found.hints)
+    assert found.collectives.covered == 0
+    assert {gap.assumed_us for gap in found.gaps if gap.kind == "collective"} == {5000}

@@ -1,0 +1,343 @@
+"""The checks of `pgle doctor`, on machines that are made up."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgle.run.ask.flag_probe import Installed
+from pgle.run.ask.nsys import Nsys
+from pgle.run.doctor.doctor import diagnose
+from pgle.run.doctor.doctor import gpu as doctor_gpu
+from pgle.run.doctor.doctor import host as doctor_host
+from pgle.run.doctor.doctor import software as doctor_software
+from pgle.run.doctor.world import World, read_gpus, this_world
+from pgle.run.experiment.manifest import Gpu
+
+SMI_4_H100 = "NVIDIA H100 80GB HBM3, 580.65.06, 81559, 9.0\n" * 4
+VERSIONS = {
+    "python": "3.12.1",
+    "jax": "0.10.2",
+    "jaxlib": "0.10.2",
+    "jax-cuda13-plugin": "0.10.2",
+    "jax-cuda13-pjrt": "0.10.2",
+    "numpy": "2.1.0",
+    "protobuf": "5.29.0",
+}
+H100 = Gpu("NVIDIA H100 80GB HBM3", "580.65.06", 81559, "9.0")
+PARAMS = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {}\n"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def world(*, smi=SMI_4_H100, files=(), programs=(), environ=(), processes=(), versions=VERSIONS, **changes):
+    texts = dict(files)
+    made_up = World(
+        run=lambda argv: smi,
+        read=texts.get,
+        which=dict(programs).get,
+        glob=lambda pattern: tuple(path for path in texts if Path(path).match(pattern)),
+        environ=dict(environ),
+        processes=lambda: frozenset(processes),
+        free_bytes=lambda path: 100 << 30,
+        writable=lambda path: True,
+        limit=lambda name: -1,
+        is_root=False,
+        python="/usr/bin/python3",
+        installed=Installed(dict(versions), "/site"),
+    )
+    return replace(made_up, **changes)
+
+
+def without(name):
+    return {key: value for key, value in VERSIONS.items() if key != name}
+
+
+def test_gpus_are_read_from_nvidia_smi():
+    assert read_gpus(world()) == (H100,) * 4
+
+
+@pytest.mark.parametrize("smi", [None, "", "No devices were found\n", "a, b\n"])
+def test_no_gpu_is_no_crash(smi):
+    assert read_gpus(world(smi=smi)) == ()
+
+
+def test_equal_gpus_are_counted():
+    check = doctor_gpu.check_gpus(world(), (H100,) * 4)
+    assert (check.verdict, check.found) == ("ok", "4 x NVIDIA H100 80GB HBM3 (80 GiB, sm_9.0)")
+
+
+def test_mixed_gpus_are_warned_about():
+    other = Gpu("NVIDIA A100-SXM4-80GB", "580.65.06", 81920, "8.0")
+    assert doctor_gpu.check_gpus(world(), (H100, other)).verdict == "warn"
+
+
+def test_no_gpu_says_what_works_without():
+    assert "rehearse" in doctor_gpu.check_gpus(world(), ()).remedy
+
+
+DRIVER = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun"}
+
+
+def no_gpu(says=None, **options):
+    """The check where nvidia-smi is missing, or says this."""
+    programs = {} if says is None else {"nvidia-smi": "/usr/bin/nvidia-smi"}
+    made_up = world(smi=None, programs=programs, says=lambda argv: says or "", **options)
+    return doctor_gpu.check_gpus(made_up, read_gpus(made_up))
+
+
+@pytest.mark.parametrize(
+    ("says", "remedy"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95", "reboot"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure", "modprobe nvidia"),
+        ("Failed to initialize NVML: Insufficient Permissions", "may not open /dev/nvidia"),
+        ("Failed to initialize NVML: Unknown Error", "restart the container"),
+        ("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", "NVIDIA_DRIVER_CAPABILITIES"),
+        ("Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error", "Xid"),
+        ("No devices were found", "srun --gpus"),
+        ("it did not answer in 20 s", "hangs"),
+        ("Segmentation fault", "run nvidia-smi"),
+        ("", "run nvidia-smi"),
+    ],
+)
+def test_a_failing_nvidia_smi_is_quoted_with_a_remedy(says, remedy):
+    check = no_gpu(says)
+    assert check.verdict == "fail"
+    assert check.found == f"nvidia-smi fails: {says.splitlines()[0] if says else 'it printed nothing'}"
+    assert remedy in check.remedy
+
+
+def test_a_container_without_its_hosts_gpus_says_how_to_get_them():
+    check = no_gpu(files=DRIVER | {"/.dockerenv": ""})
+    assert (check.verdict, check.found) == ("warn", "none in this container; its host has driver 580.65.06")
+    assert "--gpus all" in check.remedy
+
+
+def test_a_gpu_on_the_bus_wants_a_driver():
+    bus = {"/sys/bus/pci/devices/a/vendor": "0x10de\n", "/sys/bus/pci/devices/a/class": "0x030200\n"}
+    assert no_gpu(files=bus).found == "an NVIDIA GPU on the PCI bus, and no driver"
+    assert no_gpu(files=bus, environ={"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).found.startswith("none in this container")
+
+
+def test_a_network_card_of_nvidia_is_no_gpu():
+    bus = {"/sys/bus/pci/devices/a/vendor": "0x10de\n", "/sys/bus/pci/devices/a/class": "0x020000\n"}
+    assert no_gpu(files=bus).found == "none"
+
+
+def test_devices_without_nvidia_smi_are_told():
+    check = no_gpu(files=DRIVER | {"/dev/nvidia0": "", "/dev/nvidiactl": ""})
+    assert (check.verdict, check.found) == ("fail", "/dev/nvidia0, but no nvidia-smi to ask for them")
+
+
+@pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])
+def test_gpus_that_cuda_may_not_see(value):
+    check = doctor_gpu.check_gpus(world(environ={"CUDA_VISIBLE_DEVICES": value}), (H100,))
+    assert (check.verdict, "unset CUDA_VISIBLE_DEVICES" in check.remedy) == ("warn", True)
+
+
+def test_what_a_real_program_says_is_heard_though_it_fails(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'; exit 18\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    here = this_world()
+    assert "version mismatch" in doctor_gpu.check_gpus(here, read_gpus(here)).found
+
+
+def test_a_loaded_driver_without_devices_fails():
+    check = no_gpu(files=DRIVER)
+    assert (check.verdict, "driver 580.65.06 is loaded" in check.found) == ("fail", True)
+    assert doctor_gpu.check_driver(world(files=DRIVER), ()).found == "580.65.06"
+
+
+def test_a_driver_too_old_for_the_plugins_cuda_fails():
+    check = doctor_gpu.check_driver(world(), (Gpu("H100", "550.54.15"),))
+    assert (check.verdict, check.found) == ("fail", "550.54.15, older than CUDA 13 needs (580)")
+
+
+@pytest.mark.parametrize(
+    ("value", "root", "verdict"), [("1", False, "warn"), ("1", True, "ok"), ("0", False, "ok"), (None, False, "ok")]
+)
+def test_profiling_for_administrators_only(value, root, verdict):
+    files = {} if value is None else {"/proc/driver/nvidia/params": PARAMS.format(value)}
+    assert doctor_gpu.check_counters(world(files=files, is_root=root)).verdict == verdict
+
+
+def test_dcgm_says_how_to_pause_it():
+    check = doctor_gpu.check_monitors(world(processes={"bash", "nv-hostengine"}))
+    assert (check.verdict, "dcgmi profile --pause" in check.remedy) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    ("environ", "verdict"),
+    [
+        ({}, "ok"),
+        ({"JAX_ENABLE_PGLE": "true"}, "warn"),
+        ({"CUDA_INJECTION64_PATH": "/opt/nsys/libToolsInjection64.so"}, "warn"),
+        ({"NSYS_PROFILING_SESSION_ID": "7", "JAX_ENABLE_PGLE": "1"}, "fail"),
+    ],
+)
+def test_two_profilers(environ, verdict):
+    assert doctor_gpu.check_profilers(world(environ=environ)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [(None, "warn"), (Nsys(Path("/n"), (2024, 6, 2)), "warn"), (Nsys(Path("/n"), (2025, 3, 1)), "ok")],
+)
+def test_nsys_versions(monkeypatch, found, verdict):
+    monkeypatch.setattr(doctor_gpu, "find_nsys", lambda: found)
+    assert doctor_gpu.check_nsys(world()).verdict == verdict
+
+
+def test_a_python_without_jax_fails():
+    check = doctor_software.check_jax(world(versions=without("jaxlib")))
+    assert (check.verdict, check.found) == ("fail", "no jaxlib in /usr/bin/python3")
+
+
+def test_a_newer_jaxlib_fails():
+    assert doctor_software.check_jax(world(versions=VERSIONS | {"jaxlib": "0.11.0"})).verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("versions", "verdict", "words"),
+    [
+        (VERSIONS, "ok", "usable for rehearsals"),
+        (VERSIONS | {"jax-cuda13-pjrt": "0.10.1"}, "fail", "but jaxlib 0.10.2"),
+        (without("jax-cuda13-pjrt"), "fail", "jax-cuda13-pjrt is missing"),
+        (VERSIONS | {"jax-cuda12-plugin": "0.10.2"}, "fail", "two CUDA versions"),
+        ({"jax": "0.10.2", "jaxlib": "0.10.2"}, "warn", "none"),
+        (dict.fromkeys(VERSIONS, "0.4.36"), "warn", "cannot compile without a GPU"),
+    ],
+)
+def test_the_plugin_must_fit_jaxlib(versions, verdict, words):
+    check = doctor_software.check_plugin(world(versions=versions))
+    assert (check.verdict, words in check.found) == (verdict, True)
+
+
+def test_ptxas_is_found_in_the_wheel():
+    path = "/site/nvidia/cu13/bin/ptxas"
+    assert doctor_software.check_ptxas(world(files={path: ""})).found == path
+
+
+def test_a_missing_ptxas_does_not_stop_a_rehearsal():
+    check = doctor_software.check_ptxas(world())
+    assert (check.verdict, "suffices" in check.found) == ("warn", True)
+
+
+def test_old_packages_are_warned_about():
+    check = doctor_software.check_packages(world(versions=VERSIONS | {"numpy": "1.24.0"}))
+    assert (check.verdict, "numpy 1.26 or newer" in check.remedy) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "verdict"),
+    [
+        ("", "ok"),
+        ("--xla_gpu_autotune_level=0", "ok"),
+        ("--xla_dump_hlo_as_proto", "warn"),
+        ("--xla_gpu_no_such_flag", "fail"),
+        ("xla_gpu_autotune_level=0", "fail"),
+    ],
+)
+def test_xla_flags_are_linted(flags, verdict):
+    import sys
+
+    check = doctor_software.check_flags(world(environ={"XLA_FLAGS": flags}, python=sys.executable))
+    assert check.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("environ", "verdict", "remedy"),
+    [
+        ({"JAX_ENABLE_PGLE": "1", "NCCL_DEBUG": "INFO"}, "ok", ""),
+        ({"JAX_PGLE_EMBEDDING_DIR": "/d"}, "warn", "'pgle flags list PGLE' shows what there is"),
+        ({"JAX_PGLE_PROFILE_RUNS": "3"}, "warn", "did you mean JAX_PGLE_PROFILING_RUNS?"),
+        ({"TF_CPP_MAX_LOG_LEVEL": "100"}, "warn", "use TF_CPP_MAX_VLOG_LEVEL"),
+        (
+            {"XLA_CLIENT_MEM_FRACTION": "0.9", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"},
+            "fail",
+            "unset XLA_PYTHON_CLIENT_MEM_FRACTION",
+        ),
+    ],
+)
+def test_variables_without_effect(environ, verdict, remedy):
+    check = doctor_software.check_variables(world(environ=environ))
+    assert (check.verdict, check.remedy) == (verdict, remedy)
+
+
+@pytest.mark.parametrize(("level", "verdict"), [(None, "ok"), ("0", "ok"), ("1", "warn")])
+def test_the_log_level(level, verdict):
+    environ = {} if level is None else {"TF_CPP_MIN_LOG_LEVEL": level}
+    assert doctor_software.check_log(world(environ=environ)).verdict == verdict
+
+
+def test_the_compilation_cache_does_not_notice_a_changed_profile():
+    check = doctor_software.check_compilation_cache(world(environ={"JAX_COMPILATION_CACHE_DIR": "/cache"}))
+    assert (check.verdict, "not its content" in check.remedy) == ("warn", True)
+
+
+def test_a_cache_that_is_off_is_fine():
+    environ = {"JAX_COMPILATION_CACHE_DIR": "/cache", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    assert doctor_software.check_compilation_cache(world(environ=environ)).verdict == "ok"
+
+
+@pytest.mark.parametrize(("gib", "verdict"), [(1, "fail"), (10, "warn"), (100, "ok")])
+def test_disk_space(gib, verdict):
+    assert doctor_host.check_disk(world(free_bytes=lambda path: gib << 30), "/runs").verdict == verdict
+
+
+def test_a_run_directory_that_cannot_be_written_fails():
+    assert doctor_host.check_run_dir(world(writable=lambda path: False), "/runs").verdict == "fail"
+
+
+def test_few_open_files_are_warned_about():
+    assert doctor_host.check_limits(world(limit={"RLIMIT_NOFILE": 1024, "RLIMIT_MEMLOCK": -1}.get)).verdict == "warn"
+
+
+def test_locked_memory_matters_with_infiniband_only():
+    limit = {"RLIMIT_NOFILE": -1, "RLIMIT_MEMLOCK": 64 << 10}.get
+    infiniband = {"/dev/infiniband/uverbs0": ""}
+    assert doctor_host.check_limits(world(limit=limit)).verdict == "ok"
+    assert doctor_host.check_limits(world(limit=limit, files=infiniband)).verdict == "warn"
+
+
+def test_little_shared_memory_matters_with_several_gpus_only():
+    little = world(free_bytes=lambda path: 64 << 20)
+    assert doctor_host.check_shared_memory(little, (H100,)).verdict == "ok"
+    assert doctor_host.check_shared_memory(little, (H100, H100)).verdict == "warn"
+
+
+def test_a_check_that_breaks_is_a_warning():
+    def broken(path):
+        raise RuntimeError("no such thing")
+
+    checks = {check.name: check for check in diagnose(world(free_bytes=broken)).checks}
+    assert checks["disk"].verdict == "warn"
+    assert "RuntimeError: no such thing" in checks["disk"].found
+
+
+def test_a_failure_makes_the_diagnosis_fail():
+    assert diagnose(world()).ok
+    assert not diagnose(world(writable=lambda path: False)).ok
+
+
+def test_every_failure_and_warning_has_a_remedy():
+    sick = world(
+        smi=None,
+        versions={},
+        environ={"XLA_FLAGS": "word", "JAX_ENABLE_PGLE": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
+        free_bytes=lambda path: 0,
+        writable=lambda path: False,
+        limit=lambda name: 1,
+    )
+    for check in diagnose(sick).checks:
+        assert check.verdict == "ok" or check.remedy, check
+
+
+def test_this_machine_can_be_looked_at(tmp_path):
+    assert len(diagnose(this_world(), str(tmp_path / "not" / "there")).checks) == 18

@@ -1,0 +1,121 @@
+"""The environment of a child: the user's values stay, ours are added and said."""
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.launch.environment import build_environment, user_flags
+from pgle.xla.flags.text import parse_flags
+
+LHS = "xla_gpu_enable_latency_hiding_scheduler"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def build(mode="async", environ=None, **options):
+    return build_environment(mode, environ=environ or {}, **options)
+
+
+def codes(built):
+    return {warning.code for warning in built.warnings}
+
+
+def test_everything_of_the_users_is_still_there():
+    environ = {"HOME": "/home/me", "XLA_FLAGS": "--xla_dump_to=/mine", "NCCL_DEBUG": "INFO"}
+    built = build(environ=environ)
+    assert {name: built.values[name] for name in ("HOME", "NCCL_DEBUG")} == {"HOME": "/home/me", "NCCL_DEBUG": "INFO"}
+    assert built.values["XLA_FLAGS"].endswith("--xla_dump_to=/mine")
+
+
+def test_the_users_environment_is_not_touched():
+    environ = {"XLA_FLAGS": "--xla_dump_to=/mine"}
+    build(environ=environ)
+    assert environ == {"XLA_FLAGS": "--xla_dump_to=/mine"}
+
+
+def test_the_users_log_level_stays_and_is_warned_about():
+    built = build(environ={"TF_CPP_MIN_LOG_LEVEL": "2"})
+    assert built.values["TF_CPP_MIN_LOG_LEVEL"] == "2"
+    assert "log-level" in codes(built)
+
+
+def test_verbose_logging_is_added_to_what_the_user_logs():
+    built = build(environ={"TF_CPP_VMODULE": "nccl_utils=1"}, verbose=True)
+    assert built.values["TF_CPP_VMODULE"] == "nccl_utils=1,profile_guided_latency_estimator=2"
+
+
+def test_the_users_own_verbosity_of_the_same_file_stays():
+    built = build(environ={"TF_CPP_VMODULE": "profile_guided_latency_estimator=10"}, verbose=True)
+    assert built.values["TF_CPP_VMODULE"] == "profile_guided_latency_estimator=10"
+
+
+def test_the_compilation_cache_is_off_by_default():
+    assert build().values["JAX_ENABLE_COMPILATION_CACHE"] == "false"
+
+
+def test_the_compilation_cache_can_be_kept_or_moved(tmp_path):
+    environ = {"JAX_COMPILATION_CACHE_DIR": "/shared"}
+    assert build(environ=environ, cache="keep").values["JAX_COMPILATION_CACHE_DIR"] == "/shared"
+    moved = build(environ=environ, cache=tmp_path)
+    assert moved.values["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
+    assert any("(was /shared)" in line for line in moved.lines())
+
+
+def test_dumps_go_where_the_run_wants_them():
+    built = build(dump_to="/run/dump", stablehlo_to="/run/ir")
+    assert parse_flags(built.values["XLA_FLAGS"]).value("xla_dump_to") == "/run/dump"
+    assert built.values["JAX_DUMP_IR_TO"] == "/run/ir"
+
+
+def test_every_change_is_said_with_its_reason():
+    built = build("sync", dump_to="/run/dump")
+    text = "\n".join(built.lines())
+    assert "XLA_FLAGS += --xla_gpu_disable_async_collectives=allcollectives  # no collective shares the GPU" in text
+    assert all("  # " in line for line in built.lines())
+
+
+def test_the_users_unknown_flag_is_an_error_before_the_run():
+    built = build(environ={"XLA_FLAGS": "--xla_gpu_no_such_flag"})
+    found = next(warning for warning in built.warnings if warning.code == "unknown")
+    assert (found.level, found.flag) == ("error", "xla_gpu_no_such_flag")
+
+
+def test_a_flag_of_ours_that_jaxlib_rejects_is_left_out(monkeypatch):
+    from pgle.run.ask.flag_probe import Probe, Verdict
+    from pgle.run.launch import environment
+
+    def rejecting(flags, python):
+        words = "Unknown flag in XLA_FLAGS: x"
+        status = {flag.text: Verdict("unknown", words) if flag.name == LHS else Verdict("known") for flag in flags}
+        return Probe("python", "9.9", status)
+
+    monkeypatch.setattr(environment, "probe", rejecting)
+    built = build()
+    assert LHS not in built.values["XLA_FLAGS"]
+    assert "left-out" in codes(built)
+
+
+def test_flags_in_a_file_are_read(tmp_path):
+    path = tmp_path / "flags.txt"
+    path.write_text("--xla_dump_to=/mine\n--xla_gpu_autotune_level=0\n")
+    built = build(environ={"XLA_FLAGS": str(path)})
+    assert parse_flags(built.values["XLA_FLAGS"]).value("xla_dump_to") == "/mine"
+    assert "file" in codes(built)
+
+
+def test_a_missing_flag_file_is_one_line():
+    with pytest.raises(UserError, match="so XLA reads it as a file: no such file"):
+        user_flags({"XLA_FLAGS": "xla_gpu_autotune_level=0"})
+
+
+def test_a_flag_file_without_flags_counts_for_nothing(tmp_path):
+    path = tmp_path / "flags.txt"
+    path.write_text("other.txt")
+    flags = user_flags({"XLA_FLAGS": str(path)})
+    assert (flags.flags, flags.findings[-1].level) == ((), "error")
+
+
+def test_auto_pgle_in_the_environment_is_warned_about():
+    assert "auto-pgle" in codes(build(environ={"JAX_ENABLE_PGLE": "true"}))

@@ -1,0 +1,164 @@
+"""What log and files of a real stage say went wrong, and how step lines become records."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgle.run.experiment.stage import StageRequest
+from pgle.run.launch.console_steps import StepLine, StepLines, console_records
+from pgle.run.launch.evidence import AUTO_PGLE, hook_warnings, trace_warnings, trouble
+from pgle.run.launch.files import RealFiles
+from pgle.run.launch.nsys_profile import judge_end, nsys_command
+from pgle.run.launch.ranks import Rank
+from pgle.steps.collect_console import step_number
+
+# Lines as programs and drivers print them.
+EMPTY = (
+    "profiler.py:529: RuntimeWarning: PGLE collected an empty trace - CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("function cuptiSubscribe failed: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED", "holds CUPTI"),
+        ("function cupti_interface_->Subscribe failed with error maximum limit reached", "holds CUPTI"),
+        ("Subscribe failed: max limit of subscribers reached", "holds CUPTI"),
+        ("nvmlInit failed: ERR_NVGPUCTRPERM", "NVreg_RestrictProfilingToAdminUsers"),
+        ("Only one profile may be run at a time.", "two profiler sessions"),
+        ("12 activities were dropped", "dropped events"),
+        ("DCGM is in use", "dcgmi profile --pause"),
+        ("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES: try sudo", "NVreg_RestrictProfilingToAdminUsers"),
+        ("ALREADY_EXISTS: Another profiling session active.", "two profiler sessions"),
+        ("W0 cupti_buffer_events.cc:9] CUPTI dropped 812 events", "dropped events"),
+    ],
+)
+def test_trouble_in_the_log(tmp_path, line, said):
+    log = tmp_path / "log"
+    log.write_text(f"step 1\n{line}\n{line}\n")
+    (found,) = trouble(log)
+    assert said in found
+
+
+def test_an_empty_trace_of_autopgle_is_no_proof_of_another_profiler(tmp_path):
+    log = tmp_path / "log"
+    log.write_text(EMPTY)
+    assert trouble(log) == [AUTO_PGLE]
+
+
+def test_a_quiet_log_has_no_trouble(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("I1121 cupti_tracer.cc: Profiler session started.\nlearning rate dropped\n")
+    assert trouble(log) == []
+
+
+@pytest.fixture
+def files(tmp_path):
+    request = StageRequest("profile", ("true",), tmp_path, "sync", "jax")
+    result = RealFiles(request.files, Rank())
+    result.stage.trace.mkdir(parents=True)
+    return result
+
+
+def test_why_there_is_no_trace(files):
+    request = StageRequest("profile", ("true",), files.stage.run_dir, "sync", "jax")
+    facts = {
+        "finished": True,
+        "window": {"none": "the program ended after steps 0 to 2", "remedy": "let it run longer"},
+    }
+    assert trace_warnings(request, files, facts, None) == [
+        "no trace: the program ended after steps 0 to 2; let it run longer"
+    ]
+    (line,) = trace_warnings(request, files, {"finished": False}, None)
+    assert "was killed before its steps were traced" in line
+    (line,) = trace_warnings(request, files, {"finished": False, "window_opened": 1.0}, None)
+    assert "was killed while it was traced" in line
+
+
+def test_a_trace_of_hardly_anything_is_said(files):
+    request = StageRequest("profile", ("true",), files.stage.run_dir, "sync", "jax")
+    files.trace.mkdir()
+    (files.trace / "vm.xplane.pb").touch()
+    (line,) = trace_warnings(request, files, {"finished": True, "window": {"seconds": 0.1, "executions": 1}}, None)
+    assert "--window all" in line
+    assert trace_warnings(request, files, {"finished": True, "window": {"seconds": 0.1, "executions": 20}}, None) == []
+
+
+def test_an_unloaded_hook_and_a_program_without_jax_are_told_apart(files):
+    assert "not loaded" in hook_warnings(files, {})[0]
+    files.seen.touch()
+    assert "compiled nothing" in hook_warnings(files, {})[0]
+
+
+def test_lost_flags_are_named(files):
+    facts = {"xla_flags_lost": ["--xla_gpu_enable_latency_hiding_scheduler=true"]}
+    (line,) = hook_warnings(files, facts)
+    assert "--xla_gpu_enable_latency_hiding_scheduler" in line
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("completed step: 7, seconds: 3.604", 7),
+        ("[PAX STATUS] step_i: 700, training loss: 3.64", 700),
+        ("10/100 ━━━━ 12s 123ms/step - loss: 1.2", 10),
+        ("step 7: 0.2 s", 7),
+        ("iteration 12 | 201.3 ms", 12),
+        ("I1121 03:48:12.476421    3941 scheduler.cc:283] step 4 of pass", None),
+        ("loss 0.3", None),
+        ("stepping 4", None),
+    ],
+)
+def test_lines_that_name_a_step(line, number):
+    assert step_number(line) == number
+
+
+def test_step_lines_go_to_the_hook(tmp_path):
+    lines = StepLines(tmp_path / "control")
+    for line in ("step 1", "other", "step 2 loss 3"):
+        lines(line)
+    assert (tmp_path / "control").read_text() == "1\n2\n"
+    assert [line.step for line in lines.lines] == [1, 2]
+
+
+def test_printed_times_are_kept_and_marked_by_what_happened_meanwhile():
+    text = "step 1: 0.5 s\nstep 2: 0.2 s\nstep 3: 0.2 s\nstep 4: 0.2 s\n"
+    lines = [StepLine(1, 10.0), StepLine(2, 11.0), StepLine(3, 12.0), StepLine(4, 13.0)]
+    facts = {"window_opened": 11.5, "window_closed": 11.9, "compiled_at": [10.4]}
+    assert console_records(text, lines, facts) == [
+        {"step": 1, "step_time_s": 0.5, "printed": True},
+        {"step": 2, "step_time_s": 0.2, "printed": True, "compiled": True},
+        {"step": 3, "step_time_s": 0.2, "printed": True, "profiled": True},
+        {"step": 4, "step_time_s": 0.2, "printed": True},
+    ]
+
+
+def test_without_printed_times_those_between_lines_count_per_step():
+    lines = [StepLine(0, 10.0), StepLine(10, 12.0), StepLine(10, 12.5), StepLine(20, 15.5)]
+    records = console_records("no times here\n", lines, {})
+    assert [(record["step"], record["step_time_s"]) for record in records] == [(10, 0.2), (20, 0.3)]
+
+
+def test_a_program_that_nsys_ends_after_its_range_has_not_failed(tmp_path):
+    (tmp_path / "rank0000.nsys-rep").touch()
+    assert judge_end(143, tmp_path / "rank0000")[0] == 0
+    assert judge_end(1, tmp_path / "rank0000")[0] == 1
+
+
+def test_a_program_that_is_ended_without_a_report_has(tmp_path):
+    assert judge_end(143, tmp_path / "rank0000") == (143, ())
+
+
+def test_what_nsys_could_not_import_is_named(tmp_path):
+    (tmp_path / "rank0000.qdstrm").touch()
+    code, (warning,) = judge_end(0, tmp_path / "rank0000")
+    assert code == 0
+    assert "rank0000.qdstrm" in warning
+
+
+@pytest.mark.nsys
+def test_nsys_is_told_to_let_the_program_go_on(tmp_path):
+    words = nsys_command(("python", "train.py"), tmp_path / "rank0000")
+    assert words[1] == "profile"
+    assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--trace=cuda,nvtx"} <= set(words)
+    assert words[-2:] == ("python", "train.py")

@@ -1,0 +1,38 @@
+"""What may be kept of an environment and a command line."""
+
+import pytest
+
+from pgle.run.launch.masking import kept_argv, kept_environment
+
+
+def test_only_allowed_variables_are_kept():
+    environ = {"HOME": "/home/me", "AWS_SECRET_ACCESS_KEY": "x", "XLA_FLAGS": "--a", "JAX_PLATFORMS": "cuda"}
+    assert kept_environment(environ) == {"JAX_PLATFORMS": "cuda", "XLA_FLAGS": "--a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("JAX_API_KEY", "abc"),
+        ("NCCL_AUTH_TOKEN", "abc"),
+        ("JAX_COMPILATION_CACHE_DIR", "https://me:secret@host/cache"),
+        ("CUDA_X", "ghp_0123456789abcdef"),
+    ],
+)
+def test_what_looks_like_a_credential_is_masked(name, value):
+    assert kept_environment({name: value}) == {name: "***"}
+
+
+def test_switches_are_not_credentials():
+    name = "JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY"
+    assert kept_environment({name: "true"}) == {name: "true"}
+
+
+def test_credentials_on_the_command_line_are_masked():
+    argv = ["python", "t.py", "--api-key=abc", "--token", "abc", "--token", "--lr=1", "hf_0123456789abcdef"]
+    assert kept_argv(argv) == ("python", "t.py", "--api-key=***", "--token", "***", "--token", "--lr=1", "***")
+
+
+def test_tokens_of_a_model_are_not_credentials():
+    argv = ("--max_tokens=4096", "--tokens", "x", "--tokenizer=/data/t.model", "--token=12")
+    assert kept_argv(argv) == argv

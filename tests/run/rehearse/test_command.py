@@ -1,0 +1,43 @@
+"""What a rehearsal that fails leaves behind: nothing, or what its message points to."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pgle.errors import UserError, WorkloadError
+from pgle.run.rehearse.command import RehearseCommand, run
+
+
+def rehearsal_of(*words: str, out: Path | None = None) -> RehearseCommand:
+    named = str(out) if out else None
+    return RehearseCommand(words, None, "a100", None, None, (), None, named, None, 20.0)
+
+
+COMPILES_NOTHING = (sys.executable, "-c", "print(1)")
+
+
+def test_a_temporary_folder_goes_with_the_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(UserError, match="compiled no jax module"):
+        run(rehearsal_of(*COMPILES_NOTHING))
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_named_by_the_user_can_be_used_again(tmp_path: Path) -> None:
+    out = tmp_path / "rehearsal"
+    for _ in range(2):
+        with pytest.raises(WorkloadError, match="before it had compiled anything"):
+            run(rehearsal_of(sys.executable, "-c", "raise SystemExit(3)", out=out))
+        assert not out.exists()
+
+
+def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (sys.executable, "-c", "open('checkpoint', 'w')")
+    with pytest.raises(UserError):
+        run(rehearsal_of(*words, out=tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]

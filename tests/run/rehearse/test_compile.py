@@ -1,0 +1,287 @@
+"""Rehearsal with the real XLA:GPU compiler: inputs, fingerprints, verdicts and errors."""
+
+from __future__ import annotations
+
+import importlib.util
+import lzma
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.rehearse.compile import RehearsalRequest, RehearsalResult, fingerprint_of, matches_job, rehearse_compile
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.log.events import read_events
+from pgle.xla.log.reasons import Verdict
+from pgle.xla.log.verdict import LogVerdict, judge
+from pgle.xla.targets import load_target
+
+JAX = importlib.util.find_spec("jax_plugins") and any(
+    importlib.util.find_spec(f"jax_plugins.{name}") for name in ("xla_cuda13", "xla_cuda12")
+)
+pytestmark = [pytest.mark.rehearse, pytest.mark.skipif(not JAX, reason="needs the CUDA plugin: pgle[rehearse]")]
+
+TARGET = load_target("a100-40gb")
+LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
+STEP = "jit_train_step"
+
+Rehearse = Callable[..., RehearsalResult]
+
+
+@pytest.fixture(scope="module")
+def module() -> Path:
+    folder = Path(__file__).parents[3] / "testdata/stablehlo"
+    newest = sys.version_info >= (3, 12)
+    return folder / ("fsdp_mlp_jax_0.12.0.1.mlir" if newest else "fsdp_mlp_jax_0.10.2.mlir")
+
+
+@pytest.fixture
+def rehearse(tmp_path: Path, module: Path) -> Rehearse:
+    def run(path: Path = module, **options: Any) -> RehearsalResult:
+        options = {"flags": (LHS,), "portable_target": TARGET.portable_text} | options
+        return rehearse_compile(RehearsalRequest(path, TARGET.text, tmp_path / "dump", **options))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def baseline(module: Path, tmp_path_factory: pytest.TempPathFactory) -> RehearsalResult:
+    dump = tmp_path_factory.mktemp("baseline") / "dump"
+    return rehearse_compile(RehearsalRequest(module, TARGET.text, dump, flags=(LHS,)))
+
+
+@pytest.fixture(scope="module")
+def costs(baseline: RehearsalResult) -> str:
+    """A profile with another cost for everything that the scheduler places."""
+    scheduled = read_module(baseline.schedule or Path())
+    names = [
+        item.name
+        for item in scheduled.entry_computation.instructions
+        if item.opcode in ("fusion", "custom-call", "copy") or item.opcode.endswith("-start")
+    ]
+    return "".join(f'costs {{ name: "{name}" cost_us: {10 + i} }}\n' for i, name in enumerate(names))
+
+
+def verdict_of(result: RehearsalResult) -> LogVerdict:
+    with result.log.open("rb") as log:
+        return judge(read_events(log))
+
+
+def test_leaves_a_scheduled_module_and_a_schedule(baseline: RehearsalResult) -> None:
+    found = read_module(baseline.after_optimizations)
+    assert (found.name, found.is_scheduled, found.num_partitions) == (STEP, True, 4)
+    assert found.fingerprint == baseline.fingerprint
+    assert baseline.schedule is not None
+    assert baseline.before_optimizations is not None
+
+
+def test_leaves_no_generated_code(baseline: RehearsalResult) -> None:
+    assert {path.suffix for path in baseline.log.parent.iterdir()} & {".ll", ".ptx"} == set()
+
+
+def test_says_how_long_it_took(baseline: RehearsalResult) -> None:
+    assert 0 < baseline.compile_s + baseline.start_s <= baseline.wall_s
+
+
+def test_memory_covers_the_arguments(baseline: RehearsalResult) -> None:
+    if baseline.stopped_for_toolkit:
+        pytest.skip("without ptxas XLA gives no memory analysis")
+    arguments = (4 * 1024 * 4096 + 512 * 1024) * 2 // 4  # four bf16 weights and the batch, on four devices
+    assert baseline.memory["argument"] == arguments
+    assert (baseline.memory_bytes or 0) > arguments
+
+
+CASES: dict[str, tuple[str, Callable[[str, str], str], Verdict]] = {
+    "used": ("p.pbtxt", lambda costs, fp: costs, Verdict.USED),
+    "used with fingerprints": ("p.pbtxt", lambda costs, fp: costs.replace('"', f'"{fp}::', 1), Verdict.USED),
+    "empty file": ("p.pbtxt", lambda costs, fp: "", Verdict.USED_WITHOUT_MATCHES),
+    "wrong fingerprint": (
+        "p.pbtxt",
+        lambda costs, fp: costs.replace('name: "', f'name: "{"0" * 32}::'),
+        Verdict.USED_WITHOUT_MATCHES,
+    ),
+    "wrong extension": ("p.txt", lambda costs, fp: costs, Verdict.NOT_USED),
+    "text in a binary file": ("p.pb", lambda costs, fp: costs, Verdict.WRONG_FORMAT),
+    "broken text": ("p.pbtxt", lambda costs, fp: costs + "costs {", Verdict.WRONG_FORMAT),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_verdict_with_the_real_compiler(
+    case: str, rehearse: Rehearse, baseline: RehearsalResult, costs: str, tmp_path: Path
+) -> None:
+    name, change, expected = CASES[case]
+    profile = tmp_path / name
+    profile.write_text(change(costs, baseline.fingerprint))
+    assert verdict_of(rehearse(profile=profile)).main.verdict is expected
+
+
+def test_verdict_on_a_wrong_path(rehearse: Rehearse, tmp_path: Path) -> None:
+    main = verdict_of(rehearse(profile=tmp_path / "missing.pbtxt")).main
+    assert (main.verdict, main.why) == (Verdict.NOT_USED, "the profile file does not exist")
+
+
+def test_verdict_on_a_compile_option(rehearse: Rehearse, costs: str, tmp_path: Path) -> None:
+    profile = tmp_path / "p.pbtxt"
+    profile.write_text(costs)
+    main = verdict_of(rehearse(profile=profile, profile_as="option")).main
+    assert (main.module, main.verdict, main.profile) == (STEP, Verdict.USED, "fdo_profile (text)")
+
+
+def test_a_schedule_dump_alone_is_proof(
+    rehearse: Rehearse, baseline: RehearsalResult, costs: str, tmp_path: Path
+) -> None:
+    profile, silence = tmp_path / "p.pbtxt", tmp_path / "silent.log"
+    profile.write_text(costs)
+    silence.write_text("")
+    with_profile = rehearse(profile=profile)
+    verdicts = [
+        confirm(ConfirmRequest(str(silence), schedule=result.schedule, profile=profile)).main.verdict
+        for result in (with_profile, baseline)
+    ]
+    assert verdicts == [Verdict.USED, Verdict.NOT_USED]
+
+
+def test_verdict_without_the_scheduler(rehearse: Rehearse, costs: str, tmp_path: Path) -> None:
+    profile = tmp_path / "p.pbtxt"
+    profile.write_text(costs)
+    result = rehearse(profile=profile, flags=("--xla_gpu_enable_latency_hiding_scheduler=false",))
+    older = tuple(int(part) for part in result.jaxlib.split(".")) < (0, 11, 2)
+    assert verdict_of(result).main.verdict is (Verdict.USED if older else Verdict.NOT_USED)
+
+
+def test_a_profile_leaves_the_fingerprint_alone(
+    rehearse: Rehearse, baseline: RehearsalResult, costs: str, tmp_path: Path
+) -> None:
+    profile = tmp_path / "with blank.pbtxt"
+    profile.write_text(costs)
+    result = rehearse(profile=profile)
+    assert matches_job(result, baseline.fingerprint)
+    assert verdict_of(result).main.verdict is Verdict.USED
+
+
+def test_compressed_text(rehearse: Rehearse, baseline: RehearsalResult, module: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "step.mlir.xz"
+    packed.write_bytes(lzma.compress(module.read_bytes()))
+    assert rehearse(packed).fingerprint == baseline.fingerprint
+
+
+def test_bytecode(rehearse: Rehearse, baseline: RehearsalResult, module: Path, tmp_path: Path) -> None:
+    path = tmp_path / "step.mlirbc"
+    write = (
+        "import sys\nfrom jax._src.interpreters import mlir\nfrom jax._src.lib.mlir import ir\n"
+        "with mlir.make_ir_context():\n"
+        "    module = ir.Module.parse(open(sys.argv[1]).read())\n"
+        "    open(sys.argv[2], 'wb').write(mlir.module_to_bytecode(module))\n"
+    )
+    subprocess.run([sys.executable, "-c", write, module, path], check=True)
+    assert rehearse(path).fingerprint == baseline.fingerprint
+
+
+def test_hlo_before_optimizations_keeps_its_collectives(rehearse: Rehearse, baseline: RehearsalResult) -> None:
+    assert baseline.before_optimizations is not None
+    result = rehearse(baseline.before_optimizations)
+    found = read_module(result.after_optimizations)
+    assert (result.num_partitions, found.num_partitions) == (4, 4)
+    assert {"all-reduce", "all-gather"} <= {item.opcode.removesuffix("-start") for item in found.walk()}
+
+
+def test_exported_function(rehearse: Rehearse, tmp_path: Path) -> None:
+    pytest.importorskip("flatbuffers")
+    path = tmp_path / "step.export"
+    write = (
+        "import os, sys\nos.environ['JAX_PLATFORMS'] = 'cpu'\n"
+        "os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=4'\n"
+        "import jax, jax.numpy as jnp, numpy as np\nfrom jax import export\n"
+        "from jax.sharding import Mesh, NamedSharding, PartitionSpec as P\n"
+        "rows = NamedSharding(Mesh(np.array(jax.devices()), ('rows',)), P('rows'))\n"
+        "step = jax.jit(lambda a: jnp.tanh(a @ a.T).sum(), in_shardings=rows)\n"
+        "made = export.export(step, platforms=['cuda'])(jax.ShapeDtypeStruct((512, 512), jnp.float32))\n"
+        "open(sys.argv[1], 'wb').write(made.serialize())\n"
+    )
+    subprocess.run([sys.executable, "-c", write, path], check=True)
+    result = rehearse(path)
+    assert result.num_partitions == 4
+    assert any(item.opcode.startswith("all-reduce") for item in read_module(result.after_optimizations).walk())
+
+
+def test_the_module_of_a_job_gets_the_fingerprint_of_the_job(rehearse: Rehearse, tmp_path: Path) -> None:
+    job, target = tmp_path / "job", tmp_path / "target.pbtxt"
+    job.mkdir()
+    target.write_text(TARGET.text)
+    environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
+    script = Path(__file__).with_name("rehearsal_job.py")
+    subprocess.run([sys.executable, script, job, target], check=True, env=environment)
+    (dumped,) = job.glob("jax_ir*_jit_step_compile.mlir")
+    (compiled,) = job.glob("*.jit_step.*gpu_after_optimizations.hlo.pb")
+    result = rehearse(dumped, flags=())
+    assert matches_job(result, compiled)
+    assert not matches_job(result, "0" * 32)
+    assert fingerprint_of(compiled) == read_module(compiled).fingerprint
+
+
+@pytest.mark.slow
+def test_a_dump_of_2024_compiles(rehearse: Rehearse, testdata: Path) -> None:
+    dump = testdata / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.before_optimizations.hlo.pb.xz"
+    result = rehearse(dump)
+    assert (result.module_name, result.num_partitions) == ("pjit__wrapped_step_fn", 4)
+    assert result.schedule is not None
+
+
+def test_topology_of_another_size(rehearse: Rehearse) -> None:
+    with pytest.raises(UserError, match=r"partitioned for 4 devices and topology 1x1x8 has 8; choose .* 1x1x4"):
+        rehearse(topology="1x1x8")
+
+
+def test_topology_over_two_hosts(rehearse: Rehearse) -> None:
+    assert rehearse(topology="1x2x2").num_partitions == 4
+
+
+def test_refused_flag(rehearse: Rehearse) -> None:
+    with pytest.raises(UserError, match=r"this XLA refuses a flag: .*--xla_gpu_no_such_flag=1"):
+        rehearse(flags=("--xla_gpu_no_such_flag=1",))
+
+
+def test_refused_value(rehearse: Rehearse) -> None:
+    with pytest.raises(UserError, match=r"refuses a flag|refuses the value of a flag"):
+        rehearse(flags=("--xla_gpu_pgle_accuracy_checker=off",))
+
+
+def test_failing_compilation_gives_xlas_own_line(rehearse: Rehearse, tmp_path: Path) -> None:
+    profile = tmp_path / "p.pbtxt"
+    profile.write_text("")
+    strict = "--xla_gpu_pgle_accuracy_checker=PGLE_STRICTNESS_LEVEL_ERROR"
+    with pytest.raises(UserError, match=r"missing instructions. Discarding the profile|Failed to get configs"):
+        rehearse(profile=profile, flags=(LHS, strict))
+
+
+def test_no_mlir(rehearse: Rehearse, tmp_path: Path) -> None:
+    path = tmp_path / "step.mlir"
+    path.write_text("module @x {\n  this is no operation\n}\n")
+    with pytest.raises(UserError, match=r"step.mlir: StableHLO that this jax cannot parse"):
+        rehearse(path)
+
+
+def test_description_of_no_gpu(module: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"does not understand this GPU description"):
+        rehearse_compile(RehearsalRequest(module, "nonsense: 1", tmp_path / "dump"))
+
+
+def test_every_shipped_target_is_accepted_by_this_jax() -> None:
+    script = (
+        "from pgle.run.ask.jax_private import topology_devices\nfrom pgle.xla.targets import BUILT_IN, load_target\n"
+        "for name in BUILT_IN:\n    assert len(topology_devices(load_target(name).text, '1x1x2')) == 2, name\n"
+    )
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+
+
+def test_time_limit(rehearse: Rehearse) -> None:
+    with pytest.raises(UserError, match=r"not compiled after 0.01 s"):
+        rehearse(timeout_s=0.01)

@@ -1,0 +1,111 @@
+"""The flags of each kind of run."""
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.xla.flags.modes import EXPLANATIONS, flags_for, modes
+from pgle.xla.flags.text import parse_flags
+
+LHS = "xla_gpu_enable_latency_hiding_scheduler"
+SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
+
+
+def values(mode, version="0.12.0.1", user="", **options):
+    return parse_flags(flags_for(mode, version, user, **options).xla_flags).effective()
+
+
+def codes(mode, version="0.12.0.1", user="", **options):
+    return {warning.code for warning in flags_for(mode, version, user, **options).warnings}
+
+
+def test_every_mode_is_explained():
+    assert set(EXPLANATIONS) == set(modes())
+
+
+@pytest.mark.parametrize("mode", ["async", "sync", "sync-legacy"])
+def test_profile_runs_have_no_command_buffers(mode):
+    assert values(mode)["xla_gpu_enable_command_buffer"] == ""
+
+
+@pytest.mark.parametrize("mode", ["baseline", "no-lhs"])
+def test_other_runs_keep_command_buffers_as_they_are(mode):
+    assert "xla_gpu_enable_command_buffer" not in values(mode)
+
+
+def test_sync_keeps_lhs_on_legacy_does_not():
+    assert (values("sync")[LHS], values("sync-legacy")[LHS]) == ("true", "false")
+
+
+def test_perf_gives_the_profile():
+    plan = flags_for("perf", "0.12.0.1", profile="/run/p-1234.pbtxt")
+    assert plan.profile == "/run/p-1234.pbtxt"
+
+
+def test_log_lines_are_made_visible():
+    assert flags_for("perf", "0.12.0.1", profile="p.pbtxt").environment == {"TF_CPP_MIN_LOG_LEVEL": "0"}
+
+
+def test_dumps_are_asked_for_where_there_is_a_place():
+    assert flags_for("async", "0.12.0.1", dump_to="/run/dump").dump_to == "/run/dump"
+    assert "xla_dump_latency_hiding_schedule" in values("async", dump_to="/run/dump")
+    assert "xla_dump_latency_hiding_schedule" not in values("async")
+
+
+def test_the_users_own_dump_directory_wins():
+    plan = flags_for("async", "0.12.0.1", "--xla_dump_to=/mine", dump_to="/run/dump")
+    assert plan.dump_to == "/mine"
+
+
+def test_turning_lhs_off_needs_both_flags_only_between_0_8_0_and_0_11_1():
+    with_sol = [version for version in ("0.7.2", "0.8.0", "0.11.1", "0.11.2") if SOL in values("no-lhs", version)]
+    assert with_sol == ["0.8.0", "0.11.1"]
+
+
+def test_the_baseline_says_what_hopper_schedules_by():
+    assert "hopper" in codes("baseline", "0.8.0")
+    assert "hopper" not in codes("baseline", "0.7.2")
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0.12.0.1", "the profile is ignored without a word"),
+        ("0.10.2", "a profile switches LHS on"),
+        ("0.5.0", "the profile is ignored"),
+    ],
+)
+def test_perf_with_the_users_lhs_off_says_what_it_does(version, words):
+    plan = flags_for("perf", version, f"--{LHS}=false", profile="p.pbtxt")
+    assert words in next(warning for warning in plan.warnings if warning.code == "lhs-off").message
+
+
+def test_a_baseline_with_the_users_profile_is_warned_about():
+    assert "has-profile" in codes("baseline", user="--xla_gpu_pgle_profile_file_or_directory_path=p.pbtxt")
+
+
+def test_a_profile_run_with_the_users_command_buffers_is_warned_about():
+    assert codes("async", user="--xla_gpu_enable_command_buffer=FUSION") >= {"kept", "graphs"}
+
+
+def test_nothing_to_overlap_is_warned_about():
+    assert "no-async" in codes("baseline", user="--xla_gpu_disable_async_collectives=allgather")
+
+
+def test_legacy_warns_only_where_names_are_lost():
+    assert "names-lost" in codes("sync-legacy", "0.11.1")
+    assert "names-lost" not in codes("sync-legacy", "0.11.0")
+
+
+def test_perf_without_a_profile_is_refused():
+    with pytest.raises(UserError, match="needs a profile"):
+        flags_for("perf", "0.12.0.1")
+
+
+def test_another_mode_with_a_profile_is_refused():
+    with pytest.raises(UserError, match="mode async takes no profile"):
+        flags_for("async", "0.12.0.1", profile="p.pbtxt")
+
+
+def test_flags_in_a_file_must_be_read_first():
+    with pytest.raises(UserError, match="names a file"):
+        flags_for("async", "0.12.0.1", "flags.txt")

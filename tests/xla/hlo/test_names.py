@@ -1,0 +1,100 @@
+"""Names when LHS ran, owners and loops: against XLA's own schedule dumps."""
+
+from pathlib import Path
+
+import pytest
+
+from pgle.xla.collectives import result_shape, walk_collectives
+from pgle.xla.hlo.module import Module, trip_count
+from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable
+from pgle.xla.hlo.reader import read_module, read_modules
+from pgle.xla.hlo.schedule_dump import read_schedule_dump
+
+PAX = Path(__file__).parents[3] / "testdata" / "pax_fsdp4" / "proc0" / "dump"
+
+
+@pytest.fixture
+def lhs(dumps: Path) -> Module:
+    """The performance run's module as LHS saw it."""
+    return read_schedule_dump(dumps / "async" / "jit_step.schedule.pb.xz").module
+
+
+def identities(module: Module, names: dict[str, str]) -> dict[str, tuple[object, ...]]:
+    """What each collective is, by its name when LHS ran."""
+    return {
+        names.get(item.name, item.name): (
+            kind,
+            (module.wrapped(item) or item).channel_id,
+            result_shape(module, item),
+        )
+        for item, kind in walk_collectives(module)
+    }
+
+
+@pytest.mark.parametrize("run", ["async", "sync"])
+def test_scheduling_names_lead_to_what_lhs_saw(dumps: Path, lhs: Module, run: str) -> None:
+    (module,) = read_modules(dumps / run)
+    assert identities(module, lhs_names(module)) == identities(lhs, {})
+
+
+@pytest.mark.parametrize("run", ["async", "sync", "off"])
+def test_with_a_schedule_dump_every_run_leads_to_what_lhs_saw(dumps: Path, lhs: Module, run: str) -> None:
+    (module,) = read_modules(dumps / run)
+    assert identities(module, lhs_names(module, lhs)) == identities(lhs, {})
+
+
+def test_wrapped_names_lead_to_the_start(dumps: Path) -> None:
+    (module,) = read_modules(dumps / "async")
+    names = lhs_names(module)
+    assert names["reduce-scatter.2"] == "reduce-scatter-start"
+
+
+def test_inside_shard_map_where_all_channels_are_one(dumps: Path) -> None:
+    (module,) = read_modules(dumps / "collectives")
+    lhs = read_schedule_dump(dumps / "collectives" / "jit_collectives.schedule.pb.xz").module
+    assert identities(module, lhs_names(module, lhs)) == identities(lhs, {})
+
+
+def test_only_collectives_are_mapped(dumps: Path) -> None:
+    (module,) = read_modules(dumps / "async")
+    inside = {item.name for item in module.walk() if item.opcode in ("fusion", "copy", "while")}
+    assert not inside & lhs_names(module).keys()
+
+
+@pytest.fixture(scope="module")
+def step() -> Module:
+    return read_module(PAX / "module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz")
+
+
+def test_what_is_inside_a_fusion_belongs_to_the_fusion(step: Module) -> None:
+    fusion = next(item for item in step.entry_computation.instructions if item.opcode == "fusion")
+    for inner in step.computations[fusion.called[0]].instructions:
+        assert owner(step, inner.name) == fusion.name
+
+
+def test_what_is_wrapped_belongs_to_the_start(step: Module) -> None:
+    assert owner(step, "reduce-scatter.131") == "reduce-scatter-start"
+
+
+def test_an_instruction_of_the_entry_belongs_to_itself_and_an_unknown_name_to_nothing(step: Module) -> None:
+    assert owner(step, "all-gather-start") == "all-gather-start"
+    assert owner(step, "no.such.name") is None
+
+
+def test_loops_and_their_trip_counts(dumps: Path) -> None:
+    (module,) = read_modules(dumps / "async")
+    whiles = [item for item in module.walk() if item.opcode == "while"]
+    assert [trip_count(item) for item in whiles] == [4, 4]
+    body = module.computations[whiles[0].called[0]]
+    fusion = next(item for item in body.instructions if item.opcode == "fusion")
+    inner = module.computations[fusion.called[0]].instructions[0]
+    assert loops(module, fusion.name) == loops(module, inner.name) == ((whiles[0].name, 4),)
+    assert loops(module, whiles[0].name) == ()
+
+
+def test_schedulable_is_what_the_real_step_ran(step: Module) -> None:
+    """2 315 fusions, 175 custom calls, 23 collectives: testdata/pax_fsdp4/README.md."""
+    opcodes = [item.opcode for item in schedulable(step)]
+    assert len(opcodes) == 2315 + 175 + 23
+    assert opcodes.count("fusion") == 2315
+    assert opcodes.count("custom-call") == 175

@@ -1,0 +1,301 @@
+"""Verdicts on logs: recorded ones of three releases, a real one of 2024, and small ones for each rule."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from pgle.xla.log.events import read_events
+from pgle.xla.log.reasons import Verdict
+from pgle.xla.log.remedies import Remedy
+from pgle.xla.log.schedule_evidence import ScheduleEvidence
+from pgle.xla.log.verdict import LogVerdict, judge
+
+LOGS = Path(__file__).parents[3] / "testdata/logs"
+NEW = ("jax_0.10.2", "jax_0.12.0.1")
+
+
+def of_file(path: Path, **options: object) -> LogVerdict:
+    with path.open("rb") as stream:
+        return judge(read_events(stream), **options)  # type: ignore[arg-type]
+
+
+def of_lines(*texts: str, **options: object) -> LogVerdict:
+    """The verdict on INFO lines; a text may begin with ``LEVEL@THREAD:``."""
+    lines = []
+    for second, text in enumerate(texts):
+        level, thread, message = ("I", "1", text) if "@" not in text[:3] else (text[0], text[2], text[4:])
+        lines.append(f"{level}1121 00:00:{second:02d}.000000   {thread} xla.cc:1] {message}")
+    data = "\n".join(lines).encode()
+    return judge(read_events(io.BytesIO(data)), **options)  # type: ignore[arg-type]
+
+
+RECORDED = [
+    ("used", Verdict.USED),
+    ("half", Verdict.USED),
+    ("option", Verdict.USED),
+    ("directory", Verdict.USED),
+    ("lhs_unset", Verdict.USED),
+    ("empty", Verdict.USED_WITHOUT_MATCHES),
+    ("wrong_fingerprint", Verdict.USED_WITHOUT_MATCHES),
+    ("wrong_path", Verdict.NOT_USED),
+    ("wrong_extension", Verdict.NOT_USED),
+    ("no_profile", Verdict.NOT_USED),
+    ("checker_error", Verdict.NOT_USED),
+    ("unknown_flag", Verdict.NOT_USED),
+    ("text_in_pb", Verdict.WRONG_FORMAT),
+    ("syntax_error", Verdict.WRONG_FORMAT),
+]
+
+
+@pytest.mark.parametrize("release", NEW)
+@pytest.mark.parametrize(("case", "verdict"), RECORDED)
+def test_recorded_logs(release: str, case: str, verdict: Verdict) -> None:
+    assert of_file(LOGS / release / f"{case}.log").main.verdict is verdict
+
+
+def test_lhs_false_loses_the_profile_in_12_but_not_in_10() -> None:
+    found = [of_file(LOGS / release / "lhs_false.log").main.verdict for release in NEW]
+    assert found == [Verdict.USED, Verdict.NOT_USED]
+
+
+@pytest.mark.parametrize(("release", "found"), [("jax_0.10.2", 21), ("jax_0.12.0.1", 18)])
+def test_half_a_profile_counts_found_and_missing(release: str, found: int) -> None:
+    main = of_file(LOGS / release / "half.log").main
+    assert (main.module, main.found, main.missing, len(main.missing_names)) == ("jit_train_step", found, found, found)
+
+
+FUSION = [
+    "  gemm_fusion_dot.9",
+    "  fusion-start",
+    "  fusion-start.1",
+    "  fusion-done",
+    "  fusion-done.1",
+    "  fusion-done.2",
+]
+
+
+def test_dones_are_no_instructions_and_an_asynchronous_fusion_is_one() -> None:
+    """Of three asynchronous fusions one has a cost: XLA finds it twice, and misses the done of each."""
+    counted = ["Found 7 instructions from the profile.", "Missing 6 instructions from the profile.", *FUSION]
+    lines = ["Found profile for module jit_step, using profile guided latency estimator", *counted]
+    prefix = "W1121 00:00:01.000000   1 profile_guided_latency_estimator.cc:9]"
+    log = "".join(f"{prefix} {line}\n" for line in lines)
+    main = judge(read_events(io.BytesIO(log.encode()))).main
+    assert (main.found, main.missing) == (7, 6)
+    assert (main.covered, main.wanted) == (6, 9)
+    assert main.why.startswith("6 of 9 instructions have a cost")
+
+
+def test_a_full_profile_misses_nothing_by_silence() -> None:
+    assert of_file(LOGS / "jax_0.12.0.1/used.log").main.missing == 0
+
+
+def test_the_step_is_the_main_module_among_sub_modules() -> None:
+    verdict = of_file(LOGS / "jax_0.12.0.1/used.log")
+    assert ([item.module for item in verdict.modules], verdict.sub_modules) == (["jit_train_step"], 16)
+
+
+def test_the_proof_is_a_line_of_the_log() -> None:
+    path = LOGS / "jax_0.12.0.1/half.log"
+    main = of_file(path).main
+    assert main.line is not None
+    assert path.read_text().splitlines()[main.line - 1].endswith(main.proof)
+
+
+def test_the_position_of_a_syntax_error_is_told() -> None:
+    assert "1:15" in of_file(LOGS / "jax_0.10.2/syntax_error.log").main.why
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict"),
+    [("empty", Verdict.CANNOT_TELL), ("no_profile", Verdict.NOT_USED), ("syntax_error", Verdict.WRONG_FORMAT)],
+)
+def test_a_release_without_missing_lists(case: str, verdict: Verdict) -> None:
+    assert of_file(LOGS / f"jax_0.4.38/{case}.log").main.verdict is verdict
+
+
+@pytest.mark.parametrize("release", ["jax_0.5.3", "jax_0.8.3"])
+@pytest.mark.parametrize(
+    ("case", "verdict"),
+    [
+        ("half", Verdict.USED),
+        ("empty", Verdict.USED_WITHOUT_MATCHES),
+        ("lhs_unset", Verdict.USED),
+        ("lhs_false", Verdict.USED),
+        ("wrong_path", Verdict.NOT_USED),
+        ("no_profile", Verdict.NOT_USED),
+        ("text_in_pb", Verdict.WRONG_FORMAT),
+    ],
+)
+def test_releases_between(release: str, case: str, verdict: Verdict) -> None:
+    assert of_file(LOGS / release / f"{case}.log").main.verdict is verdict
+
+
+def test_full_coverage_cannot_be_told_from_an_old_release_that_never_lists() -> None:
+    main = of_file(LOGS / "jax_0.5.3/used.log").main
+    assert (main.verdict, "from jax 0.5.1 on that is proof" in main.why) == (Verdict.CANNOT_TELL, True)
+
+
+@pytest.mark.parametrize(("release", "verdict"), [((0, 5, 0), Verdict.CANNOT_TELL), ((0, 5, 3), Verdict.USED)])
+def test_the_release_settles_it(release: tuple[int, ...], verdict: Verdict) -> None:
+    assert of_file(LOGS / "jax_0.5.3/used.log", release=release).main.verdict is verdict
+
+
+def test_the_clone_of_a_step_is_not_taken_for_the_step() -> None:
+    main = of_file(LOGS / "jax_0.8.3/directory.log").main
+    assert (main.module, main.verdict) == ("jit_train_step", Verdict.USED)
+
+
+MAXTEXT = Path(__file__).parents[3] / "testdata/maxtext_pgle/llama2_7b_pgle_run.log"
+
+
+def test_real_run_of_2024() -> None:
+    verdict = of_file(MAXTEXT)
+    main = verdict.main
+    assert (main.module, main.verdict, main.line) == ("jit_train_step", Verdict.USED, 48)
+    assert main.why.startswith("wrapped_transpose.10 is not in the module")
+    assert main.remedy == Remedy.STALE
+    assert verdict.reads == {"profile.pbtxt": 17}
+
+
+def test_helpers_of_2024_cannot_be_told() -> None:
+    others = {item.verdict for item in of_file(MAXTEXT).modules[1:]}
+    assert others == {Verdict.CANNOT_TELL}
+
+
+def test_names_of_the_profile_tell_how_many_matched_in_2024() -> None:
+    names = ("all-gather-start", "fusion.1", "wrapped_transpose.10", "fusion.2")
+    assert of_file(MAXTEXT, names=names).main.why.startswith("the first 2 of the profile's 4 names are in the module")
+
+
+FOUND = "Found profile for module {}, using profile guided latency estimator"
+LHS = "[latency-hiding-scheduler] LatencyHidingScheduler current memory usage: {} bytes. Current limit: 9"
+
+
+def test_the_main_module_has_the_most_scheduler_memory() -> None:
+    found = of_lines(FOUND.format("jit_big"), LHS.format(900), FOUND.format("jit_small"), LHS.format(20))
+    assert found.main.module == "jit_big"
+
+
+def test_a_regular_expression_chooses_the_main_module() -> None:
+    lines = (FOUND.format("jit_big"), LHS.format(900), FOUND.format("jit_small"), LHS.format(20))
+    assert of_lines(*lines, module="small").main.module == "jit_small"
+
+
+def test_no_module_of_that_name() -> None:
+    main = of_lines(FOUND.format("jit_step"), LHS.format(9), module="train").main
+    assert (main.verdict, main.remedy) == (Verdict.CANNOT_TELL, Remedy.MODULE)
+
+
+def test_threads_are_told_apart() -> None:
+    found = of_lines(
+        "I@1:" + FOUND.format("jit_a"),
+        "I@2:" + FOUND.format("jit_b"),
+        "W@1:Found 3 instructions from the profile.",
+        "W@2:Found 0 instructions from the profile.",
+        "W@1:Missing 1 instructions from the profile.",
+        "W@2:Missing 7 instructions from the profile.",
+    )
+    assert {item.module: (item.found, item.missing) for item in found.modules} == {"jit_a": (3, 1), "jit_b": (0, 7)}
+
+
+def test_the_last_compilation_of_a_module_counts() -> None:
+    # AutoPGLE compiles a step twice: without a profile, then with one
+    found = of_lines(
+        f"Fingerprint before LHS for module jit_step(1) = {'0' * 32}",
+        LHS.format(5),
+        f"Fingerprint before LHS for module jit_step(2) = {'0' * 32}",
+        "Using PGLE profile from fdo_profile (binary)",
+        FOUND.format("jit_step"),
+        LHS.format(5),
+    )
+    assert (found.main.verdict, found.main.times) == (Verdict.USED, 2)
+
+
+def test_one_rank_without_the_profile_is_seen() -> None:
+    good = f"I1121 00:00:01.0 1 x.cc:1] {FOUND.format('jit_step')}"
+    bad = f"I1121 00:00:01.0 1 x.cc:1] Fingerprint before LHS for module jit_step(1) = {'0' * 32}"
+    ran = f"I1121 00:00:02.0 1 x.cc:1] {LHS.format(5)}"
+    text = "\n".join([f"0: {good}", f"0: {ran}", f"1: {bad}", f"1: {ran}"])
+    main = judge(read_events(io.BytesIO(text.encode()))).main
+    assert (main.verdict, main.ranks) == (Verdict.NOT_USED, ("1:",))
+    assert main.why.startswith("on 1 of 2 ranks")
+
+
+def test_only_warnings_still_prove_use() -> None:
+    main = of_lines("W@1:Found 3 instructions from the profile.", "W@1:Missing 1 instructions from the profile.").main
+    assert (main.verdict, main.module) == (Verdict.USED, "")
+
+
+def test_a_log_without_info_lines_tells_nothing() -> None:
+    main = of_lines("W@1:something else").main
+    assert (main.verdict, main.remedy) == (Verdict.CANNOT_TELL, Remedy.LEVEL)
+
+
+def test_an_empty_log_tells_nothing() -> None:
+    assert of_lines().main.verdict is Verdict.CANNOT_TELL
+
+
+def test_a_cached_executable_tells_nothing() -> None:
+    line = b"DEBUG:jax:Persistent compilation cache hit for 'jit_step' with key 1"
+    main = judge(read_events(io.BytesIO(line))).main
+    assert (main.verdict, main.module, main.remedy) == (Verdict.CANNOT_TELL, "jit_step", Remedy.CACHE)
+
+
+def test_the_speed_of_light_model_is_no_profile() -> None:
+    main = of_lines("Using Speed-of-Light (SoL) analytical latency estimator", LHS.format(5)).main
+    assert (main.verdict, "Speed-of-Light" in main.why) == (Verdict.NOT_USED, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jaxlib.XlaRuntimeError: INVALID_ARGUMENT: Found 1 missing instructions. Discarding the profile.",
+        "JaxRuntimeError: FAILED_PRECONDITION: Expected instruction name to remain the same. Was 'a.3' is 'b.13'",
+    ],
+)
+def test_the_checker_in_a_traceback(line: str) -> None:
+    text = f"I1121 00:00:01.0 1 x.cc:1] {FOUND.format('jit_step')}\n{line}\n"
+    main = judge(read_events(io.BytesIO(text.encode()))).main
+    assert (main.module, main.verdict, main.remedy) == ("jit_step", Verdict.NOT_USED, Remedy.CHECKER)
+
+
+def test_an_empty_trace_of_autopgle_is_a_warning() -> None:
+    line = b"RuntimeWarning: PGLE collected an empty trace, may be due to contention with another tool"
+    assert "AutoPGLE recorded nothing" in judge(read_events(io.BytesIO(line))).warnings[0]
+
+
+def test_clones_are_left_out() -> None:
+    found = of_lines(FOUND.format("jit_step-clone"), FOUND.format("jit_step"), LHS.format(1))
+    assert [item.module for item in found.modules] == ["jit_step"]
+
+
+def test_jax_names_a_module_that_old_xla_does_not() -> None:
+    found = of_lines(
+        "Using PGLE profile from p.pb",
+        "Found profile, using profile guided latency estimator",
+        "Writing jit_step to persistent compilation cache with key 1",
+    )
+    assert found.main.module == "jit_step"
+
+
+def evidence(compared: int, equal: int) -> ScheduleEvidence:
+    return ScheduleEvidence("jit_step", compared, equal, 40, "jit_step.schedule.pb")
+
+
+def test_a_schedule_proves_use_where_the_log_is_silent() -> None:
+    main = of_lines("W@1:nothing", schedule=evidence(30, 30)).main
+    assert (main.module, main.verdict) == ("jit_step", Verdict.USED)
+
+
+def test_a_schedule_with_other_costs_disproves_use() -> None:
+    main = of_lines("Found profile, using profile guided latency estimator", schedule=evidence(30, 0)).main
+    assert (main.verdict, main.remedy) == (Verdict.NOT_USED, Remedy.NOT_GIVEN)
+
+
+def test_a_schedule_without_common_names_proves_nothing() -> None:
+    main = of_lines("W@1:nothing", schedule=evidence(0, 0)).main
+    assert (main.verdict, main.remedy) == (Verdict.CANNOT_TELL, Remedy.NO_NAMES)
