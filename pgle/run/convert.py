@@ -12,6 +12,7 @@ from pgle.costs.measure.programs import Program, find_programs, select_programs
 from pgle.costs.measure.unite import unite_programs
 from pgle.costs.profile.files import SUFFIXES, check_suffix, encode_profile, sidecar_path
 from pgle.costs.profile.folded import folded
+from pgle.costs.profile.names import join_name
 from pgle.costs.profile.sidecar import sidecar
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -247,7 +248,7 @@ def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Tr
         for cost in result.costs
     ]
     occurrences = {
-        f"{fingerprint}::{name}" if fingerprint else name: table
+        join_name(fingerprint, name): table
         for result, fingerprint in named
         for name, table in result.occurrences.items()
     }

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pgle.costs.measure.align import Alignment, covering, nearest_first
 from pgle.costs.measure.match import Evidence, match
+from pgle.costs.profile.names import split_name
 from pgle.costs.profile.value import Ends, Profile
 
 Codes = npt.NDArray[np.int64]
@@ -64,7 +65,7 @@ def _unplaced(inputs: Sequence[tuple[str, Profile]]) -> list[str]:
     having: dict[str, list[str]] = {}
     lacking: dict[str, list[str]] = {}
     for label, profile in inputs:
-        for fingerprint in {_fingerprint(name) for name in profile.occurrences}:
+        for fingerprint in {split_name(name)[0] for name in profile.occurrences}:
             (having if profile.ends.get(fingerprint) else lacking).setdefault(fingerprint, []).append(label)
     compared = {name: labels for name, labels in lacking.items() if len(labels) + len(having.get(name, ())) > 1}
     labels = list(dict.fromkeys(label for found in compared.values() for label in found))
@@ -161,15 +162,9 @@ def _moved(profile: Profile, by: Mapping[str, int]) -> Profile:
     if not any(by.values()):
         return profile
     occurrences = {
-        name: _renumbered(table, by.get(_fingerprint(name), 0)) for name, table in profile.occurrences.items()
+        name: _renumbered(table, by.get(split_name(name)[0], 0)) for name, table in profile.occurrences.items()
     }
     return replace(profile, occurrences=occurrences)
-
-
-def _fingerprint(full_name: str) -> str:
-    """Only of ``fingerprint::name``, exactly two parts; any other ``::`` is the name's."""
-    parts = full_name.split("::")
-    return parts[0] if len(parts) == 2 else ""
 
 
 def _renumbered(table: Mapping[str, float], by: int) -> Mapping[str, float]:

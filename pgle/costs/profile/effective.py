@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from pgle.costs.profile.names import join_name, strip_remat
 from pgle.costs.profile.value import Cost, CostKind, Profile
 
-_REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
 _NEVER_IN_NAMES = re.compile(r"^%|\s")
 _DONE = re.compile(r".+-done(\.\d+)*")
 _START = re.compile(r"(.+)-start((?:\.\d+)*)")
@@ -62,7 +62,7 @@ def _grouped(costs: Iterable[Cost], averages: bool) -> dict[str, list[Cost]]:
     """Costs by the name that XLA gives them."""
     groups: dict[str, list[Cost]] = {}
     for cost in costs:
-        groups.setdefault(_REMAT_SUFFIX.sub("", cost.name) if averages else cost.name, []).append(cost)
+        groups.setdefault(strip_remat(cost.name) if averages else cost.name, []).append(cost)
     return groups
 
 
@@ -146,7 +146,7 @@ def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bo
         same = len(spellings) == 1
         message = f"{len(costs)} costs; {rule}" if same else f"XLA averages {_some(spellings)}"
         values = tuple(cost.cost_us for cost in costs)
-        spelled = f"{fingerprint}::{name}" if fingerprint else name
+        spelled = join_name(fingerprint, name)
         effective_us = _merged(name, costs, averages).cost_us
         yield Finding(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us)
     count = sum(

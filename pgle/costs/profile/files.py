@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from pgle.costs.profile.names import join_name, split_name
 from pgle.costs.profile.sidecar import SidecarError, apply_sidecar, sidecar
 from pgle.costs.profile.text import Entry, TextNameError, TextSyntaxError, decode_entries, encode_entries
 from pgle.costs.profile.value import Cost, Ends, Origin, Profile
@@ -127,11 +128,8 @@ _AGAIN = "write it again with `pgle convert`"
 
 
 def _cost(written: str, cost_us: float) -> Cost:
-    """Only ``fingerprint::name``, exactly two parts, is a prefix; any other ``::`` stays in the name."""
-    parts = written.split("::")
-    if len(parts) == 2 and parts[0]:
-        return Cost(name=parts[1], cost_us=cost_us, fingerprint=parts[0], origin=Origin.UNKNOWN)
-    return Cost(name=written, cost_us=cost_us, origin=Origin.UNKNOWN)
+    fingerprint, name = split_name(written)
+    return Cost(name=name, cost_us=cost_us, fingerprint=fingerprint, origin=Origin.UNKNOWN)
 
 
 def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:
@@ -221,6 +219,6 @@ def _read_directory(path: AnyPath) -> Profile:
         warnings += profile.warnings
         provenance[file.name] = dict(profile.provenance)
         for name, table in profile.occurrences.items():
-            occurrences[name if "::" in name else f"{fingerprint}::{name}"] = table
+            occurrences[name if "::" in name else join_name(fingerprint, name)] = table
         ends |= {meant_for or fingerprint: table for meant_for, table in profile.ends.items()}
     return Profile(tuple(costs), provenance, tuple(warnings), occurrences, ends)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
+from pgle.costs.profile.names import join_name
 from pgle.xla.hlo.guess import guess_kind
 
 
@@ -74,7 +75,7 @@ class Cost:
     @property
     def full_name(self) -> str:
         """The name as a profile file spells it: ``fingerprint::name``, or the bare name."""
-        return f"{self.fingerprint}::{self.name}" if self.fingerprint else self.name
+        return join_name(self.fingerprint, self.name)
 
     @property
     def likely_kind(self) -> CostKind:
