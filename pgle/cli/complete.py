@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from pgle.cli.options import force_option, json_option
+from pgle.cli.options import (
+    force_option,
+    hlo_option,
+    json_option,
+    module_option,
+    profile_argument,
+    profile_output,
+    target_option,
+)
 
 
 @click.command()
-@click.argument("profile", metavar="PROFILE")
-@click.option("--hlo", multiple=True, required=True, metavar="PATH", help="HLO dump file or directory; repeatable.")
-@click.option("-o", "--output", required=True, metavar="OUT", help="Profile to write: .pbtxt or .pb.")
+@profile_argument
+@hlo_option(required=True)
+@profile_output
+@target_option
+@module_option("Modules to complete for.  [default: best match]")
 @click.option(
-    "--target",
-    default="h100",
+    "--devices-per-host",
+    default=8,
     show_default=True,
-    metavar="NAME|FILE",
-    help="GPU to estimate for: a100, a100-80, h100, h200, b200, or a gpu_target_config.pbtxt.",
+    type=click.IntRange(1),
+    metavar="N",
+    help="GPUs that share NVLink.",
 )
-@click.option("--module", default="", metavar="REGEX", help="Modules to complete for.  [default: best match]")
-@click.option("--devices-per-host", default=8, show_default=True, metavar="N", help="GPUs that share NVLink.")
 @force_option
 @json_option
-def command(
-    profile: str,
-    hlo: tuple[str, ...],
-    output: str,
-    target: str,
-    module: str,
-    devices_per_host: int,
-    force: bool,
-    as_json: bool,
-) -> None:
+def command(as_json: bool, **options: Any) -> None:
     """Fill the gaps of a cost profile.
 
     An instruction without a cost gets a constant of 1, 1000 or 5000 µs from XLA (on Hopper and later its own estimate),
@@ -41,17 +43,8 @@ def command(
     \b
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
-    from pgle.files import as_path
     from pgle.report import complete as report
     from pgle.run.complete import complete_file
 
-    result = complete_file(
-        as_path(profile),
-        tuple(map(as_path, hlo)),
-        as_path(output),
-        target=target,
-        module=module,
-        devices_per_host=devices_per_host,
-        force=force,
-    )
+    result = complete_file(**options)
     (report.show_json if as_json else report.show_text)(result.completions, result.path, result.sha256)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from pgle.cli.options import json_option
+from pgle.cli.options import PATH, json_option, module_option
 
 
 @click.command()
 @click.argument("log", metavar="LOG")
-@click.option("--module", metavar="REGEX", help="The main module; default: the one that weighs most in the log.")
+@module_option("The main module; default: the one that weighs most in the log.", default=None)
 @click.option(
-    "--schedule", metavar="PATH", help="Schedule dump of the same run (file or directory): what the scheduler believed."
+    "--schedule",
+    type=PATH,
+    metavar="PATH",
+    help="Schedule dump of the same run (file or directory): what the scheduler believed.",
 )
-@click.option("--profile", metavar="PROFILE", help="The profile of the run; default: the one that the log names.")
-@click.option("--jax", "release", metavar="VERSION", help="The jax that wrote the log; default: told by its wordings.")
+@click.option(
+    "--profile", type=PATH, metavar="PROFILE", help="The profile of the run; default: the one that the log names."
+)
+@click.option(
+    "--jax", "release", metavar="VERSION", help="The jax that wrote the log; default: guessed from its wordings."
+)
 @json_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    log: str,
-    module: str | None,
-    schedule: str | None,
-    profile: str | None,
-    release: str | None,
-    as_json: bool,
-) -> None:
+def command(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
     LOG is the output of a run, stdout and stderr together, of any size; - reads stdin. XLA says most of it at level
@@ -40,22 +41,13 @@ def command(
     python train.py 2>&1 | tee run.log | pgle confirm -
     pgle confirm run.log --schedule dump/ --profile profile.pbtxt
     """
-    from pgle.files import as_path
     from pgle.report import confirm as report
     from pgle.report.progress import progress
     from pgle.run.confirm import ConfirmRequest, confirm
     from pgle.xla.log.reasons import Verdict
 
-    request = ConfirmRequest(
-        log,
-        module,
-        None if schedule is None else as_path(schedule),
-        None if profile is None else as_path(profile),
-        release,
-        named=True,
-    )
-    with progress("reading log") as told:
-        verdict = confirm(request, progress=told)
+    with progress("reading log") as advance:
+        verdict = confirm(ConfirmRequest(**options, named=True), progress=advance)
     (report.show_json if as_json else report.show)(verdict)
     if verdict.main.verdict is not Verdict.USED:
         ctx.exit(1)

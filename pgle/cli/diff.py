@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from pgle.cli.options import json_option
+from pgle.cli.options import PATH, json_option, top_option
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
 
 
 @click.command()
-@click.argument("old", metavar="OLD")
-@click.argument("new", metavar="NEW")
-@click.option("--top", type=click.IntRange(0), default=20, show_default=True, help="Changes to list; 0: all.")
+@click.argument("old", type=PATH, metavar="OLD")
+@click.argument("new", type=PATH, metavar="NEW")
+@top_option("Changes to list")
 @json_option
-def command(old: str, new: str, top: int, as_json: bool) -> None:
+def command(old: AnyPath, new: AnyPath, top: int, as_json: bool) -> None:
     """Compare two cost profiles: what changed and by how much.
 
     Largest change in time first. A change within the dispersion of the samples (half the two p10-p90 ranges added up,
@@ -23,11 +28,10 @@ def command(old: str, new: str, top: int, as_json: bool) -> None:
     """
     from pgle.costs.profile.diff import diff_profiles
     from pgle.costs.profile.files import read_profile
-    from pgle.files import as_path
     from pgle.report import diff as report
 
-    result = diff_profiles(read_profile(as_path(old)), read_profile(as_path(new)))
+    result = diff_profiles(read_profile(old), read_profile(new))
     if as_json:
-        report.show_json(old, new, result)
+        report.show_json(str(old), str(new), result)
     else:
-        report.show_text(old, new, result, top)
+        report.show_text(str(old), str(new), result, top)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from pgle.cli.options import json_option
+from pgle.cli.options import json_option, python_option, run_dir_option
 from pgle.report import doctor as report
 from pgle.report import json
 from pgle.run.doctor.doctor import diagnose
@@ -12,13 +14,13 @@ from pgle.run.doctor.world import this_world
 
 
 @click.command()
-@click.option("--run-dir", default=".", metavar="DIR", help="Where runs are to be kept.  [default: .]")
-@click.option("--python", metavar="PATH", help="The Python of your program.  [default: the one pgle runs under]")
+@run_dir_option(".", "Where runs are to be kept.")
+@python_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, run_dir: str, python: str | None, as_json: bool) -> None:
+def command(ctx: click.Context, run_dir: Path, python: str | None, as_json: bool) -> None:
     """Check GPUs, driver, jax, nsys, CUPTI, flags, caches and permissions. Exit code 1 where something fails."""
-    diagnosis = diagnose(this_world(python), run_dir)
+    diagnosis = diagnose(this_world(python), str(run_dir))
     if as_json:
         json.show("pgle.doctor/1", report.doctor_json(diagnosis))
     else:

@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from pgle.cli.options import json_option
-from pgle.files import as_path
+from pgle.cli.options import PATH, jaxlib_option, json_option, python_option
+from pgle.files import AnyPath
 from pgle.report import flags as report
 from pgle.report import json
 from pgle.report.text import warn
@@ -20,9 +20,6 @@ from pgle.xla.flags.presets import preset, preset_names, purpose
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.flags.thresholds import combine_thresholds, main_module
 
-JAXLIB = click.option("--jaxlib", metavar="VERSION", help="Speak of this release rather than the installed one.")
-PYTHON = click.option("--python", metavar="PATH", help="The Python of your program, whose jaxlib is asked.")
-
 
 @click.group(no_args_is_help=False)
 def command() -> None:
@@ -31,7 +28,7 @@ def command() -> None:
 
 @command.command("list", short_help="List settings, or those that match a word.")
 @click.argument("pattern", default="")
-@JAXLIB
+@jaxlib_option
 @json_option
 def list_(pattern: str, jaxlib: str | None, as_json: bool) -> None:
     """List the settings that are described, or those whose name or meaning holds PATTERN."""
@@ -59,8 +56,8 @@ def explain(name: str, as_json: bool) -> None:
 @command.command(context_settings={"ignore_unknown_options": True}, short_help="Check XLA flags against a jaxlib.")
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 @click.option("--file", "file", metavar="PATH", help="Read the flags from a file, as XLA does for XLA_FLAGS=PATH.")
-@JAXLIB
-@PYTHON
+@jaxlib_option
+@python_option
 @json_option
 @click.pass_context
 def lint(
@@ -85,8 +82,8 @@ def lint(
 
 @command.command("preset", short_help="Print a named set of settings.")
 @click.argument("name", default="")
-@JAXLIB
-@PYTHON
+@jaxlib_option
+@python_option
 @click.option("--profile", default="", metavar="FILE", help="The cost profile, for pgle-perf.")
 @click.option("--shell", is_flag=True, help="Print only the export lines, for eval.")
 @json_option
@@ -116,15 +113,16 @@ def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, she
 @click.option(
     "--hlo",
     required=True,
+    type=PATH,
     metavar="PATH",
     help="Dump: .hlo.pb, .txt, or a directory, whose module with most collectives counts.",
 )
 @json_option
-def thresholds(hlo: str, as_json: bool) -> None:
+def thresholds(hlo: AnyPath, as_json: bool) -> None:
     """Compute combine thresholds from a module: what a layer gathers and scatters."""
     from pgle.xla.hlo.reader import read_modules  # protobuf, 15 ms, which the other subcommands do without
 
-    result = combine_thresholds(main_module(read_modules(as_path(hlo))))
+    result = combine_thresholds(main_module(read_modules(hlo)))
     if as_json:
         json.show("pgle.flags/1", report.thresholds_json(result))
     else:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from pgle.cli.blas import one_blas_thread
-from pgle.cli.options import force_option, json_option
+from pgle.cli.options import PATH, force_option, json_option, profile_output, stat_option
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
 
 
 @click.command()
-@click.argument("profiles", nargs=-1, required=True, metavar="PROFILE...")
-@click.option("-o", "--output", required=True, metavar="OUT", help="Profile to write: .pbtxt or .pb.")
+@click.argument("profiles", nargs=-1, required=True, type=PATH, metavar="PROFILE...")
+@profile_output
 @click.option(
     "--of",
     default="ranks",
@@ -18,9 +23,7 @@ from pgle.cli.options import force_option, json_option
     type=click.Choice(["ranks", "runs"]),
     help="Ranks of one run, or independent runs.",
 )
-@click.option(
-    "--stat", default="median", show_default=True, metavar="NAME", help="Compute: median, mean, min, max, pNN."
-)
+@stat_option
 @click.option(
     "--collective-stat",
     metavar="NAME",
@@ -29,7 +32,13 @@ from pgle.cli.options import force_option, json_option
 @force_option
 @json_option
 def command(
-    profiles: tuple[str, ...], output: str, of: str, stat: str, collective_stat: str | None, force: bool, as_json: bool
+    profiles: tuple[AnyPath, ...],
+    output: AnyPath,
+    of: str,
+    stat: str,
+    collective_stat: str | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Merge cost profiles of ranks or runs into one.
 
@@ -46,7 +55,6 @@ def command(
     with one_blas_thread():
         from pgle.costs.measure.statistic import parse_statistic
         from pgle.costs.profile.merge import MergeOptions, Of
-        from pgle.files import as_path
         from pgle.report import merge as report
         from pgle.run.merge import merge_files
 
@@ -55,5 +63,5 @@ def command(
         stat=parse_statistic(stat),
         collective_stat=parse_statistic(collective_stat) if collective_stat else None,
     )
-    result = merge_files([as_path(path) for path in profiles], as_path(output), options, force=force)
+    result = merge_files(profiles, output, options, force=force)
     (report.show_json if as_json else report.show_text)(result)

@@ -1,20 +1,137 @@
-"""Options that several commands share, each one decorator."""
+"""Arguments and options that several commands share: each is stated here once."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def json_option(function: F) -> F:
-    """``--json``: one JSON object on stdout instead of a table; the parameter is `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")(function)
+def PATH(text: str) -> AnyPath:  # noqa: N802 (as click names its types)
+    """A local path or one of an object store."""
+    from pgle.files import as_path
+
+    return as_path(text)
 
 
-def force_option(function: F) -> F:
-    """``--force``: overwrite an existing output file."""
-    return click.option("--force", is_flag=True, help="Overwrite output files that exist.")(function)
+def REGEX(text: str) -> str:  # noqa: N802
+    """A regular expression that Python can compile; it stays text."""
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise click.BadParameter(f"{text!r} is not a regular expression ({error})") from None
+    return text
+
+
+def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator; `--help` lists them in this order."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+force_option = click.option("--force", is_flag=True, help="Overwrite output files that exist.")
+profile_argument = click.argument("profile", type=PATH, metavar="PROFILE")
+profile_output = click.option(
+    "-o", "--output", type=PATH, required=True, metavar="OUT", help="Profile to write: .pbtxt or .pb."
+)
+stat_option = click.option(
+    "--stat", default="median", show_default=True, metavar="NAME", help="Compute: median, mean, min, max, pNN."
+)
+target_option = click.option(
+    "--target",
+    default="h100",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="GPU: a100, a100-80, h100, h200, b200, or a gpu_target_config.pbtxt.",
+)
+topology_option = click.option(
+    "--topology", metavar="SxHxD", help="Topology: slices x hosts per slice x devices per host."
+)
+flag_option = click.option("--flag", "flags", multiple=True, metavar="--xla_…", help="One more XLA flag; repeatable.")
+window_option = click.option(
+    "--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What is traced."
+)
+mode_option = click.option(
+    "--mode",
+    default="sync",
+    show_default=True,
+    type=click.Choice(["sync", "async", "sync-legacy"]),
+    help="How collectives run while they are measured; 'pgle profile --help' says more.",
+)
+quiet_option = click.option(
+    "--quiet-for",
+    "quiet_s",
+    default=20.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Without a GPU: stop the program when it has compiled nothing new for so long.",
+)
+coverage_option = click.option(
+    "--min-time-coverage",
+    default=0.95,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Exit with 1 where less of the main module's time is covered.",
+)
+jaxlib_option = click.option("--jaxlib", metavar="VERSION", help="Speak of this release rather than the installed one.")
+python_option = click.option(
+    "--python", metavar="PATH", help="The Python of your program, whose jaxlib is asked.  [default: pgle's own]"
+)
+
+
+def hlo_option(of: str = "", *, required: bool = False) -> Callable[[F], F]:
+    """``--hlo``, several times; `of` says of which run."""
+    text = f"HLO dump file or directory{of}; repeatable."
+    return click.option("--hlo", type=PATH, multiple=True, required=required, metavar="PATH", help=text)
+
+
+def module_option(text: str, *, default: str | None = "") -> Callable[[F], F]:
+    """``--module REGEX``."""
+    return click.option("--module", default=default, type=REGEX, metavar="REGEX", help=text)
+
+
+def top_option(what: str, *, default: int | None = 20) -> Callable[[F], F]:
+    """``--top N``: lines of a list."""
+    shown = True if default is not None else "20"
+    return click.option("--top", type=click.IntRange(0), default=default, show_default=shown, help=f"{what}; 0: all.")
+
+
+def run_dir_option(default: str = "runs/default", text: str = "Where the experiment lives.") -> Callable[[F], F]:
+    """``--run-dir``."""
+    return click.option(
+        "--run-dir", default=default, show_default=True, type=click.Path(path_type=Path), metavar="DIR", help=text
+    )
+
+
+stage_options = _together(
+    click.argument("words", nargs=-1, metavar="-- COMMAND..."),
+    run_dir_option(),
+    click.option(
+        "--capture",
+        default="auto",
+        show_default=True,
+        type=click.Choice(["auto", "jax", "nsys", "simulated"]),
+        help="Profiler; simulated needs no GPU. auto: jax where there is a GPU.",
+    ),
+    target_option,
+    click.option("--devices", default=4, show_default=True, type=click.IntRange(1), help="Devices to simulate."),
+    topology_option,
+    flag_option,
+    quiet_option,
+    click.option("--force", is_flag=True, help="Run a stage again; its old folder is kept under another name."),
+)
+"""What every command has that launches a program: profile, perf, run."""

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from pgle.cli.options import json_option
-from pgle.cli.stage_options import stage_options
+from pgle.cli.options import json_option, stage_options
 
 
 @click.command()
@@ -44,7 +43,6 @@ def command(
     from pgle.run.experiment.stage import StageRequest
     from pgle.run.stages import profile_of, run_stage
 
-    options["quiet_s"] = options.pop("quiet_for")
     options["stdout"] = 2 if as_json else 1
     if baseline:
         request = StageRequest("baseline", words, run_dir, "baseline", flags=flags, **options)

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from pgle.cli.options import json_option
-from pgle.cli.stage_options import stage_options
+from pgle.cli.options import json_option, stage_options
 
 
 @click.command()
@@ -48,7 +47,6 @@ def command(
     from pgle.run.experiment.stage import StageRequest
     from pgle.run.stages import run_stage
 
-    options["quiet_s"] = options.pop("quiet_for")
     request = StageRequest("profile", words, run_dir, flags=flags, stdout=2 if as_json else 1, **options)
     result = run_stage(request, force=force)
     (report.show_json if as_json else report.show_text)(result)

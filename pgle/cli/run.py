@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from pgle.cli.options import json_option
-from pgle.cli.stage_options import stage_options
+from pgle.cli.options import json_option, stage_options
 
 
 @click.command()
@@ -49,7 +48,6 @@ def command(
     from pgle.run.pipeline import PipelineRequest, run_pipeline
     from pgle.steps.gate import parse_share
 
-    options["quiet_s"] = options.pop("quiet_for")
     stage = StageRequest("profile", words, run_dir, flags=flags, stdout=2, **options)
     request = PipelineRequest(stage, min_time_coverage, parse_share(fail_slower, "--fail-slower"), force)
     result = run_pipeline(request, report.announce)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from pgle.cli.options import json_option
+from pgle.cli.options import json_option, profile_argument, top_option
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
 
 
 @click.command()
-@click.argument("profile", metavar="PROFILE")
-@click.option("--top", type=click.IntRange(0), default=None, help="Instructions to list; 0: all.  [default: 20]")
+@profile_argument
+@top_option("Instructions to list", default=None)
 @click.option(
     "--kind",
     "kinds",
@@ -25,7 +30,7 @@ from pgle.cli.options import json_option
     help="Costliest, alphabetical, most dispersed or least sampled first.",
 )
 @json_option
-def command(profile: str, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
+def command(profile: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
     """Show a profile as XLA would take it.
 
     PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json tells kinds, shapes and
@@ -39,11 +44,10 @@ def command(profile: str, top: int | None, kinds: tuple[str, ...], sort: str, as
     from pgle.costs.profile.files import read_profile
     from pgle.costs.profile.summary import summarise
     from pgle.costs.profile.value import CostKind
-    from pgle.files import as_path
     from pgle.report import show as report
 
-    summary = summarise(read_profile(as_path(profile)), kinds=[CostKind(kind) for kind in kinds], sort=sort)
+    summary = summarise(read_profile(profile), kinds=[CostKind(kind) for kind in kinds], sort=sort)
     if as_json:
-        report.show_json(profile, summary, top)
+        report.show_json(str(profile), summary, top)
     else:
-        report.show_text(profile, summary, 20 if top is None else top)
+        report.show_text(str(profile), summary, 20 if top is None else top)

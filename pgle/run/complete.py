@@ -38,7 +38,7 @@ class CompleteResult:
 def complete_file(
     profile: AnyPath,
     hlo: Sequence[AnyPath],
-    out: AnyPath,
+    output: AnyPath,
     *,
     target: str,
     module: str = "",
@@ -50,7 +50,7 @@ def complete_file(
     Args:
         profile: may have gaps.
         hlo: dump files or directories.
-        out: ``.pbtxt`` or ``.pb``.
+        output: ``.pbtxt`` or ``.pb``.
         target: a GPU's name or description.
         module: regular expression searched in module names; empty: the module that the profile has most costs of.
         devices_per_host: GPUs that share NVLink.
@@ -59,16 +59,16 @@ def complete_file(
     Raises:
         UserError: an input is bad, no module matches, or the output exists; nothing is then written.
     """
-    check_suffix(out)
-    for path in (out, sidecar_path(out)):
+    check_suffix(output)
+    for path in (output, sidecar_path(output)):
         check_absent(path, force=force)
     given, hardware = read_profile(profile), find_hardware(load_target(target), devices_per_host=devices_per_host)
     completions: list[Completion] = []
     for chosen, lhs_module in _matching(given, hlo, profile, module):
         completions.append(complete_profile(given, chosen, hardware, lhs_module=lhs_module))
         given = completions[-1].profile
-    write_files(profile_files(out, given), force=force)
-    return CompleteResult(tuple(completions), str(out), sha256(encode_profile(given, out.suffix)))
+    write_files(profile_files(output, given), force=force)
+    return CompleteResult(tuple(completions), str(output), sha256(encode_profile(given, output.suffix)))
 
 
 def complete_for(profile: Profile, modules: Sequence[Module], hardware: Hardware) -> Profile:

@@ -92,7 +92,7 @@ def test_a_schedule_dump_alone_will_do(tmp_path: Path, capsys: pytest.CaptureFix
         ([str(MAXTEXT), "--hlo", str(MAXTEXT)], "not an HLO protocol buffer"),
         ([str(MAXTEXT), "--hlo", str(MAXTEXT.parent)], "no HLO dump"),
         ([str(MAXTEXT), "--hlo", str(DUMP), "--module", "nope"], "no module of the dump matches"),
-        ([str(MAXTEXT), "--hlo", str(DUMP), "--module", "("], "invalid regular expression"),
+        ([str(MAXTEXT), "--hlo", str(DUMP), "--module", "("], "not a regular expression"),
         ([str(MAXTEXT), "--hlo", str(DUMP), "--schedule", str(DUMP)], "no schedule dump"),
         ([str(MAXTEXT), "--hlo", str(DUMP), "--schedule", "nowhere"], "nowhere: no such file or directory"),
         ([str(MAXTEXT), "--hlo", str(DUMP), "--schedule", str(TWELVE / "async")], "schedule of jit_step, not of"),
