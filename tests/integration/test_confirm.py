@@ -90,7 +90,7 @@ def test_compressed_log(tmp_path: Path, testdata: Path) -> None:
     [
         (["nowhere.log"], "nowhere.log: no such file"),
         (["testdata"], "testdata: cannot be read (Is a directory)"),
-        ([f"{LOGS}/used.log", "--module", "("], "--module '(' is not a regular expression"),
+        ([f"{LOGS}/used.log", "--module", "("], "'--module': '(' is not a regular expression"),
         ([f"{LOGS}/used.log", "--schedule", "nowhere"], "pass --profile PROFILE"),
         ([f"{LOGS}/used.log", "--jax", "new"], "--jax 'new' is not a version of jax; write it like 0.6.2"),
         ([f"{LOGS}/used.log", "--profile", "nowhere.pbtxt"], "nowhere.pbtxt"),
