@@ -6,7 +6,7 @@ Exports are generated with `pgle.trace.nsys.writer`: one module, 2,000 instructi
 range per launch, and a range per execution. Each program runs in a child process of its own; wall time, processor time
 and largest resident set are what the kernel says of it (`wait4`). "in process" is `read_nsys` after it has read another
 small file, which is what every further rank of one command costs. "imports" are those of `pgle convert` alone: the
-interpreter, numpy, click, rich, protobuf and ADBC. Repeats of all programs alternate, and medians count. Ratios are
+interpreter, numpy, click, rich and protobuf. Repeats of all programs alternate, and medians count. Ratios are
 given for wall time and for processor time; on a busy machine trust the latter.
 
 Modules are compiled to bytecode once, in a folder of the benchmark's, as `pip install` does: a checkout under
@@ -59,7 +59,7 @@ import pgle.cli.main
 from pgle.cli.blas import one_blas_thread
 with one_blas_thread():
     import pgle.report.convert, pgle.report.progress, pgle.cli.convert
-import adbc_driver_sqlite, nanoarrow, pgle.trace.nsys.read
+import pgle.trace.nsys.read
 """
 
 

@@ -1,37 +1,22 @@
-"""An Nsight Systems export in its SQLite form, read by several threads.
-
-Large tables are read through ADBC (https://arrow.apache.org/adbc), which hands out columns and lets other threads run
-meanwhile; each thread reads its own run of row ids, and the runs are put out in the order of the file. Through the
-standard library the same columns take 2.5 times as long with one thread, and cannot be read by two.
-"""
+"""An Nsight Systems export in its SQLite form: large tables are decoded from pages, small ones asked of SQLite."""
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from pgle.errors import UserError
+from pgle.trace.nsys.pages import NoPlainTable, Pages
 from pgle.trace.nsys.tables import BATCH_ROWS, NULL, Columns
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
 """How a ``.nsys-rep`` begins."""
-
-MIN_ROWS = 8192
-"""Rows for which a thread of its own is worth while."""
-
-MAX_THREADS = 4
-"""More do not help: matching, which is one thread, then takes longer than reading."""
 
 
 class SqliteTables:
@@ -45,93 +30,89 @@ class SqliteTables:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._bytes = check_sqlite(path)
-        self._uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+        check_sqlite(path)
+        uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
         with reading(path):
-            self._connection = sqlite3.connect(self._uri, uri=True)
+            self._connection = sqlite3.connect(uri, uri=True)
             self._connection.execute("PRAGMA trusted_schema = OFF")
-            self._columns = self._read_columns()
-        self._threads = min(MAX_THREADS, os.cpu_count() or 1)
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="nsys")
-        self._local = threading.local()
+            self._read_schema()
+            self._pages = Pages(path)
 
-    def _read_columns(self) -> dict[str, frozenset[str]]:
-        query = "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'"
-        found: dict[str, set[str]] = {}
-        for table, column in self._connection.execute(query):
-            found.setdefault(table, set()).add(column)
-        return {table: frozenset(columns) for table, columns in found.items()}
+    def _read_schema(self) -> None:
+        """The columns of each table by their place, where its tree of pages begins, and whether it holds all values."""
+        query = """SELECT m.name, m.rootpage, c.name, c.pk = 0 AND c.hidden = 0 AND c.dflt_value IS NULL
+                   FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"""
+        self._columns: dict[str, dict[str, int]] = {}
+        self._root: dict[str, int] = {}
+        for table, root, column, is_stored in self._connection.execute(query):
+            found = self._columns.setdefault(table, {})
+            found[column] = len(found)
+            self._root[table] = int(root) if is_stored and self._root.get(table, 1) else 0
 
     def columns(self, table: str) -> frozenset[str]:
         """See `Tables`."""
-        return self._columns.get(table, frozenset())
+        return frozenset(self._columns.get(table, ()))
 
     def count(self, table: str) -> int:
         """See `Tables`: the span of row ids, which SQLite finds without a scan."""
-        low, high = self._row_ids(table)
-        return high - low
+        if table not in self._columns:
+            return 0
+        with reading(self.path):
+            ends = [self._connection.execute(f'SELECT {end}(rowid) FROM "{table}"') for end in ("min", "max")]
+            low, high = (row.fetchone()[0] for row in ends)
+        return 0 if low is None else int(high) - int(low) + 1
 
     def integers(
         self, table: str, columns: Sequence[str], *, keep: tuple[str, Sequence[int]] | None = None
     ) -> Iterator[Columns]:
         """See `Tables`."""
-        low, high = self._row_ids(table)
-        present = self.columns(table)
-        chosen = ", ".join(f'ifnull("{name}", {NULL})' if name in present else str(NULL) for name in columns)
-        query = f'SELECT {chosen} FROM "{table}" WHERE rowid > {{}} AND rowid <= {{}}'
-        if keep is not None:
-            query += f' AND "{keep[0]}" IN ({",".join(str(int(value)) for value in keep[1])})'
-        size = min(BATCH_ROWS, max(MIN_ROWS, -(-(high - low) // self._threads)))
-        if high - low > self._bytes:  # a row takes more than one byte: these are no plain row ids
-            size = high - low
-        queries = (query.format(at, min(at + size, high)) for at in range(low, high, max(size, 1)))
+        known = self._columns.get(table, {})
+        present = [name for name in dict.fromkeys([*columns, *(keep[:1] if keep else ())]) if name in known]
+        if not present or (keep is not None and keep[0] not in known):
+            return
         with reading(self.path):
-            for batches in self._in_order(queries):
-                yield from batches
+            for batch in self._batches(table, present):
+                found = dict(zip(present, batch, strict=True))
+                if keep is not None:
+                    chosen = np.logical_or.reduce([found[keep[0]] == value for value in keep[1]])
+                    if not chosen.all():
+                        found = {name: column[chosen] for name, column in found.items()}
+                rows = len(found[present[0]])
+                if rows:
+                    yield tuple(found[name] if name in found else np.full(rows, NULL) for name in columns)
 
-    def _in_order(self, queries: Iterator[str]) -> Iterator[list[Columns]]:
-        """The results of queries that run side by side, a few ahead of the reader."""
-        pending: deque[Future[list[Columns]]] = deque()
+    def _batches(self, table: str, columns: Sequence[str]) -> Iterator[Columns]:
+        """Batches of columns that the table has, from its pages where it is stored plainly."""
         try:
-            for query in queries:
-                pending.append(self._pool.submit(self._read, query))
-                if len(pending) > self._threads:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+            if not self._root[table]:
+                raise NoPlainTable
+            leaves = self._pages.leaves(self._root[table])
+        except NoPlainTable:
+            yield from self._asked(table, columns, "")
+            return
+        places = [self._columns[table][name] for name in columns]
+        waiting: list[Columns] = []
+        for block in self._pages.blocks(leaves, places):
+            for row, row_id in zip(*(found.tolist() for found in block.elsewhere), strict=True):
+                for values in self._asked(table, columns, f"WHERE rowid = {row_id}"):
+                    for column, value in zip(block.columns, values, strict=True):
+                        column[row] = value[0]
+            waiting.append(block.columns)
+            if sum(len(part[0]) for part in waiting) >= BATCH_ROWS:
+                yield tuple(map(np.concatenate, zip(*waiting, strict=True)))
+                waiting = []
+        if waiting:
+            yield tuple(map(np.concatenate, zip(*waiting, strict=True)))
 
-    def _read(self, query: str) -> list[Columns]:
-        """The result of one query, read by one of the threads."""
-        import nanoarrow
-        from adbc_driver_manager import AdbcStatement
-
-        with AdbcStatement(self._adbc()) as statement:
-            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
-            statement.set_sql_query(query)
-            stream, _ = statement.execute_query()
-            return [_integers(array) for array in nanoarrow.c_array_stream(stream)]
-
-    def _adbc(self) -> Any:
-        """This thread's own connection."""
-        if not hasattr(self._local, "connection"):
-            import adbc_driver_sqlite
-            from adbc_driver_manager import AdbcConnection
-
-            self._local.connection = AdbcConnection(adbc_driver_sqlite.connect(self._uri))
-        return self._local.connection
-
-    def _row_ids(self, table: str) -> tuple[int, int]:
-        """Row ids as a half-open interval (low, high]."""
-        if table not in self._columns:
-            return 0, 0
-        with reading(self.path):
-            ends = [
-                self._connection.execute(f'SELECT {end}(rowid) FROM "{table}"').fetchone()[0] for end in ("min", "max")
-            ]
-        return (0, 0) if ends[0] is None else (int(ends[0]) - 1, int(ends[1]))
+    def _asked(self, table: str, columns: Sequence[str], where: str) -> Iterator[Columns]:
+        """Batches of columns as SQLite gives them, a value at a time."""
+        chosen = ", ".join(f'ifnull("{name}", {NULL})' for name in columns)
+        with closing(self._connection.execute(f'SELECT {chosen} FROM "{table}" {where}')) as cursor:
+            while rows := cursor.fetchmany(BATCH_ROWS):
+                values = np.array(rows)
+                if values.dtype != np.int64:
+                    raise TypeError("a number is expected, and something else is there")
+                yield tuple(np.ascontiguousarray(values.T))
 
     def rows(
         self, table: str, columns: Sequence[str], *, like: tuple[str, Sequence[str]] | None = None
@@ -149,20 +130,8 @@ class SqliteTables:
 
     def close(self) -> None:
         """See `Tables`."""
-        self._pool.shutdown(cancel_futures=True)
+        self._pages.close()
         self._connection.close()
-
-
-def _integers(array: Any) -> Columns:
-    """The columns of an Arrow record batch without nulls, copied: nanoarrow's buffers do not keep their batch alive.
-
-    Raises:
-        TypeError: a column holds anything but integers.
-    """
-    view = array.view()
-    if any(array.schema.child(at).format != "l" for at in range(view.n_children)):
-        raise TypeError("a number is expected, and something else is there")
-    return tuple(np.array(view.child(at).buffer(1)) for at in range(view.n_children))
 
 
 class reading:  # noqa: N801 - reads as a word: `with reading(path):`
@@ -175,22 +144,17 @@ class reading:  # noqa: N801 - reads as a word: `with reading(path):`
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, sqlite3.Error | TypeError | ValueError | OverflowError) or _is_adbc(error):
+        if isinstance(error, sqlite3.Error | TypeError | ValueError | OverflowError):
             detail = str(error).partition("\n")[0][:120]
             remedy = "export the report again with `nsys export --type sqlite --force-overwrite true`"
             raise UserError(f"damaged database ({detail})", where=self._path, remedy=remedy) from None
 
 
-def _is_adbc(error: BaseException | None) -> bool:
-    """True for the errors of ADBC and nanoarrow, without importing either."""
-    return type(error).__module__.split(".")[0] in ("adbc_driver_manager", "nanoarrow")
-
-
-def check_sqlite(path: Path) -> int:
-    """The size in bytes of a whole SQLite file, judged by its header.
+def check_sqlite(path: Path) -> None:
+    """Look at a SQLite file's header.
 
     Raises:
-        UserError: `path` is none.
+        UserError: `path` is no SQLite file, or not the whole of one.
     """
     try:
         with path.open("rb") as file:
@@ -212,4 +176,3 @@ def check_sqlite(path: Path) -> int:
     pages = int.from_bytes(head[28:32]) if head[24:28] == head[92:96] else 0
     if len(head) < 100 or size < pages * page_bytes:
         raise UserError(f"truncated: {size:,} of {pages * page_bytes:,} bytes", where=path, remedy=again)
-    return size
