@@ -53,8 +53,8 @@ def command(
     pgle convert logdir/ -o profile.pb
     """
     with one_blas_thread():
-        from pgle.costs.measure.options import AggregateOptions
-        from pgle.costs.measure.statistic import parse_statistic
+        from pgle.costs.measure.aggregate import AggregateOptions
+        from pgle.costs.profile.statistic import parse_statistic
         from pgle.files import as_path
         from pgle.report import convert as report
         from pgle.report.progress import progress

@@ -53,8 +53,8 @@ def command(
     pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
     """
     with one_blas_thread():
-        from pgle.costs.measure.statistic import parse_statistic
         from pgle.costs.profile.merge import MergeOptions, Of
+        from pgle.costs.profile.statistic import parse_statistic
         from pgle.report import merge as report
         from pgle.run.merge import merge_files
 

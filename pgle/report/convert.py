@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pgle.costs.measure.aggregate import ProgramCosts
+from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.value import CostKind
 from pgle.report import json
 from pgle.report.text import console, duration, table, warn

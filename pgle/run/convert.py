@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgle.costs.measure.aggregate import ProgramCosts, aggregate
-from pgle.costs.measure.options import AggregateOptions
-from pgle.costs.measure.programs import Program, find_programs, select_programs
-from pgle.costs.measure.unite import unite_programs
+from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.program_costs import ProgramCosts
+from pgle.costs.measure.programs import Program, find_programs, select_programs, unite_programs
 from pgle.costs.profile.files import SUFFIXES, check_suffix, encode_profile, sidecar_path
 from pgle.costs.profile.folded import folded
 from pgle.costs.profile.names import join_name

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pgle import __version__
-from pgle.costs.measure.aggregate import ProgramCosts
-from pgle.costs.measure.options import AggregateOptions
+from pgle.costs.measure.aggregate import AggregateOptions
+from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.value import CostKind
 from pgle.trace.table import Trace
 

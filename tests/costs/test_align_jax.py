@@ -9,12 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgle.costs.measure.aggregate import aggregate
-from pgle.costs.measure.align import align
+from pgle.costs.measure.aggregate import AggregateOptions, aggregate
 from pgle.costs.measure.naming import plan_names
-from pgle.costs.measure.options import AggregateOptions
-from pgle.costs.measure.programs import find_programs
-from pgle.costs.measure.unite import unite_programs
+from pgle.costs.measure.programs import find_programs, unite_programs
+from pgle.costs.measure.ranks import align_program
 from pgle.costs.profile.merge import merge_profiles
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.trace.combine import combine
@@ -81,7 +79,7 @@ def shifts(traces):
     trace = combine(traces)
     trace, programs = unite_programs(trace, find_programs(trace, []))
     step = next(program for program in programs if program.key.name == "jit_step")
-    _, found = align(trace, step, plan_names(trace, step))
+    found = align_program(trace, step, plan_names(trace, step))
     number = {device.process: int(shift) for device, shift in zip(trace.devices, found.shift, strict=True)}
     return [number[one.devices[0].process] for one in traces]
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.measure.aggregate import aggregate
-from pgle.costs.measure.options import AggregateOptions
+from pgle.costs.measure.aggregate import AggregateOptions, aggregate
 from pgle.costs.measure.programs import find_programs
-from pgle.costs.measure.statistic import parse_statistic
+from pgle.costs.profile.statistic import parse_statistic
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record

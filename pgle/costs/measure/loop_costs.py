@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.measure.programs import Program
-from pgle.costs.measure.statistic import Statistic
+from pgle.costs.profile.statistic import Statistic
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.trace.table import Trace
 from pgle.xla.hlo.module import Module

@@ -1,12 +1,18 @@
-"""Programs: the executables of a trace, grouped over processes and joined to their HLO modules."""
+"""Programs: the executables of a trace, grouped over processes and joined to their HLO modules.
+
+A program id is the running number of a module in its process. A rank that compiles one helper module more than the
+others has other ids from then on, and jit compiles again under a new one; kept separate, collectives of such a rank
+would never be compared with those of the others, so `unite_programs` makes them one.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.trace.table import ModuleKey, Trace
@@ -14,6 +20,12 @@ from pgle.xla.hlo.module import Module
 
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
+
+BLOCK = 1 << 20
+"""Rows that are looked at together."""
+
+MOST_PAIRS = 1 << 26
+"""Pairs of module and value up to which a table of all of them (64 MiB) stands in for a set."""
 
 
 @dataclass(frozen=True)
@@ -93,3 +105,113 @@ def select_programs(programs: Sequence[Program], selector: str) -> tuple[Program
         names = ", ".join(dict.fromkeys(program.key.name for program in programs[:5]))
         raise UserError("no module of the trace matches", where=f"--module {selector}", remedy=f"it has {names}")
     return chosen
+
+
+def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tuple[Program, ...]]:
+    """Programs of one name that are the same, as one: of equal fingerprint, or of other processes with equal names.
+
+    Args:
+        trace: all ranks in one table.
+        programs: of the trace.
+
+    Returns:
+        The trace with one module index for each program, executions numbered over all its ids by time; and the
+        programs, the one with most GPU time first.
+    """
+    if len({program.key.name for program in programs}) == len(programs):
+        return trace, tuple(programs)
+    contents = _contents(trace, programs)
+    groups: list[list[Program]] = []
+    for program in sorted(programs, key=lambda item: (item.key.name, item.key.program_id or 0)):
+        same = (group for group in groups if group[0].key.name == program.key.name)
+        partner = next((group for group in same if _is_one(contents, group, program)), None)
+        groups.append([program]) if partner is None else partner.append(program)
+    if len(groups) == len(programs):
+        return trace, tuple(programs)
+    module, execution = trace.module.copy(), trace.execution.copy()
+    united = []
+    for group in groups:
+        indices = [index for program in group for index in program.indices]
+        if len(group) > 1:
+            rows = np.flatnonzero(np.isin(trace.module, indices))
+            execution[rows] = _numbered_by_time(trace, rows)
+            module[rows] = indices[0]
+        united.append(_united(group, indices[:1]))
+    by_time = tuple(sorted(united, key=lambda program: (-program.gpu_time_ns, program.key.name)))
+    return replace(trace, module=module, execution=execution), by_time
+
+
+def _united(group: Sequence[Program], indices: Sequence[int]) -> Program:
+    return replace(
+        group[0],
+        indices=tuple(indices),
+        hlo=next((program.hlo for program in group if program.hlo is not None), None),
+        fingerprints=tuple(dict.fromkeys(one for program in group for one in program.fingerprints)),
+        gpu_time_ns=sum(program.gpu_time_ns for program in group),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The processes that ran a program, and the codes of its instructions."""
+
+    processes: frozenset[str]
+    instructions: frozenset[int]
+
+
+def _contents(trace: Trace, programs: Sequence[Program]) -> dict[ModuleKey, _Content]:
+    """What each program consists of, in two passes over the trace whatever the number of programs."""
+    devices = _values_by_module(trace.module, trace.device, len(trace.devices))
+    instructions = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
+    return {
+        program.key: _Content(
+            frozenset(trace.devices[code].process for index in program.indices for code in devices.get(index, ())),
+            frozenset(code for index in program.indices for code in instructions.get(index, ())),
+        )
+        for program in programs
+    }
+
+
+def _values_by_module(module: npt.NDArray[np.int32], values: npt.NDArray[np.int32], count: int) -> dict[int, list[int]]:
+    """The distinct values of each module's rows."""
+    present: set[int] | npt.NDArray[np.bool_]
+    size = (int(module.max(initial=0)) + 1) * count
+    present = np.zeros(size, np.bool_) if size <= MOST_PAIRS else set()
+    for first in range(0, len(module), BLOCK):
+        keys = module[first : first + BLOCK].astype(np.int64) * count + values[first : first + BLOCK]
+        if isinstance(present, set):
+            present.update(np.unique(keys).tolist())
+        else:
+            present[keys] = True
+    found: dict[int, list[int]] = {}
+    for key in present if isinstance(present, set) else np.flatnonzero(present).tolist():
+        found.setdefault(key // count, []).append(key % count)
+    return found
+
+
+def _is_one(contents: Mapping[ModuleKey, _Content], group: Sequence[Program], program: Program) -> bool:
+    if any(set(other.fingerprints) & set(program.fingerprints) for other in group):
+        return True
+    mine = contents[program.key]
+    if any(contents[other.key].processes & mine.processes for other in group):
+        return False  # one process tells its modules apart
+    theirs = contents[group[0].key].instructions
+    return len(mine.instructions & theirs) >= MIN_NAME_OVERLAP * len(mine.instructions | theirs)
+
+
+def _numbered_by_time(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int32]:
+    """Running number of each row's (module, execution) on its device, by first start; -1 stays."""
+    result = trace.execution[rows]
+    known = np.flatnonzero(result >= 0)
+    device, module = trace.device[rows[known]].astype(np.int64), trace.module[rows[known]]
+    executions = int(result.max(initial=0)) + 1
+    pair = device * len(trace.modules) + module
+    if np.count_nonzero(np.bincount(pair)) == len(np.unique(device)):
+        return result  # on each device one module, numbered as it is
+    keys, first, inverse = np.unique(pair * executions + result[known], return_index=True, return_inverse=True)
+    of_device = keys // executions // len(trace.modules)
+    order = np.lexsort((first, of_device))  # rows of a device are ordered by start
+    number = np.empty(len(keys), np.int32)
+    number[order] = np.arange(len(keys)) - np.searchsorted(of_device[order], of_device[order])
+    result[known] = number[inverse]
+    return result

@@ -8,7 +8,8 @@ loop), and occurrences are what statistics stand on.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,45 +46,50 @@ class Samples:
         device: int32[n], index into the trace's devices.
         execution: int32[n].
         occurrence: int32[n], running number within the execution on that device.
+        segment: int32[n], collectives begun before it, in its execution on that device.
         time_ns: float64[n], busy GPU time.
-        names: names to file costs under.
     """
 
     name: npt.NDArray[np.int32]
     device: npt.NDArray[np.int32]
     execution: npt.NDArray[np.int32]
     occurrence: npt.NDArray[np.int32]
+    segment: npt.NDArray[np.int32]
     time_ns: npt.NDArray[np.float64]
-    names: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.name)
 
+    @property
+    def columns(self) -> tuple[npt.NDArray[Any], ...]:
+        """In the order of the attributes."""
+        return self.name, self.device, self.execution, self.occurrence, self.segment, self.time_ns
+
 
 def collect_samples(
-    trace: Trace, modules: Sequence[int], naming: Mapping[int, Naming], kept: Mapping[int, npt.NDArray[np.bool_]]
+    trace: Trace,
+    modules: Sequence[int],
+    naming: Naming,
+    kept: Mapping[int, npt.NDArray[np.bool_]],
+    communicates: npt.NDArray[np.bool_],
 ) -> Samples:
     """The occurrences of one program in a trace.
 
     Args:
         trace: n activities, ordered by (device, start).
         modules: indices into `trace.modules` that are this program.
-        naming: how names map, by module index; all with the same `names`.
+        naming: how names map.
         kept: bool[executions] by module index, True for the executions to use.
+        communicates: bool[names], True for collectives.
     """
-    names = naming[modules[0]].names
-    iterations = naming[modules[0]].iterations
-    name, device, execution, occurrence = (Column(np.int32) for _ in range(4))
-    time_ns = Column(np.float64)
+    types = (np.int32, np.int32, np.int32, np.int32, np.int32, np.float64)
+    columns: tuple[Column[Any], ...] = tuple(Column(dtype) for dtype in types)
     for module in modules:
         for rows in _chunks(trace, module):
-            part = _reduce(trace, rows, naming[module], kept[module], names, iterations)
-            name.append(part.name)
-            device.append(part.device)
-            execution.append(part.execution)
-            occurrence.append(part.occurrence)
-            time_ns.append(part.time_ns)
-    return Samples(name.join(), device.join(), execution.join(), occurrence.join(), time_ns.join(), names)
+            part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept[module]), communicates), naming)
+            for column, values in zip(columns, part.columns, strict=True):
+                column.append(values)
+    return Samples(*(column.join() for column in columns))
 
 
 def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
@@ -116,25 +122,23 @@ def _changes(trace: Trace, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]
     return np.concatenate(found)
 
 
-def _reduce(
-    trace: Trace,
-    rows: npt.NDArray[np.int32],
-    naming: Naming,
-    kept: npt.NDArray[np.bool_],
-    names: tuple[str, ...],
-    iterations: npt.NDArray[np.int32],
-) -> Samples:
-    """Activities of whole executions → occurrences."""
+def _used(
+    trace: Trace, rows: npt.NDArray[np.int32], naming: Naming, kept: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """The rows that are a cost, of kept executions, and the name that each is filed under."""
     target = naming.target[trace.instruction[rows]]
     execution = trace.execution[rows]
     use = (target >= 0) & (execution >= 0)
     use[use] = kept[execution[use]]
-    rows, target = rows[use], target[use]
-    launches = _launches(trace, rows, target)
-    return _occurrences(launches, names, iterations)
+    return rows[use], target[use]
 
 
-def _launches(trace: Trace, rows: npt.NDArray[np.int32], target: npt.NDArray[np.int32]) -> Samples:
+def _launches(
+    trace: Trace,
+    rows: npt.NDArray[np.int32],
+    target: npt.NDArray[np.int32],
+    communicates: npt.NDArray[np.bool_],
+) -> Samples:
     """Activities → launches with the union of their busy intervals; `occurrence` holds the launch order."""
     device, execution = trace.device[rows], trace.execution[rows]
     instance = trace.instance[rows].astype(np.int64)
@@ -148,8 +152,13 @@ def _launches(trace: Trace, rows: npt.NDArray[np.int32], target: npt.NDArray[np.
     busy = _union_ns(start[order], end[order], first)
     by_start = np.lexsort((start[launch], execution[launch], device[launch]))
     launch, busy = launch[by_start], busy[by_start]
+    name, device, execution = target[launch], device[launch], execution[launch]
+    begun = communicates[name].astype(np.int32)
+    before = np.cumsum(begun, dtype=np.int32) - begun
+    first = heads(device, execution)
+    before -= np.repeat(before[first], np.diff(np.append(first, len(launch))))
     position = np.arange(len(launch), dtype=np.int32)
-    return Samples(target[launch], device[launch], execution[launch], position, busy.astype(np.float64), ())
+    return Samples(name, device, execution, position, before, busy.astype(np.float64))
 
 
 def heads(*columns: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -195,16 +204,16 @@ def _union_ns(
     return np.add.reduceat(busy, first)
 
 
-def _occurrences(launches: Samples, names: tuple[str, ...], iterations: npt.NDArray[np.int32]) -> Samples:
+def _occurrences(launches: Samples, naming: Naming) -> Samples:
     """Launches, in launch order → occurrences: sums over the launches of one run of an instruction."""
     if len(launches) == 0:
-        return replace(launches, names=names)
+        return launches
     order = np.lexsort((launches.occurrence, launches.name, launches.execution, launches.device))
     name, device, execution = launches.name[order], launches.device[order], launches.execution[order]
     first = heads(name, execution, device)
     sizes = np.diff(np.append(first, len(order)))
     rank = np.arange(len(order)) - np.repeat(first, sizes)
-    runs = iterations[name[first]].astype(np.int64)
+    runs = naming.iterations[name[first]].astype(np.int64)
     per_run = np.where((runs > 0) & (sizes % np.maximum(runs, 1) == 0), sizes // np.maximum(runs, 1), 1)
     by_rank = rank // np.repeat(np.maximum(per_run, 1), sizes)
     # Without HLO: launches of one name with nothing in between are one run (a copy fusion of eight outputs).
@@ -220,6 +229,6 @@ def _occurrences(launches: Samples, names: tuple[str, ...], iterations: npt.NDAr
         device=device[head],
         execution=execution[head],
         occurrence=occurrence[head].astype(np.int32),
+        segment=launches.segment[order[head]],
         time_ns=np.add.reduceat(launches.time_ns[order], head),
-        names=names,
     )

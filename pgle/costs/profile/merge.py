@@ -2,7 +2,7 @@
 
 Of ranks: a collective's time on one rank includes waiting for the last rank. Where the sidecars carry occurrences, each
 occurrence takes the least time over the ranks, then the statistic goes over executions, as if all traces had been
-converted together; `pgle.costs.profile.align_profiles` says which execution of one rank is which of another.
+converted together; `pgle.costs.profile.ranks` says which execution of one rank is which of another.
 Everything else takes a statistic over the inputs, each counted once per sample it stands on.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pgle import __version__
-from pgle.costs.measure.statistic import Statistic, parse_statistic
-from pgle.costs.profile.align_profiles import align_profiles
 from pgle.costs.profile.effective import effective_entries
 from pgle.costs.profile.merged_cost import from_inputs, from_occurrences, least_over_ranks
 from pgle.costs.profile.merged_modules import missing_ranks, united_modules
+from pgle.costs.profile.ranks import align_profiles, renumbered
+from pgle.costs.profile.statistic import Statistic, parse_statistic
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
 
@@ -117,7 +117,7 @@ def merge_profiles(inputs: Sequence[tuple[str, Profile]], options: MergeOptions 
     labels = tuple(label for label, _ in inputs)
     ranks = align_profiles(inputs) if options.of == Of.RANKS else None
     if ranks is not None:
-        inputs = list(zip(labels, ranks.profiles, strict=True))
+        inputs = [(label, renumbered(profile, by)) for (label, profile), by in zip(inputs, ranks.shifts, strict=True)]
     warnings = [f"{label}: {line}" for label, profile in inputs for line in profile.warnings if not _described(profile)]
     by_name: dict[tuple[str, str], list[_Seen]] = {}
     for label, profile in inputs:

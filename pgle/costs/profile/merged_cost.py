@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from pgle.costs.measure.statistic import Statistic
+from pgle.costs.profile.statistic import Statistic
 from pgle.costs.profile.value import Cost
 
 

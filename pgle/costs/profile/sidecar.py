@@ -99,7 +99,7 @@ def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[
     record: dict[str, object] = {"name": cost.full_name}
     if cost.kind:
         record["kind"] = cost.kind.value
-    for name in ("opcode", "shape", "samples", "min_us", "max_us", "spread", "trace_name"):
+    for name in ("opcode", "shape", "samples", "min_us", "max_us", "spread", "slowest_us", "trace_name"):
         if value := getattr(cost, name):
             record[name] = value
     record["origin"] = cost.origin.value
@@ -122,6 +122,7 @@ def _described(cost: Cost, record: Mapping[str, Any]) -> Cost:
         min_us=float(record.get("min_us", 0)),
         max_us=float(record.get("max_us", 0)),
         spread=float(record.get("spread", 0)),
+        slowest_us=None if record.get("slowest_us") is None else float(record["slowest_us"]),
         trace_name=str(record.get("trace_name", "")),
         origin=_ORIGINS[record["origin"]],
     )

@@ -55,6 +55,8 @@ class Cost:
         min_us: smallest sample.
         max_us: largest sample.
         spread: (p90 - p10) / median of the samples; 0 where there is one.
+        slowest_us: of compute, the mean on the rank for which the others wait (`pgle.costs.measure.skew`); None where
+            ranks were not compared. The cost given to XLA stays the typical one.
         trace_name: the name in the trace where it differs from `name`.
         origin: measured or filled in.
     """
@@ -69,6 +71,7 @@ class Cost:
     min_us: float = 0.0
     max_us: float = 0.0
     spread: float = 0.0
+    slowest_us: float | None = None
     trace_name: str = ""
     origin: Origin = Origin.MEASURED
 
@@ -76,6 +79,11 @@ class Cost:
     def full_name(self) -> str:
         """The name as a profile file spells it: ``fingerprint::name``, or the bare name."""
         return join_name(self.fingerprint, self.name)
+
+    @property
+    def skew_us(self) -> float | None:
+        """How much longer it takes on the slowest rank than the cost says; None where that is unknown."""
+        return None if self.slowest_us is None else self.slowest_us - self.cost_us
 
     @property
     def likely_kind(self) -> CostKind:

@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
-from pgle.costs.measure.aggregate import aggregate
-from pgle.costs.measure.options import AggregateOptions
+from pgle.costs.measure.aggregate import AggregateOptions, aggregate
 from pgle.costs.measure.programs import find_programs
-from pgle.costs.measure.statistic import parse_statistic
+from pgle.costs.profile.statistic import parse_statistic
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 F32 = Shape("f32", (8,))

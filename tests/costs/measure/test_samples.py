@@ -8,15 +8,15 @@ from pgle.costs.measure.samples import Naming, _union_ns, collect_samples
 def naming(trace, iterations=0):
     names = trace.instructions
     runs = np.full(len(names), iterations, np.int32)
-    return {0: Naming(np.arange(len(names), dtype=np.int32), names, runs)}
+    return Naming(np.arange(len(names), dtype=np.int32), names, runs)
 
 
 def samples_us(trace, iterations=0, kept=None):
     executions = int(trace.execution.max()) + 1
     keep = {0: np.ones(executions, bool) if kept is None else np.array(kept)}
-    found = collect_samples(trace, [0], naming(trace, iterations), keep)
+    found = collect_samples(trace, [0], naming(trace, iterations), keep, np.zeros(len(trace.instructions), bool))
     rows = zip(found.name, found.device, found.execution, found.occurrence, found.time_ns, strict=True)
-    return [(found.names[name], int(d), int(e), int(o), time / 1000) for name, d, e, o, time in rows]
+    return [(trace.instructions[name], int(d), int(e), int(o), time / 1000) for name, d, e, o, time in rows]
 
 
 def test_kernels_of_one_launch_are_added_without_the_gaps_between_them(make_trace):

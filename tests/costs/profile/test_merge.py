@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgle.costs.measure.statistic import parse_statistic
 from pgle.costs.profile.files import decode_profile, encode_pb
 from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles
 from pgle.costs.profile.merged_cost import least_over_ranks, weighted
+from pgle.costs.profile.statistic import parse_statistic
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pgle.costs.profile.align_profiles import align_profiles
 from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles
+from pgle.costs.profile.ranks import align_profiles
 from pgle.costs.profile.value import Cost, CostKind, Ends, Profile
 
 STEPS_MS = (0, 131, 257, 391, 510, 652, 789)
@@ -33,8 +33,9 @@ def aligned(*profiles):
     return align_profiles([(f"rank{number}", one) for number, one in enumerate(profiles)])
 
 
-def executions(found, name="all-gather"):
-    return [[int(key.split(".")[0]) for key in one.occurrences[name]] for one in found.profiles]
+def executions(found, count=4):
+    """What the first executions of each input are called in all."""
+    return [[number + by.get("", 0) for number in range(count)] for by in found.shifts]
 
 
 def test_numbers_move_to_where_ends_are_apart_by_one_constant():
@@ -70,8 +71,7 @@ def test_each_module_is_matched_by_itself():
         profile(ends(1, 5), fingerprint=FIRST),
         profile(ends(0, 4), fingerprint=SECOND),
     )
-    numbers = [[int(key[0]) for table in one.occurrences.values() for key in table] for one in found.profiles]
-    assert numbers == [[0, 1, 2, 3], [0, 1, 2, 3], [1, 2, 3, 4], [0, 1, 2, 3]]
+    assert list(map(dict, found.shifts)) == [{FIRST: 0}, {SECOND: 0}, {FIRST: 1}, {SECOND: 0}]
 
 
 def test_only_common_replica_groups_are_compared():

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from pgle.costs.measure.aggregate import aggregate
-from pgle.costs.measure.align import align
-from pgle.costs.measure.match import Evidence
 from pgle.costs.measure.naming import plan_names
 from pgle.costs.measure.programs import find_programs
+from pgle.costs.measure.ranks import align_program
 from pgle.costs.profile.files import profile_files, read_profile
+from pgle.costs.profile.match import Evidence
 from pgle.costs.profile.merge import merge_profiles
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.files import write_files
@@ -221,8 +221,8 @@ def in_rows_and_columns():
 def test_ranks_that_share_no_group_are_matched_over_others(make_trace):
     trace = combine([window(make_trace, rank, first, first + 8) for rank, first in enumerate((0, 1, 2, 3))])
     (program,) = find_programs(trace, [in_rows_and_columns()])
-    _, found = align(trace, program, plan_names(trace, program))
-    assert (found.shift.tolist(), found.evidence) == ([0, 1, 2, 3], Evidence.ENDS)
+    found = align_program(trace, program, plan_names(trace, program))
+    assert (found.shift.tolist(), found.alignment.evidence) == ([0, 1, 2, 3], Evidence.ENDS)
 
 
 @SPLITS

@@ -161,17 +161,31 @@ class Way:
 
 def _ways(one: Floats, other: Floats) -> list[Way]:
     """All ways in which two windows have an execution in common, the shortest shift first."""
-    ways = []
-    for shift in sorted(range(1 - len(other), len(one)), key=lambda by: (abs(by), by)):
-        low, high = max(0, shift), min(len(one), len(other) + shift)
-        at = np.unique(np.linspace(low, high - 1, min(high - low, MAX_SAMPLED)).astype(np.int64))
-        apart = other[at - shift] - one[at]
-        known = np.isfinite(apart)
-        if known.any():
-            offset = float(np.median(apart[known]))
-            spread = max(float(np.median(np.abs(apart[known] - offset))), RESOLUTION_NS)
-            ways.append(Way(shift, offset, spread, int(known.sum()), int(known.any(axis=1).sum())))
-    return ways
+    if not len(one) or not len(other):
+        return []
+    shift = np.array(sorted(range(1 - len(other), len(one)), key=lambda by: (abs(by), by)), np.int64)
+    low, high = np.maximum(0, shift), np.minimum(len(one), len(other) + shift)
+    count = np.minimum(high - low, MAX_SAMPLED)
+    place = np.arange(min(MAX_SAMPLED, len(one), len(other)))
+    spaced = np.linspace(low, high - 1, MAX_SAMPLED, axis=1).astype(np.int64)[:, : len(place)]
+    at = np.where((high - low > MAX_SAMPLED)[:, None], spaced, np.minimum(low[:, None] + place, high[:, None] - 1))
+    apart = other[at - shift[:, None]] - one[at]
+    apart[place >= count[:, None]] = np.nan
+    common = np.isfinite(apart).any(axis=2).sum(axis=1)
+    apart = apart.reshape(len(shift), len(place) * one.shape[1])
+    points = np.isfinite(apart).sum(axis=1)
+    offset = _medians(apart, points)
+    spread = np.maximum(_medians(np.abs(apart - offset[:, None]), points), RESOLUTION_NS)
+    columns = (column.tolist() for column in (shift, offset, spread, points, common))
+    return [Way(*row) for row in zip(*columns, strict=True) if row[3]]
+
+
+def _medians(values: Floats, known: npt.NDArray[np.int64]) -> Floats:
+    """The median of the finite values of each row, of which there are `known`; NaN where there is none."""
+    ordered = np.sort(values, axis=1)  # NaN come last
+    rows, last = np.arange(len(values)), np.maximum(known, 1)
+    medians: Floats = (ordered[rows, (last - 1) // 2] + ordered[rows, last // 2]) / 2
+    return medians
 
 
 def _recorded(ends: Floats) -> Floats:

@@ -1,0 +1,146 @@
+"""The costs of one program: the value, the executions that it stands on, and what is to be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.fit.launch import Launch
+from pgle.costs.measure.programs import Program
+from pgle.costs.profile.align import Alignment
+from pgle.costs.profile.value import Cost, CostKind, Ends
+from pgle.trace.windows import Executions
+
+Flags = npt.NDArray[np.bool_]
+
+MIN_SKEW_SHARE = 0.01
+"""Of a step. What ranks wait for their slowest one is said from here on."""
+
+
+@dataclass(frozen=True)
+class MeasuredWindow:
+    """Which executions of a module the costs stand on.
+
+    Attributes:
+        used: executions used, summed over devices.
+        seen: executions in the trace, summed over devices.
+        dropped: reason by execution number.
+        step_us: median span of a used execution, first start to last end, in microseconds; NaN where none.
+        devices: devices that ran it.
+        fewest, most: executions in the trace on the device with fewest and with most.
+    """
+
+    used: int
+    seen: int
+    dropped: Mapping[int, str]
+    step_us: float
+    devices: int
+    fewest: int = 0
+    most: int = 0
+
+
+@dataclass(frozen=True)
+class ProgramCosts:
+    """The costs of one program.
+
+    Attributes:
+        program: what they are of.
+        costs: one per name, ordered by name.
+        window: the executions they stand on.
+        left_out: traced names that are no cost, by reason.
+        occurrences: of each collective, what `Profile.occurrences` keeps.
+        warnings: one line each.
+        launch: gaps between kernels; None where too few were seen.
+        ranks: how many meet in the largest collective; 0 where no HLO says it.
+        rank_ids: JAX's global ids of the devices that ran it; empty where the trace does not say all of them.
+        ends: what `Profile.ends` keeps.
+    """
+
+    program: Program
+    costs: tuple[Cost, ...]
+    window: MeasuredWindow
+    left_out: Mapping[str, tuple[str, ...]]
+    occurrences: Mapping[str, Mapping[str, float]]
+    warnings: tuple[str, ...] = ()
+    launch: Launch | None = None
+    ranks: int = 0
+    rank_ids: tuple[int, ...] = ()
+    ends: tuple[Ends, ...] = ()
+
+    @property
+    def skew_us(self) -> float | None:
+        """How much longer compute takes per step on the slowest rank than typically; None on a single device."""
+        known = [(cost.skew_us, cost.samples) for cost in self.costs if cost.skew_us is not None]
+        return sum(skew * samples for skew, samples in known) / self.window.used if known else None
+
+
+def measured_window(
+    executions: Executions, program: Program, keep_all: bool
+) -> tuple[dict[int, Flags], MeasuredWindow]:
+    """Kept executions by module index, and what was dropped."""
+    kept: dict[int, Flags] = {}
+    dropped: dict[int, str] = {}
+    here = np.isin(executions.module, program.indices)
+    keep = here & (executions.keep | keep_all)
+    for index in program.indices:
+        mask = np.zeros(int(executions.execution.max(initial=0)) + 1, dtype=bool)
+        mask[executions.execution[keep & (executions.module == index)]] = True
+        kept[index] = mask
+        if not keep_all:
+            dropped |= {number: why for (module, number), why in executions.reasons.items() if module == index}
+    spans = executions.span_ns[keep]
+    per_device = np.unique(executions.device[here], return_counts=True)[1]
+    return kept, MeasuredWindow(
+        used=int(keep.sum()),
+        seen=int(here.sum()),
+        dropped=dict(sorted(dropped.items())),
+        step_us=float(np.median(spans)) / 1e3 if len(spans) else float("nan"),
+        devices=len(per_device),
+        fewest=min(per_device.tolist(), default=0),
+        most=max(per_device.tolist(), default=0),
+    )
+
+
+def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
+    """What the user should know, one line each."""
+    window, label = found.window, found.program.key.name
+    collectives = [cost for cost in found.costs if cost.kind == CostKind.COLLECTIVE]
+    lines = []
+    if window.seen and window.used == window.devices and not window.dropped:
+        lines.append(f"{label}: one execution per device in the window, warm-up cannot be told; trace 5 or more steps")
+    if collectives and window.devices < max(found.ranks, 2):
+        lines.append(
+            f"{label}: {window.devices} of {found.ranks or 'several'} ranks given, so a collective includes the wait "
+            "for a rank that is not; give the traces of all ranks"
+        )
+    if collectives and (line := alignment.describe(window.fewest, window.most)):
+        lines.append(f"{label}: {line}; trace the same steps on all")
+    if collectives and found.program.hlo is None:
+        lines.append(
+            f"{label}: no HLO, so names of collectives may not be those that LHS looks up; pass --hlo DUMP_DIR"
+        )
+    if len(found.program.fingerprints) > 1:
+        lines.append(
+            f"{label}: {len(found.program.fingerprints)} fingerprints over the processes (autotuning differs); "
+            "bare names serve all, fingerprint names would not"
+        )
+    lines += (f"{label}: {line}" for line in _dispersion(collectives))
+    missing = found.left_out.get("not in the HLO module", ())
+    if missing:
+        lines.append(f"{label}: {len(missing)} traced names are not in its HLO module ({', '.join(missing[:3])})")
+    return tuple(lines)
+
+
+def _dispersion(collectives: Sequence[Cost]) -> list[str]:
+    """A line where collectives differ much between executions."""
+    noisy = [cost for cost in collectives if cost.samples > 2 and cost.spread > 0.5]
+    if not noisy:
+        return []
+    worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
+    count = "1 collective varies" if len(noisy) == 1 else f"{len(noisy)} collectives vary"
+    return [
+        f"{count} by more than 50 % between executions, most {worst.name} ({worst.min_us:.0f} to {worst.max_us:.0f} µs)"
+    ]

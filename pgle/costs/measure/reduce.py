@@ -1,0 +1,140 @@
+"""Occurrences become costs: a statistic for compute, the time after the last rank's arrival for collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.measure.naming import Filed
+from pgle.costs.measure.ranks import group_of_device
+from pgle.costs.measure.samples import Samples, heads
+from pgle.costs.profile.statistic import Statistic, percentile_of_sorted, sorted_groups
+from pgle.costs.profile.value import Cost
+from pgle.trace.table import Device
+
+BLOCK_SAMPLES = 1 << 20
+"""Samples whose statistics are worked out at once."""
+
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """Occurrences of collectives after the minimum over the devices of a group, n rows."""
+
+    name: Codes
+    group: Codes
+    execution: Codes
+    occurrence: Codes
+    time_us: Floats
+
+
+def compute_costs(
+    samples: Samples, use: Flags, slowest_us: Floats, filed: Sequence[Filed], stat: Statistic
+) -> list[Cost]:
+    """The costs of compute instructions, some names at a time, so that memory does not grow with the trace.
+
+    Args:
+        samples: n occurrences.
+        use: bool[n], those of compute.
+        slowest_us: float64[names], from `pgle.costs.measure.skew`.
+        filed: what the names are.
+        stat: over occurrences.
+    """
+    sizes = np.bincount(samples.name[use], minlength=len(filed))
+    edges = np.searchsorted(np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right")
+    parts = []
+    for low, high in pairwise(np.unique([0, *edges, len(filed)]).tolist()):
+        here = np.flatnonzero(use & (samples.name >= low) & (samples.name < high))
+        values, groups = samples.time_ns[here] / 1e3, samples.name[here].astype(np.int64) - low
+        cost = stat.over_groups(values, groups, high - low)
+        parts.append((cost, *_summaries(values, groups, high - low)))
+    if not parts:
+        return []
+    cost, least, most, spread, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _costs(cost, least, most, spread, counts, slowest_us, filed)
+
+
+def after_last_arrival(samples: Samples, use: Flags, filed: Sequence[Filed], devices: Sequence[Device]) -> Reduced:
+    """The minimum over the devices of each replica group, per (name, execution, occurrence).
+
+    A collective's time on one device includes the wait for the last rank, which itself waits for nobody. What fewer
+    devices recorded than other occurrences of the same collective is left out: the last rank to arrive may be the one
+    whose window ended early.
+    """
+    name, device = samples.name[use].astype(np.int64), samples.device[use]
+    group = group_of_device(filed, devices)[name, device] if len(name) else np.empty(0, np.int64)
+    execution, occurrence = samples.execution[use].astype(np.int64), samples.occurrence[use].astype(np.int64)
+    order = np.lexsort((occurrence, execution, group, name))
+    name, group, execution, occurrence = name[order], group[order], execution[order], occurrence[order]
+    first = heads(name, group, execution, occurrence)
+    time = samples.time_ns[use][order] / 1e3
+    if len(first) == 0:
+        return Reduced(name, group, execution, occurrence, time)
+    shortest = np.minimum.reduceat(time, first)
+    seen = np.diff(np.append(first, len(order)))
+    key = name[first] * (int(group.max()) + 1) + group[first]
+    most = np.zeros(int(key.max()) + 1, np.int64)
+    np.maximum.at(most, key, seen)
+    whole = seen == most[key]
+    first = first[whole]
+    return Reduced(name[first], group[first], execution[first], occurrence[first], shortest[whole])
+
+
+def collective_costs(reduced: Reduced, filed: Sequence[Filed], stat: Statistic) -> list[Cost]:
+    """The statistic over executions of each group, and of the groups the slowest."""
+    groups_per_name = int(reduced.group.max(initial=0)) + 1
+    key = reduced.name * groups_per_name + reduced.group
+    count = len(filed) * groups_per_name
+    cost = stat.over_groups(reduced.time_us, key, count).reshape(len(filed), groups_per_name)
+    slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1) if len(filed) else np.empty(0, np.int64)
+    use = reduced.group == slowest[reduced.name] if len(reduced.name) else np.empty(0, bool)
+    summaries = _summaries(reduced.time_us[use], reduced.name[use], len(filed))
+    return _costs(cost[np.arange(len(filed)), slowest], *summaries, np.full(len(filed), np.nan), filed)
+
+
+def occurrence_table(reduced: Reduced, filed: Sequence[Filed]) -> dict[str, dict[str, float]]:
+    """What `Profile.occurrences` keeps: the minimum over the devices seen, by ``EXECUTION.OCCURRENCE[.GROUP]``."""
+    table: dict[str, dict[str, float]] = {}
+    columns = (reduced.name, reduced.group, reduced.execution, reduced.occurrence, reduced.time_us)
+    for name, group, execution, occurrence, time in zip(*(column.tolist() for column in columns), strict=True):
+        key = f"{execution}.{occurrence}" + (f".{group}" if group else "")
+        table.setdefault(filed[name].name, {})[key] = round(time, 3)
+    return table
+
+
+def _summaries(values: Floats, groups: Codes, count: int) -> tuple[Floats, Floats, Floats, Codes]:
+    """Minimum, maximum, (p90 - p10) / median and size of each group."""
+    sizes = np.bincount(groups, minlength=count).astype(np.int64)
+    ordered, first = sorted_groups(values, groups, sizes)
+    low, p10, middle, p90, high = (percentile_of_sorted(ordered, first, sizes, q) for q in (0, 10, 50, 90, 100))
+    spread = np.divide(p90 - p10, middle, out=np.zeros(count), where=middle > 0)
+    return low, high, spread, sizes
+
+
+def _costs(
+    cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Codes, slowest: Floats, filed: Sequence[Filed]
+) -> list[Cost]:
+    return [
+        Cost(
+            name=item.name,
+            cost_us=float(cost[i]),
+            kind=item.kind,
+            opcode=item.opcode,
+            shape=item.shape,
+            samples=int(sizes[i]),
+            min_us=float(low[i]),
+            max_us=float(high[i]),
+            spread=float(spread[i]),
+            slowest_us=None if np.isnan(slowest[i]) else float(slowest[i]),
+            trace_name=item.trace_name,
+        )
+        for i, item in enumerate(filed)
+        if sizes[i]
+    ]

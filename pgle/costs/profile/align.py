@@ -1,0 +1,208 @@
+"""Execution numbers that mean the same execution on every rank, wherever each rank's window begins.
+
+One algorithm for the devices of a trace (`pgle.costs.measure.ranks`) and for profiles that were measured rank by rank
+(`pgle.costs.profile.ranks`): each is a window, windows are placed one after the other, each next to the placed one that
+it has most collectives in common with, by when those ended (`pgle.costs.profile.match`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.profile.match import Evidence, Floats, match
+from pgle.costs.profile.value import Ends
+
+Codes = npt.NDArray[np.int64]
+Column = tuple[str, int]
+"""A collective and its replica group."""
+
+_MATCHED_BY = {
+    Evidence.CLOCK: "matched by their clock",
+    Evidence.ENDS: "matched by when their collectives end",
+    Evidence.WALL_CLOCKS: "matched by their wall clocks",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class EndTable:
+    """When collectives ended on one device, or in one process.
+
+    Attributes:
+        columns: the collectives that ran.
+        ns: float64[executions, columns], NaN where one did not run.
+        first: number of the first row's execution.
+        utc_ns: the wall clock, in ns since 1970, when `ns` is 0; None where unknown.
+    """
+
+    columns: tuple[Column, ...]
+    ns: Floats
+    first: int = 0
+    utc_ns: int | None = None
+
+    def of(self, columns: Sequence[Column]) -> Floats:
+        """float64[executions, len(columns)]; all of them are columns of this table."""
+        place = {column: number for number, column in enumerate(self.columns)}
+        return self.ns[:, [place[column] for column in columns]]
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """What moves as one: a device of a trace, or a profile with one table per process.
+
+    Attributes:
+        label: what messages call it.
+        tables: at least one.
+        clock: windows of an equal one have one clock; None where that is not known.
+    """
+
+    label: str
+    tables: tuple[EndTable, ...]
+    clock: Hashable = None
+
+    @property
+    def first(self) -> int:
+        """Number of the first execution."""
+        return min(table.first for table in self.tables)
+
+    def executions(self) -> Codes:
+        """Numbers of the executions in which a collective ended."""
+        rows = [np.flatnonzero(np.isfinite(table.ns).any(axis=1)) + table.first for table in self.tables]
+        return np.unique(np.concatenate(rows)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How windows lie on each other.
+
+    Attributes:
+        shift: what to add to the execution numbers of each.
+        evidence: the weakest that any was placed by.
+        apart: executions between the first and the last window's beginning.
+        unclear: the label of the one with the weakest, where that is none; else empty.
+        whole: executions that every window has.
+    """
+
+    shift: tuple[int, ...] = ()
+    evidence: Evidence = Evidence.CLOCK
+    apart: int = 0
+    unclear: str = ""
+    whole: int = 0
+
+    def describe(self, fewest: int, most: int) -> str:
+        """That ranks did not record the same executions, or that nothing tells; empty where they did.
+
+        Args:
+            fewest, most: executions in the window with fewest and with most.
+        """
+        found = []
+        if fewest < most:
+            found.append(f"ranks recorded {fewest} to {most} executions")
+        if self.apart:
+            found.append(f"{'' if found else 'ranks '}begin up to {self.apart} apart")
+        if self.evidence is Evidence.APART:
+            found.append(f"by the wall clocks {self.unclear} recorded other executions, so collectives include waiting")
+            return ", ".join(found)
+        if self.unclear:
+            found.append(f"nothing tells with which execution {self.unclear} began")
+        if not found:
+            return ""
+        found.append(_MATCHED_BY.get(self.evidence, "taken to begin with the same one"))
+        if not self.whole:
+            found.append("none was recorded by all, so collectives include waiting")
+        return ", ".join(found)
+
+
+def align(windows: Sequence[Window]) -> Alignment:
+    """How windows of one program lie on each other."""
+    if len(windows) < 2:
+        return Alignment(shift=(0,) * len(windows))
+    shift = np.zeros(len(windows), np.int64)
+    weakest, unclear = Evidence.CLOCK, ""
+    for number, partner in _nearest_first(len(windows), _closeness(windows)):
+        by, evidence = _match(windows[partner], windows[number])
+        shift[number] = shift[partner] + by
+        if evidence >= Evidence.NONE and evidence > weakest:
+            unclear = windows[number].label
+        weakest = max(weakest, evidence)
+    shift -= shift.min()
+    moves = shift.tolist()
+    begins = [window.first + by for window, by in zip(windows, moves, strict=True)]
+    numbers = np.concatenate([window.executions() + by for window, by in zip(windows, moves, strict=True)])
+    whole = int((np.unique(numbers, return_counts=True)[1] == len(windows)).sum())
+    return Alignment(tuple(moves), weakest, max(begins) - min(begins), unclear, whole)
+
+
+def _closeness(windows: Sequence[Window]) -> Callable[[int], Codes]:
+    """How many collectives each window has in common with one; those of its clock come before all others."""
+    having: dict[Column, list[int]] = {}
+    of_clock: dict[Hashable, list[int]] = {}
+    columns = [
+        tuple(dict.fromkeys(column for table in window.tables for column in table.columns)) for window in windows
+    ]
+    for number, window in enumerate(windows):
+        of_clock.setdefault(window.clock, []).append(number)
+        for column in columns[number]:
+            having.setdefault(column, []).append(number)
+    members = {column: np.array(numbers) for column, numbers in having.items()}
+
+    def closeness(at: int) -> Codes:
+        common = np.bincount(np.concatenate([members[column] for column in columns[at]]), minlength=len(windows))
+        if windows[at].clock is not None:
+            common[of_clock[windows[at].clock]] += len(having) + 1
+        return common.astype(np.int64)
+
+    return closeness
+
+
+def _nearest_first(count: int, closeness: Callable[[int], Codes]) -> Iterator[tuple[int, int]]:
+    """Each item but the first with the one it is closest to among those that came before; the closest comes first.
+
+    Args:
+        count: items, numbered from 0.
+        closeness: of an item, int64[count]: how close each is to it, 0 or more.
+    """
+    closest, partner = np.full(count, -1), np.zeros(count, np.int64)
+    waiting = np.ones(count, np.bool_)
+    placed = 0
+    while True:
+        waiting[placed] = False
+        close = closeness(placed)
+        nearer = close > closest
+        closest[nearer], partner[nearer] = close[nearer], placed
+        if not waiting.any():
+            return
+        placed = int(np.where(waiting, closest, -2).argmax())
+        yield placed, int(partner[placed])
+
+
+def _match(one: Window, other: Window) -> tuple[int, Evidence]:
+    """What to add to the execution numbers of `other`, and what tells; by the tables that have most in common."""
+
+    def shared(pair: tuple[EndTable, EndTable]) -> list[Column]:
+        known = set(pair[1].columns)
+        return [column for column in pair[0].columns if column in known]
+
+    first, second = max(product(one.tables, other.tables), key=lambda pair: len(shared(pair)))
+    columns = shared((first, second))
+    same_clock = one.clock is not None and one.clock == other.clock
+    ahead_ns = 0.0 if same_clock else None
+    if first.utc_ns is not None and second.utc_ns is not None:
+        ahead_ns = float(first.utc_ns - second.utc_ns)
+    by, evidence = match(first.of(columns), second.of(columns), ahead_ns, same_clock)
+    return first.first + by - second.first, evidence
+
+
+def covering(every: Iterable[Ends]) -> tuple[Ends, ...]:
+    """Those with a collective of a replica group that none before them has: another rank can be placed by these."""
+    kept: list[Ends] = []
+    columns: set[Column] = set()
+    for ends in every:
+        if not columns.issuperset(ends.columns):
+            kept.append(ends)
+            columns.update(ends.columns)
+    return tuple(kept)
