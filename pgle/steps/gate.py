@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from pgle.errors import UserError
-from pgle.steps.compare import Comparison, Design, Verdict
-from pgle.steps.footnotes import FEW_STEPS
+from pgle.steps.compare import Comparison, Verdict
+from pgle.steps.methods.blocks import FEW_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +15,17 @@ class Limits:
     """What NEW must keep; None: not asked.
 
     Attributes:
-        fail_slower: fail where NEW is slower and a slowdown of this share cannot be ruled out.
+        fail_slower: fail where NEW is shown to be slower by more than this share: the whole interval lies above it.
+        fail_unless_ruled_out: fail unless a slowdown of this share is ruled out: the whole interval lies below it.
         require_faster: fail unless NEW is faster.
-        fail_undecided: fail where a slowdown of `fail_slower` cannot be ruled out, shown or not.
         max_loss_change: band of the relative difference of losses, both directions.
         max_memory_growth: of the peak memory, relative.
         max_compile_growth: of the compile time, relative.
     """
 
     fail_slower: float | None = None
+    fail_unless_ruled_out: float | None = None
     require_faster: bool = False
-    fail_undecided: bool = False
     max_loss_change: float | None = None
     max_memory_growth: float | None = None
     max_compile_growth: float | None = None
@@ -105,33 +105,29 @@ def parse_share(text: str, where: str) -> float:
 
 def _step_time(found: Comparison, limits: Limits) -> Check:
     text = describe(found)
-    bound = limits.fail_slower
+    bounds = [bound for bound in (limits.fail_slower, limits.fail_unless_ruled_out) if bound is not None]
     if limits.require_faster and found.verdict is not Verdict.FASTER:
         return Check("step time", False, f"not shown to be faster: {text}. {_more(found, None)}")
     few = min((run for side in (found.base, found.new) for run in side.runs), key=len)
-    if bound is not None and math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
+    if bounds and math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
         steps = f"{len(few)} steady {'step' if len(few) == 1 else 'steps'}"
-        message = (
-            f"cannot be judged, {few.series.source} has {steps}: did the run end early? Record {FEW_STEPS} or more"
-        )
-        return Check("step time", False, message)
-    possible = found.ci[1] >= (1 + (bound or 0)) * (1 - 1e-12)
-    if bound is not None and possible:
-        if found.verdict is Verdict.SLOWER:
-            return Check("step time", False, f"slower: {text}; {_reach(found, bound)}. {SLOWER}")
-        if limits.fail_undecided:
-            message = f"a slowdown of {bound:.2%} cannot be ruled out: {text}. {_more(found, bound)}"
-            return Check("step time", False, message)
-        message = f"no slowdown shown, but {bound:.2%} is not ruled out: {text}. {_more(found, bound)}"
-        return Check("step time", True, message)
-    kept = "" if bound is None else f"a slowdown of {bound:.2%} is ruled out: "
-    return Check("step time", True, kept + text)
-
-
-def _reach(found: Comparison, bound: float) -> str:
-    """How the change stands to the bound; one below it fails because the interval reaches it."""
-    reaches = "" if found.change >= bound else ", which the interval reaches"
-    return f"the bound is {bound:.2%}{reaches}"
+        what = f"cannot be judged, {few.series.source} has {steps}: did the run end early? Record {FEW_STEPS} or more"
+        return Check("step time", False, what)
+    bound = limits.fail_slower
+    if bound is not None and found.verdict is Verdict.SLOWER and found.ci[0] > 1 + bound:
+        return Check("step time", False, f"slower by more than {bound:.2%} (--fail-slower): {text}. {SLOWER}")
+    bound = limits.fail_unless_ruled_out
+    if bound is not None and found.ci[1] >= (1 + bound) * (1 - 1e-12):
+        slower = found.verdict is Verdict.SLOWER and found.change >= bound
+        message = f"a slowdown of {bound:.2%} is not ruled out (--fail-unless-ruled-out): {text}. "
+        return Check("step time", False, message + (SLOWER if slower else _more(found, bound)))
+    if not bounds:
+        return Check("step time", True, text)
+    if found.ci[1] < 1 + min(bounds):
+        return Check("step time", True, f"a slowdown of {min(bounds):.2%} is ruled out: {text}")
+    message = f"not shown to be slower by more than {bounds[0]:.2%} (--fail-slower): {text}. "
+    rest = f"A slowdown of {bounds[0]:.2%} is not ruled out, and --fail-unless-ruled-out would fail. "
+    return Check("step time", True, message + (rest + _more(found, bounds[0]) if found.ci[1] >= 1 + bounds[0] else ""))
 
 
 SLOWER = (
@@ -157,8 +153,7 @@ def _more(found: Comparison, bound: float | None) -> str:
     seen = f"This comparison detects {detectable:.2%}"
     if target < 5e-4 or detectable <= target:
         return seen
-    if found.design is Design.BLOCKS:
+    if not found.method.more:
         return f"{seen}; several runs per side (--abba 3) detect less"
-    runs = math.ceil(max(found.n) * (detectable / target) ** 2)
-    unit = "pairs of runs" if found.design is Design.PAIRS else "runs per side"
-    return f"{seen}; about {runs} {unit} would detect {target:.2%}"
+    runs = math.ceil(max(found.estimate.n) * (detectable / target) ** 2)
+    return f"{seen}; about {runs} {found.method.more} would detect {target:.2%}"

@@ -1,4 +1,4 @@
-"""What must not get worse while steps get faster: loss, peak memory, compile time."""
+"""One side of a comparison: its runs, and the figures that must not get worse while its steps get faster."""
 
 from __future__ import annotations
 
@@ -8,8 +8,85 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pgle.errors import UserError
 from pgle.steps.series import Floats
 from pgle.steps.steady import StepTimes
+
+FEWEST_STEPS = 3
+"""Of a single run: two give an interval that covers in 88 % of draws instead of 95 %, three in 97 % (measured)."""
+OTHER_UNIT = 100.0
+"""Runs whose step times differ by more than this factor are not of one unit, or not of one thing."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+        label: what it is called.
+        runs: its runs, steady steps.
+    """
+
+    label: str
+    runs: tuple[StepTimes, ...]
+
+    @property
+    def steps(self) -> int:
+        """Steady steps of all runs."""
+        return sum(len(run) for run in self.runs)
+
+    @property
+    def median_s(self) -> float:
+        """Median step time in seconds; of several runs, the median of their medians."""
+        return float(np.median([run.median_s for run in self.runs]))
+
+    @property
+    def log_medians(self) -> Floats:
+        """float64[runs], logarithm of each run's median in seconds."""
+        return np.log([run.median_s for run in self.runs])
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the quartiles, relative to the median: of run medians, or of the steps of one run."""
+        values = np.exp(self.log_medians) if len(self.runs) > 1 else self.runs[0].step_time_s
+        low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+        return float((high - low) / 2 / middle)
+
+    @property
+    def stall_share(self) -> float:
+        """Share of time in stalls, mean of the runs."""
+        return float(np.mean([run.stall_share for run in self.runs]))
+
+    @property
+    def simulated(self) -> bool:
+        """True where any run is of the simulated GPU."""
+        return any(run.series.simulated for run in self.runs)
+
+
+def check_runs(runs: Sequence[StepTimes]) -> None:
+    """Refuse a run without steady steps, and runs whose step times are `OTHER_UNIT` apart.
+
+    Raises:
+        UserError: there is one, or two are.
+    """
+    for run in runs:
+        if len(run) == 0:
+            gone = ", ".join(f"{len(item.steps)} {item.rule}" for item in run.left_out)
+            what = f"no steady step among {len(run.series)} ({gone or 'empty'})"
+            outside = any(item.rule == "outside --steps" for item in run.left_out)
+            first, last = (run.series.step.min(), run.series.step.max()) if len(run.series) else (0, 0)
+            remedy = f"its steps are {first} to {last}" if outside else "record more steps, or pass --warmup 0"
+            raise UserError(what, where=run.series.source, remedy=remedy)
+    known = (run for run in runs if len(run) >= FEWEST_STEPS)  # else perhaps a compile
+    ordered = sorted(known, key=lambda run: run.median_s)
+    if ordered and ordered[-1].median_s > OTHER_UNIT * ordered[0].median_s:
+        fast, slow = ordered[0], ordered[-1]
+        what = (
+            f"step times of {fast.series.source} and {slow.series.source} differ by a factor of "
+            f"{slow.median_s / fast.median_s:.4g} ({fast.median_s:.4g} s and {slow.median_s:.4g} s): "
+            "other units, or one loop does not wait for its steps"
+        )
+        raise UserError(what, remedy="name the unit: step_time_s, step_time_ms, or --pattern with a group ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +117,16 @@ class Guard:
         return (self.new - self.base) / abs(self.base)
 
 
-def guards(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> tuple[Guard, ...]:
+def guards(base: Side, new: Side) -> tuple[Guard, ...]:
     """The guards for which both sides have data."""
-    found = (_loss(base, new), _memory(base, new), _compile_time(base, new))
+    found = (guard(base.runs, new.runs) for guard in (_loss, _memory, _compile_time))
     return tuple(item for item in found if item is not None)
 
 
 def _loss(base: Sequence[StepTimes], new: Sequence[StepTimes]) -> Guard | None:
     """Mean loss over the later half of the steps that all runs share; every recorded step counts, steady or not.
 
-    A loss of NEW that is no finite number is told wherever it is, shared or not.
+    A loss of NEW that is no finite number is reported wherever it is, shared or not.
     """
     one, two = _losses(base), _losses(new)
     common = sorted(set(one) & set(two))
