@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from scipy.signal import lfilter
-
 from pgle.steps.autocorrelation import block_length
 from pgle.steps.bootstrap import bootstrap_medians
+from scipy.signal import lfilter
+
 from pgle.steps.compare import Assumptions, Side, Verdict, compare
 from pgle.steps.series import Floats, Step, make_series
 from pgle.steps.steady import StepTimes, steady

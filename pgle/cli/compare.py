@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,22 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--new", multiple=True, metavar="PATH", help="A further run of NEW; repeatable, globs too.")
 @click.option("--paired", is_flag=True, help="Run i of BASE belongs to run i of NEW.")
 @click.option("--label", nargs=2, default=("", ""), metavar="BASE NEW", help="Names of the sides in the output.")
-@click.option("--fail-slower", metavar="SHARE", help="Fail where NEW is slower and this much cannot be ruled out: 2%.")
+@click.option("--fail-slower", metavar="SHARE", help="Fail where NEW is shown to be slower by more than this: 2%.")
+@click.option(
+    "--fail-unless-ruled-out", metavar="SHARE", help="Fail unless it is shown that NEW is not that much slower."
+)
 @click.option("--require-faster", is_flag=True, help="Fail unless NEW is faster.")
-@click.option("--fail-undecided", is_flag=True, help="Fail where --fail-slower cannot be ruled out, shown or not.")
+@click.option("--fail-undecided", is_flag=True, hidden=True)  # the former name: with the bound of --fail-slower
 @click.option("--max-loss-change", metavar="SHARE", help="Fail where the loss differs by more.")
 @click.option("--max-memory-growth", metavar="SHARE", help="Fail where peak memory grows by more.")
 @click.option("--max-compile-growth", metavar="SHARE", help="Fail where compile time grows by more.")
 @click.option("--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.9999))
 @click.option("--same-within", default="0.5%", show_default=True, metavar="SHARE", help="What counts as the same.")
-@click.option("--run-noise", metavar="SHARE", help="Noise between launches, one run per side.  [default: 0.15%]")
+@click.option("--launch-spread", "--run-noise", metavar="SHARE",
+              help="By how much launches differ (standard deviation); used where sides have one run.")  # fmt: skip
+@click.option(
+    "--history", type=click.Path(path_type=Path), metavar="FILE", help="Measure that spread in a pgle history."
+)
 @click.option(
     "--warmup", type=click.IntRange(0), metavar="N", help="Steps to leave out at the start.  [default: found]"
 )
@@ -48,7 +56,7 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs/abba"), show_default=True, metavar="DIR",
               help="With --abba: where the runs are kept; the same command goes on there.")  # fmt: skip
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a report of one file.")
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write the distributions, .svg or .png.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write the picture.")
 @click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the checks as JUnit XML.")
 @click.option("--github", is_flag=True, help="Write job summary and outputs of a GitHub Actions step.")
 @force_option
@@ -92,8 +100,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 def _request(options: dict[str, Any]) -> Any:
     """The options as a `CompareRequest`."""
     from pgle.run.compare import CompareRequest
-    from pgle.steps.compare import Assumptions
     from pgle.steps.gate import Limits, parse_share
+    from pgle.steps.methods.method import Assumptions, LaunchSpread
     from pgle.steps.steady import Rules
 
     def share(name: str) -> float | None:
@@ -101,18 +109,22 @@ def _request(options: dict[str, Any]) -> Any:
         return None if text is None else parse_share(text, f"--{name.replace('_', '-')}")
 
     first, last = options["window"]
+    spread = share("launch_spread")
     return CompareRequest(
         words=options["words"],
         base=options["base"],
         new=options["new"],
         rules=Rules(options["warmup"], first, last, options["keep_stalls"]),
         assumptions=Assumptions(
-            options["confidence"], share("same_within") or 0.0, share("run_noise"), options["paired"]
+            options["confidence"],
+            share("same_within") or 0.0,
+            None if spread is None else LaunchSpread(spread, math.inf, "--launch-spread"),
+            options["paired"],
         ),
         limits=Limits(
             fail_slower=share("fail_slower"),
             require_faster=options["require_faster"],
-            fail_undecided=options["fail_undecided"],
+            fail_unless_ruled_out=share("fail_slower" if options["fail_undecided"] else "fail_unless_ruled_out"),
             max_loss_change=share("max_loss_change"),
             max_memory_growth=share("max_memory_growth"),
             max_compile_growth=share("max_compile_growth"),
@@ -122,4 +134,5 @@ def _request(options: dict[str, Any]) -> Any:
         profile=options["profile"],
         run_dir=options["run_dir"],
         labels=options["label"],
+        history=options["history"],
     )

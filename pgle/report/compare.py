@@ -10,10 +10,11 @@ import numpy as np
 
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table
-from pgle.steps.compare import Comparison, Side, Verdict
+from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check, describe
-from pgle.steps.guards import Guard
+from pgle.steps.methods.method import Summary
 from pgle.steps.series import Floats
+from pgle.steps.side import Guard, Side
 from pgle.steps.steady import LeftOut
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -36,7 +37,7 @@ def show_text(found: Comparison, checks: Sequence[Check]) -> None:
     out.print()
     out.print(table(("side", "runs", "steps", "left out"), [_side_row(side) for side in (found.base, found.new)]))
     out.print(f"\n{method_line(found)}", style="dim", markup=False)
-    for number, line in enumerate(found.footnotes, 1):
+    for number, line in enumerate(found.warnings, 1):
         out.print(f"[{number}] {line}", style="dim", markup=False)
     for check in checks:
         if check.message == describe(found):  # no limit was asked for
@@ -54,24 +55,25 @@ def headline(found: Comparison) -> str:
 def method_line(found: Comparison) -> str:
     """How the figures were made and what they can see."""
     if math.isinf(found.minimum_detectable):
-        return f"unit: {found.design}; {found.method}"
+        return f"unit: {found.method.unit}; {found.method.text}"
     return (
-        f"unit: {found.design}; {found.method}; detects {found.minimum_detectable:.2%} with 80% probability"
-        f" (p: {found.test})"
+        f"unit: {found.method.unit}; {found.method.text}; detects {found.minimum_detectable:.2%} with 80% probability"
+        f" (p: {found.method.test})"
     )
 
 
 def figures(found: Comparison) -> list[tuple[str, ...]]:
     """Rows (figure, base, new, change, interval, p, n) of the table, as benchstat has them: ``~`` where undecided."""
     known = found.verdict in (Verdict.FASTER, Verdict.SLOWER)
+    p = found.estimate.p
     interval = f"{found.ci[0] - 1:+.2%} … {found.ci[1] - 1:+.2%}" if math.isfinite(found.ci[1]) else "–"
     first = (
         "step time",
-        *(f"{duration(side.median_s * 1e6)} ± {_percent(side.spread)}" for side in (found.base, found.new)),
+        *(f"{duration(side.centre_s * 1e6)} ± {_percent(side.spread)}" for side in found.summaries),
         f"{found.change:+.2%}" if known else f"~ {found.change:+.2%}",
         interval,
-        "–" if found.p is None else "<0.001" if found.p < 0.001 else f"{found.p:.3f}",
-        f"{found.n[0]}+{found.n[1]}",
+        "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}",
+        f"{found.estimate.n[0]}+{found.estimate.n[1]}",
     )
     return [first, *(_guard_row(guard) for guard in found.guards)]
 
@@ -151,33 +153,35 @@ def _ranges(steps: Sequence[int], most: int = 4) -> str:
 
 def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
     """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in seconds."""
+    spread = found.assumptions.launch_spread
     return {
         "verdict": found.verdict,
         "ratio": found.ratio,
         "ci": found.ci,
-        "p": found.p,
-        "n": {"base": found.n[0], "new": found.n[1]},
+        "p": found.estimate.p,
+        "n": dict(zip(("base", "new"), found.estimate.n, strict=True)),
         "minimum_detectable": found.minimum_detectable,
         "confidence": found.assumptions.confidence,
-        "design": found.design,
-        "method": found.method,
-        "test": found.test,
-        "run_noise": found.assumptions.run_noise,
+        "design": found.method.unit,
+        "method": found.method.text,
+        "test": found.method.test,
+        "run_noise": None if spread is None else spread.share,
+        "launch_spread": spread,
         "simulated": found.simulated,
-        "base": _side(found.base),
-        "new": _side(found.new),
+        "base": _side(found.base, found.summaries[0]),
+        "new": _side(found.new, found.summaries[1]),
         "guards": [{**json.plain(item), "change": json.plain(item.change)} for item in found.guards],
         "ok": all(check.ok for check in checks),
         "checks": list(checks),
-        "footnotes": found.footnotes,
+        "footnotes": found.warnings,
     }
 
 
-def _side(side: Side) -> dict[str, Any]:
+def _side(side: Side, summary: Summary) -> dict[str, Any]:
     return {
         "label": side.label,
-        "median_s": side.median_s,
-        "spread": side.spread,
+        "median_s": summary.centre_s,
+        "spread": summary.spread,
         "steps": side.steps,
         "stall_share": side.stall_share,
         "runs": [

@@ -54,7 +54,7 @@ def page(found: Comparison, checks: Sequence[Check]) -> str:
             sides=(found.base, found.new),
             left_out=left_out_text,
             method=method_line(found),
-            footnotes=found.footnotes,
+            footnotes=found.warnings,
             version=__version__,
         )
     )

@@ -9,7 +9,8 @@ import numpy as np
 
 from pgle.report.compare import headline, pooled
 from pgle.report.text import printable
-from pgle.steps.compare import Comparison, Side
+from pgle.steps.compare import Comparison
+from pgle.steps.side import Side
 
 COLOURS = ("#4477aa", "#ee6677")
 """Blue and red of Paul Tol's bright scheme, told apart by colour-blind readers."""

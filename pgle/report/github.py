@@ -33,7 +33,7 @@ def summary(found: Comparison, checks: Sequence[Check]) -> str:
     for side in (found.base, found.new):
         lines.append(_row((side.label, str(len(side.runs)), str(side.steps), left_out_text(side))))
     lines += ["", _cell(method_line(found)), ""]
-    lines += [f"{number}. {_cell(line)}" for number, line in enumerate(found.footnotes, 1)]
+    lines += [f"{number}. {_cell(line)}" for number, line in enumerate(found.warnings, 1)]
     return "\n".join((*lines, "", "</details>", "", ""))
 
 
@@ -48,7 +48,7 @@ def outputs(found: Comparison, checks: Sequence[Check]) -> dict[str, str]:
         "change": f"{found.change:+.2%}",
         "ci-low": _number(found.ci[0]),
         "ci-high": _number(found.ci[1]),
-        "p": "" if found.p is None else f"{found.p:.6g}",
+        "p": "" if found.estimate.p is None else f"{found.estimate.p:.6g}",
         "minimum-detectable": _number(found.minimum_detectable),
         "message": " ".join(message.split()),
     }

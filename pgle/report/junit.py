@@ -24,7 +24,7 @@ def xml(found: Comparison, checks: Sequence[Check]) -> str:
             ElementTree.SubElement(case, "system-out").text = _clean(check.message)
         else:
             failure = ElementTree.SubElement(case, "failure", message=_clean(check.message), type=found.verdict.value)
-            failure.text = _clean("\n".join((headline(found), *found.footnotes)))
+            failure.text = _clean("\n".join((headline(found), *found.warnings)))
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
 

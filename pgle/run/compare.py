@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgle.errors import UserError
+from pgle.run.history import read
 from pgle.run.launch.abba import PLAN, Plan, plan_with_profile, run_abba, sides, split_commands
 from pgle.run.step_inputs import STAGES, read_side
-from pgle.steps.compare import Assumptions, Comparison, Side, compare
+from pgle.steps.compare import Comparison, compare
 from pgle.steps.gate import Check, Limits, gate
+from pgle.steps.history import launch_spread, make_history
+from pgle.steps.methods.method import Assumptions
+from pgle.steps.side import check_runs
 from pgle.steps.steady import Rules
 
 _ABBA_RUN = re.compile(r"\d\d+-[AB](?:\.\d+)?")
@@ -34,6 +38,7 @@ class CompareRequest:
         profile: cost profile of side B, with `rounds`.
         run_dir: folder of the ABBA runs.
         labels: names of the sides; empty: from the paths.
+        history: file of a history that shows by how much launches differ.
     """
 
     words: tuple[str, ...]
@@ -47,6 +52,7 @@ class CompareRequest:
     profile: Path | None = None
     run_dir: Path = Path("runs/abba")
     labels: tuple[str, str] = ("", "")
+    history: Path | None = None
 
 
 def run_compare(
@@ -63,15 +69,18 @@ def run_compare(
         WorkloadError: an ABBA command failed.
     """
     base, new, paired = _paths(request, tell)
-    assumptions = request.assumptions
-    if paired and not assumptions.paired:
-        assumptions = Assumptions(assumptions.confidence, assumptions.margin, assumptions.run_noise, True)
+    assumptions = replace(request.assumptions, paired=paired or request.assumptions.paired)
     labels = [label or fallback for label, fallback in zip(request.labels, _labels(base, new), strict=True)]
-    read: list[Side] = [
+    one, two = (
         read_side(label, paths, rules=request.rules, pattern=request.pattern)
         for label, paths in zip(labels, (base, new), strict=True)
-    ]
-    found = compare(read[0], read[1], assumptions)
+    )
+    if request.history is not None and assumptions.launch_spread is None:
+        check_runs((*one.runs, *two.runs))
+        past = make_history(read(request.history)[0])
+        spread = launch_spread(past, one.median_s, simulated=one.simulated, source=str(request.history))
+        assumptions = replace(assumptions, launch_spread=spread)
+    found = compare(one, two, assumptions)
     return found, gate(found, request.limits)
 
 

@@ -11,8 +11,8 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.steps.collect_console import read_console
 from pgle.steps.collect_records import read_csv, read_json_lines
-from pgle.steps.compare import Side
 from pgle.steps.series import Series, once_per_step, slowest_rank
+from pgle.steps.side import Side
 from pgle.steps.steady import Rules, steady
 
 RECORDS = "steps*.jsonl"

@@ -16,6 +16,7 @@ from pgle.steps.side import Guard, Side, check_runs, guards
 
 METHODS: tuple[Method, ...] = (Pairs(), Blocks(), OneAgainstRuns(), Runs())
 """Every statistical method; the first that fits is used."""
+DEFAULTS = Assumptions()
 STALL_DIFFERENCE = 0.01
 """A difference of the share of time lost in stalls from which it is said."""
 
@@ -84,7 +85,7 @@ class Comparison:
         return self.base.simulated or self.new.simulated
 
 
-def compare(base: Side, new: Side, assumptions: Assumptions = Assumptions()) -> Comparison:
+def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Comparison:
     """Compare two sides.
 
     Raises:
@@ -105,7 +106,9 @@ def compare(base: Side, new: Side, assumptions: Assumptions = Assumptions()) -> 
         base=base,
         new=new,
         guards=guards(base, new),
-        warnings=tuple(dict.fromkeys((*_about_sides(base, new, estimate), *estimate.warnings, *_about_runs(base, new)))),
+        warnings=tuple(
+            dict.fromkeys((*_about_sides(base, new, estimate), *estimate.warnings, *_about_runs(base, new)))
+        ),
     )
 
 

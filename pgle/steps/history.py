@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -11,7 +12,11 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.steps.change_points import change_points, robust_noise
-from pgle.steps.compare import Side, check_runs
+from pgle.steps.methods.method import LaunchSpread
+from pgle.steps.side import Side, check_runs
+
+NEAR = 0.2
+"""Step times of a trend within this share of a run's may be those of the same program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,13 @@ class Trend:
     changes: tuple[Change, ...]
     noise: float
     """Standard deviation between entries of one level, relative."""
+
+    @property
+    def level_s(self) -> float:
+        """The present level: median step time since the last change."""
+        return (
+            self.changes[-1].after_s if self.changes else float(np.median([entry.median_s for entry in self.entries]))
+        )
 
 
 @dataclass(frozen=True)
@@ -155,6 +167,37 @@ def make_history(
     chosen.sort(key=lambda entry: (entry.name, entry.hardware, entry.time))
     groups = groupby(chosen, key=lambda entry: (entry.name, entry.hardware))
     return History(tuple(_trend(*key, tuple(group)) for key, group in groups), tuple(warnings))
+
+
+def launch_spread(history: History, median_s: float, *, simulated: bool, source: str) -> LaunchSpread:
+    """By how much launches differ, from the trend whose present level is nearest to `median_s`.
+
+    It is the scatter of the entries about the levels between change points, pooled; an entry of several runs counts as
+    often. It includes what commits changed, too little to be a change point: rather too large than too small.
+
+    Raises:
+        UserError: no trend has such step times, or the nearest has too few entries.
+    """
+    trends = [trend for trend in history.trends if trend.entries[-1].simulated == simulated]
+    distance = {trend: abs(math.log(median_s / trend.level_s)) for trend in trends}
+    nearest = min(trends, key=lambda trend: distance[trend], default=None)
+    if nearest is None or distance[nearest] > math.log1p(NEAR):
+        known = ", ".join(f"{trend.name} on {trend.hardware} ({trend.level_s:.4g} s)" for trend in trends) or "none"
+        what = f"no trend has step times near {median_s:.4g} s (it has: {known})"
+        raise UserError(what, where=source, remedy="add runs of this program with pgle history add")
+    bounds = [change.index for change in nearest.changes]
+    logs = np.split(np.log([entry.median_s for entry in nearest.entries]), bounds)
+    runs = np.split(np.array([entry.runs for entry in nearest.entries], float), bounds)
+    freedom = len(nearest.entries) - len(logs)
+    if freedom < 1:
+        what = f"{nearest.name} has too few entries at one level to show how launches differ"
+        raise UserError(what, where=source, remedy="add more runs with pgle history add")
+    means = [np.average(values, weights=weights) for values, weights in zip(logs, runs, strict=True)]
+    squares = sum(
+        float((weights * (values - mean) ** 2).sum()) for values, weights, mean in zip(logs, runs, means, strict=True)
+    )
+    what = f"{len(nearest.entries)} entries of {nearest.name} on {nearest.hardware} in {source}"
+    return LaunchSpread(math.sqrt(squares / freedom), freedom, what)
 
 
 def _trend(name: str, hardware: str, entries: tuple[Entry, ...]) -> Trend:

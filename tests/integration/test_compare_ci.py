@@ -50,8 +50,9 @@ def test_outputs_of_the_action_are_those_that_the_command_writes() -> None:
     }  # type: ignore[index]
     assert names == set(action["outputs"])
     from pgle.report.github import outputs
-    from pgle.steps.compare import Side, compare
+    from pgle.steps.compare import compare
     from pgle.steps.series import Step, make_series
+    from pgle.steps.side import Side
     from pgle.steps.steady import steady
 
     side = Side("a", (steady(make_series("a", "jsonl", [Step(i, 1.0 + i % 3) for i in range(30)])),))

@@ -33,10 +33,11 @@ def base(tmp_path: Path) -> str:
 def test_a_job_two_percent_worse_fails_and_says_what_to_do(
     tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["compare", base, write_run(tmp_path / "perf", 0.204, 2), "--fail-slower", "2%"]) == 1
+    words = ["compare", base, write_run(tmp_path / "perf", 0.204, 2), "--launch-spread", "0.15%"]
+    assert run([*words, "--fail-slower", "1%"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("slower: +")
-    assert "FAIL step time: slower" in out
+    assert "FAIL step time: slower by more than 1.00% (--fail-slower)" in out
     assert "pgle confirm" in out
 
 
@@ -47,6 +48,31 @@ def test_a_job_a_third_of_a_percent_worse_in_noise_of_one_passes(
     out = capsys.readouterr().out
     assert "~ +" in out
     assert "ok   step time" in out
+
+
+def test_a_history_shows_how_launches_differ(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    history = str(tmp_path / "h.jsonl")
+    new = write_run(tmp_path / "perf", 0.204, 2)
+    words = ["--name", "llama", "--hardware", "h100", "--file", history, "--commit", "c"]
+    for day, level in enumerate((0.2, 0.2003, 0.1998, 0.2001, 0.1997, 0.2002), 1):
+        log = write_run(tmp_path / f"{day}", level, 10 + day, noise=0.0)
+        assert run(["history", "add", log, *words, "--time", f"2026-01-{day:02d}T00:00:00"]) == 0
+    assert run(["compare", base, new, "--require-faster"]) == 1
+    assert capsys.readouterr().out.split("undecided: ")[1]
+    assert run(["compare", base, new, "--history", history, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "slower"
+    assert found["launch_spread"]["freedom"] == 5
+    assert found["run_noise"] == pytest.approx(np.std(np.log([1, 1.0015, 0.999, 1.0005, 0.9985, 1.001]), ddof=1))
+    assert f"6 entries of llama on h100 in {history}" in found["footnotes"][0]
+
+
+def test_a_history_of_another_program_is_refused(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    history = str(tmp_path / "h.jsonl")
+    log = write_run(tmp_path / "other", 0.9, 3)
+    assert run(["history", "add", log, "--name", "x", "--hardware", "h", "--commit", "c", "--file", history]) == 0
+    assert run(["compare", base, base, "--history", history]) == 2
+    assert "no trend has step times near 0.2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -63,7 +89,7 @@ def test_a_run_that_ended_after_a_step_or_two_does_not_pass(
 
 
 def test_the_json_contract(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["compare", base, write_run(tmp_path / "perf", 0.19, 2), "--json"]) == 0
+    assert run(["compare", base, write_run(tmp_path / "perf", 0.19, 2), "--json", "--launch-spread", "0.15%"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["schema"] == "pgle.compare/1"
     assert result["verdict"] == "faster"

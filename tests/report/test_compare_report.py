@@ -6,9 +6,10 @@ from pgle.report.compare import document, figures, left_out_text, picture
 from pgle.report.compare_html import page
 from pgle.report.github import outputs, summary
 from pgle.report.junit import xml
-from pgle.steps.compare import Comparison, Side, compare
+from pgle.steps.compare import Comparison, compare
 from pgle.steps.gate import Check, Limits, gate
 from pgle.steps.series import Mark, Step, make_series
+from pgle.steps.side import Side
 from pgle.steps.steady import steady
 
 
@@ -67,7 +68,7 @@ def test_outputs_are_single_lines() -> None:
     found = slower()
     values = outputs(found, gate(found, Limits(fail_slower=0.01)))
     assert values["verdict"] == "slower"
-    assert values["message"].startswith("step time: slower: +5.00%")
+    assert values["message"].startswith("step time: slower by more than 1.00% (--fail-slower): +5.00%")
     assert not any("\n" in value for value in values.values())
 
 

@@ -7,12 +7,14 @@ import pytest
 from scipy import stats
 
 from pgle.errors import UserError
-from pgle.steps.autocorrelation import autocorrelation_time, block_length, blocks
-from pgle.steps.bootstrap import bootstrap_medians
-from pgle.steps.compare import Assumptions, Comparison, Design, Side, Verdict, compare
+from pgle.report.compare import figures
+from pgle.steps import compare as compare_module
+from pgle.steps.compare import Comparison, Verdict, compare
 from pgle.steps.gate import Limits, gate, parse_share
-from pgle.steps.interval import of_pairs, of_runs, rank_test
+from pgle.steps.methods.blocks import autocorrelation_time, block_length, blocks, bootstrap_medians
+from pgle.steps.methods.method import Assumptions, Estimate, LaunchSpread, Method, Summary
 from pgle.steps.series import Step, make_series
+from pgle.steps.side import Side
 from pgle.steps.steady import steady
 
 
@@ -28,8 +30,13 @@ def side(*runs, label: str = "side") -> Side:
     return Side(label, tuple(runs))
 
 
-def against(ratio: float, **options: float) -> Comparison:
-    return compare(side(run(0.2, 1, **options)), side(run(0.2 * ratio, 2, **options)))
+def launches(share: float, freedom: float = math.inf) -> Assumptions:
+    return Assumptions(launch_spread=LaunchSpread(share, freedom, "--launch-spread"))
+
+
+def against(ratio: float, *, spread: float = 0.0015, **options: float) -> Comparison:
+    """One run per side, launches known to differ by 0.15 %."""
+    return compare(side(run(0.2, 1, **options)), side(run(0.2 * ratio, 2, **options)), launches(spread))
 
 
 def test_two_percent_worse_is_slower() -> None:
@@ -49,8 +56,8 @@ def test_within_noise_is_never_faster_or_slower() -> None:
 
 def test_the_same_steps_are_the_same() -> None:
     one = side(run(0.2, 1))
-    found = compare(one, one)
-    assert (found.verdict, found.ratio, found.p) == (Verdict.SAME, 1.0, 1.0)
+    found = compare(one, one, launches(0.0015))
+    assert (found.verdict, found.ratio, found.estimate.p) == (Verdict.SAME, 1.0, 1.0)
 
 
 def test_equality_is_only_said_where_it_was_shown() -> None:
@@ -67,22 +74,31 @@ def test_dependent_steps_leave_it_undecided() -> None:
     walking = side(steady(make_series("walk", "jsonl", steps)))
     found = compare(walking, side(run(0.3, 1)))
     assert found.verdict is Verdict.UNDECIDED
-    assert any("autocorrelation" in line for line in found.footnotes)
+    assert any("autocorrelation" in line for line in found.warnings)
 
 
-def test_one_run_per_side_assumes_noise_between_launches_and_says_so() -> None:
-    found = against(1.003, noise=0.001)
+def test_one_launch_of_each_side_is_undecided_where_their_spread_is_not_known_and_says_so() -> None:
+    found = compare(side(run(0.2, 1, noise=0.001)), side(run(0.2 * 1.02, 2, noise=0.001)))
     assert found.verdict is Verdict.UNDECIDED
-    assert "0.15% of noise between launches" in found.footnotes[0]
-    sure = compare(found.base, found.new, Assumptions(run_noise=0.0))
-    assert sure.verdict is Verdict.SLOWER
+    assert found.warnings[0].startswith("one launch of each side, and how launches differ is not known")
+
+
+def test_a_known_spread_of_launches_allows_a_verdict() -> None:
+    one, two = side(run(0.2, 1, noise=0.001)), side(run(0.2 * 1.02, 2, noise=0.001))
+    assert compare(one, two, launches(0.005)).verdict is Verdict.SLOWER
+    assert compare(one, two, launches(0.01)).verdict is Verdict.UNDECIDED
+    assert compare(one, two, launches(0.005, freedom=2)).verdict is Verdict.UNDECIDED
+
+
+def test_a_large_difference_needs_no_known_spread() -> None:
+    assert compare(side(run(0.2, 1)), side(run(0.21, 2))).verdict is Verdict.SLOWER
 
 
 def test_simulated_runs_assume_none_and_are_labelled() -> None:
     one, two = (side(run(level, 1, simulated=True)) for level in (0.2, 0.201))
     found = compare(one, two)
-    assert found.assumptions.run_noise == 0
-    assert found.footnotes[0].startswith("simulated")
+    assert found.verdict is Verdict.SLOWER
+    assert found.warnings[0].startswith("simulated")
 
 
 def test_runs_are_the_unit_where_there_are_several() -> None:
@@ -90,9 +106,9 @@ def test_runs_are_the_unit_where_there_are_several() -> None:
     new = side(*(run(0.2 * level, seed) for seed, level in enumerate((1.05, 1.052, 1.049, 1.055), 9)))
     found = compare(base, new)
     reference = stats.ttest_ind(new.log_medians, base.log_medians, equal_var=False).confidence_interval(0.95)
-    assert found.design is Design.RUNS
-    assert found.n == (4, 4)
-    assert found.ci == pytest.approx((math.exp(reference.low), math.exp(reference.high)))
+    assert found.method.unit == "runs"
+    assert found.estimate.n == (4, 4)
+    assert found.ci == pytest.approx((math.exp(reference.low), math.exp(reference.high)), rel=4e-16)
 
 
 def test_pairs_take_what_both_have_in_common_out() -> None:
@@ -104,22 +120,53 @@ def test_pairs_take_what_both_have_in_common_out() -> None:
     assert compare(base, new).verdict is Verdict.UNDECIDED
 
 
+def sides_of(logs: np.ndarray, *more: np.ndarray) -> list[Side]:
+    """One side per array, of runs with these logarithms of medians."""
+    every = [[math.exp(value) for value in values] for values in (logs, *more)]
+    return [
+        side(*(steady(make_series("m", "jsonl", [Step(i, level) for i in range(20)])) for level in levels))
+        for levels in every
+    ]
+
+
 def test_pairs_agree_with_scipy() -> None:
-    base, new = np.random.default_rng(0).normal(0, 1, (2, 7))
-    found = of_pairs(base, new, alpha=0.05)
+    one, two = sides_of(*np.random.default_rng(0).normal(0, 0.1, (2, 7)))
+    base, new = one.log_medians, two.log_medians
+    found = compare(one, two, Assumptions(paired=True)).estimate
     reference = stats.ttest_rel(new, base).confidence_interval(0.95)
-    assert found.difference - found.half_width == pytest.approx(reference.low)
-    assert found.p == stats.wilcoxon(new - base).pvalue
+    assert found.difference - found.half_width == pytest.approx(reference.low, rel=1e-14)
+    assert found.p == pytest.approx(stats.wilcoxon(new - base).pvalue, abs=2e-16)
 
 
 def test_one_run_against_several_is_a_prediction_interval() -> None:
     base = np.array([1.0, 1.1, 0.9, 1.0])
-    found = of_runs(base, np.array([1.05]), alpha=0.05)
+    found = compare(*sides_of(base, np.array([1.05]))).estimate
     assert found.half_width == pytest.approx(stats.t.ppf(0.975, 3) * base.std(ddof=1) * math.sqrt(1 + 1 / 4))
 
 
-def test_the_rank_test_is_exact_for_few() -> None:
-    assert rank_test(np.array([1.0, 2, 3, 4]), np.array([5.0, 6, 7, 8])) == (pytest.approx(2 / 70), 2 / 70)
+class Fastest(Method):
+    """A statistic of somebody else: the fastest step of all runs."""
+
+    unit, text, test = "steps", "ratio of the fastest steps", "none"
+
+    def fits(self, base: Side, new: Side, assumptions: Assumptions) -> bool:
+        return True
+
+    def summary(self, side: Side) -> Summary:
+        return Summary(min(run.step_time_s.min() for run in side.runs), 0.0)
+
+    def compare(self, base: Side, new: Side, assumptions: Assumptions) -> Estimate:
+        ratio = self.summary(new).centre_s / self.summary(base).centre_s
+        return Estimate(math.log(ratio), 0.0, 0.0, warnings=("of no use in noise",))
+
+
+def test_a_method_is_one_class_and_one_place_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_module, "METHODS", (Fastest(),))
+    found = against(1.02, noise=0.0)
+    assert found.ratio == pytest.approx(1.02)
+    assert "of no use in noise" in found.warnings
+    assert gate(found, Limits(fail_slower=0.01))[0].ok is False
+    assert figures(found)[0][1] == "200 ms ± 0.0%"
 
 
 def test_too_few_runs_for_the_rank_test_is_said() -> None:
@@ -127,15 +174,15 @@ def test_too_few_runs_for_the_rank_test_is_said() -> None:
     new = side(*(run(0.25, seed) for seed in (4, 5, 6)))
     found = compare(base, new)
     assert found.verdict is Verdict.SLOWER
-    assert any("needs 4 runs per side" in line for line in found.footnotes)
+    assert any("needs 4 runs per side" in line for line in found.warnings)
 
 
 def test_runs_that_drift_apart_widen_the_interval() -> None:
     times = 0.2 * np.exp(0.005 * np.random.default_rng(5).standard_normal(200) + np.linspace(0, 0.004, 200))
     drifting = steady(make_series("mem", "jsonl", [Step(i, t) for i, t in enumerate(times.tolist())]))
-    found = compare(side(run(0.2, 1, noise=0.005)), side(drifting))
+    found = compare(side(run(0.2, 1, noise=0.005)), side(drifting), launches(0.0015))
     assert found.verdict is Verdict.UNDECIDED
-    assert any("drift apart" in line for line in found.footnotes)
+    assert any("drift apart" in line for line in found.warnings)
 
 
 def test_autocorrelation_time_of_a_first_order_process() -> None:
@@ -179,24 +226,38 @@ def test_the_gate_fails_two_percent_and_passes_a_third_of_one_in_noise() -> None
     assert checks(against(1.003), fail_slower=0.01) == {"step time": True}
 
 
-def test_a_slowdown_of_the_bound_itself_fails() -> None:
-    assert checks(against(1.02), fail_slower=0.02) == {"step time": False}
+def test_a_slowdown_that_may_be_within_the_bound_passes_and_fails_the_strict_one() -> None:
+    """+1.34 % with an interval from +0.35 to +2.35 % is not shown to be above 2 %, nor to be below it."""
+    found = against(1.0134, spread=0.003)
+    assert found.verdict is Verdict.SLOWER
+    assert found.ci[0] < 1.02 < found.ci[1]
+    assert checks(found, fail_slower=0.02) == {"step time": True}
+    assert checks(found, fail_unless_ruled_out=0.02) == {"step time": False}
 
 
-def test_a_slowdown_below_the_bound_whose_interval_reaches_it_fails_and_says_so() -> None:
-    step_time = gate(against(1.019), Limits(fail_slower=0.02))[0]
-    assert not step_time.ok
-    assert "the bound is 2.00%, which the interval reaches" in step_time.message
+def test_the_message_names_the_option_that_failed_and_the_one_that_would() -> None:
+    found = against(1.0134, spread=0.003)
+    assert "(--fail-unless-ruled-out)" in gate(found, Limits(fail_unless_ruled_out=0.02))[0].message
+    passed = gate(found, Limits(fail_slower=0.02))[0].message
+    assert "not shown to be slower by more than 2.00% (--fail-slower)" in passed
+    assert "--fail-unless-ruled-out would fail" in passed
+    assert "slower by more than 2.00% (--fail-slower)" in gate(against(1.04), Limits(fail_slower=0.02))[0].message
 
 
-def test_a_slowdown_shown_to_be_within_the_bound_passes() -> None:
-    assert checks(against(1.01, noise=0.003), fail_slower=0.02) == {"step time": True}
+def test_a_slowdown_of_the_bound_itself_is_not_ruled_out() -> None:
+    assert checks(against(1.02), fail_unless_ruled_out=0.02) == {"step time": False}
+
+
+def test_a_slowdown_shown_to_be_within_the_bound_passes_both() -> None:
+    found = against(1.01, noise=0.003)
+    assert checks(found, fail_slower=0.02, fail_unless_ruled_out=0.02) == {"step time": True}
+    assert "is ruled out" in gate(found, Limits(fail_slower=0.02))[0].message
 
 
 def test_a_comparison_that_cannot_see_the_bound_says_so_and_can_fail() -> None:
     found = against(1.0, count=30, noise=0.05)
     assert "is not ruled out" in gate(found, Limits(fail_slower=0.01))[0].message
-    assert checks(found, fail_slower=0.01, fail_undecided=True) == {"step time": False}
+    assert checks(found, fail_unless_ruled_out=0.01) == {"step time": False}
 
 
 def test_require_faster() -> None:
@@ -265,8 +326,7 @@ def test_times_printed_with_few_digits_have_an_interval() -> None:
     times = np.full(60, 1.235)
     times[[7, 30, 52]] = 1.236
     one = side(steady(make_series("m", "maxtext", [Step(i, t) for i, t in enumerate(times.tolist())])))
-    found = compare(one, one)
-    assert found.verdict is Verdict.SAME
+    assert compare(one, one, launches(0.0)).verdict is Verdict.SAME
 
 
 def lossy(losses: list[float]) -> Side:

@@ -87,19 +87,18 @@ def _estimate(one: _Run, two: _Run, alpha: float, spread: LaunchSpread) -> Estim
     launches = math.sqrt(2) * spread.share
     beside = t_quantile(1 - alpha / 2, spread.freedom) * launches
     half = math.hypot(t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), beside)
+    warnings = []
     trend, trend_freedom = two.trend - one.trend, len(one.blocks) + len(two.blocks) - 4
     trend_error = math.sqrt(one.trend_variance + two.trend_variance)
-    warnings = []
-    if min(len(one.blocks), len(two.blocks)) > 2 and trend_error > 0:
-        if 2 * t_tail(abs(trend) / trend_error, trend_freedom) < DRIFT_LEVEL:
-            # The level at either end of a fitted line has twice the standard error of the mean.
-            at_end = 2 * math.sqrt(one.residual_variance + two.residual_variance)
-            edge = math.hypot(t_quantile(1 - alpha / 2, trend_freedom) * at_end, beside)
-            half = max(half, abs(trend) / 2 + edge)
-            warnings.append(
-                f"the runs drift apart by {abs(math.expm1(trend)):.1%} over their length: the interval spans the ratio "
-                "at the start and at the end"
-            )
+    enough = min(len(one.blocks), len(two.blocks)) > 2 and trend_error > 0
+    if enough and 2 * t_tail(abs(trend) / trend_error, trend_freedom) < DRIFT_LEVEL:
+        # The level at either end of a fitted line has twice the standard error of the mean.
+        at_end = 2 * math.sqrt(one.residual_variance + two.residual_variance)
+        half = max(half, abs(trend) / 2 + math.hypot(t_quantile(1 - alpha / 2, trend_freedom) * at_end, beside))
+        warnings.append(
+            f"the runs drift apart by {abs(math.expm1(trend)):.1%} over their length: the interval spans the ratio "
+            "at the start and at the end"
+        )
     p, least = mann_whitney(one.blocks, two.blocks)
     difference = two.median - one.median
     by_noise = math.hypot(t_quantile(POWER, freedom) * math.sqrt(variance), t_quantile(POWER, math.inf) * launches)

@@ -1,4 +1,4 @@
-"""Student's t, Mann-Whitney and Wilcoxon without `scipy.stats`, whose import takes ten times as long as a comparison."""
+"""Student's t, Mann-Whitney and Wilcoxon without `scipy.stats`, which takes longer to import than all else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from pgle.steps.series import Floats
 
 EXACT_UP_TO = 8
-"""Units of the smaller side up to which Mann-Whitney is counted out; above, the normal approximation is within 0.001."""
+"""Units of the smaller side up to which Mann-Whitney is counted out, as scipy does."""
 _NORMAL = NormalDist()
 _TINY = 1e-300
 
@@ -23,7 +23,7 @@ def normal_scores(values: Floats) -> Floats:
 
 
 def t_tail(t: float, freedom: float) -> float:
-    """Probability that Student's t with `freedom` (any positive number, or infinite) exceeds `t`, which is not negative.
+    """Probability that Student's t with `freedom` (any positive number, or infinite) exceeds `t` (0 or more).
 
     The regularised incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8, 26.7.1).
     """

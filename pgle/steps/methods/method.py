@@ -129,6 +129,6 @@ def rank_warning(estimate: Estimate, alpha: float, needed: str) -> tuple[str, ..
     if estimate.least_p <= alpha:
         return ()
     return (
-        f"too few runs for the rank test ({estimate.n[0]} and {estimate.n[1]}; it needs {needed}): the verdict rests on "
-        "the t interval, which takes run medians to be normally distributed",
+        f"too few runs for the rank test ({estimate.n[0]} and {estimate.n[1]}; it needs {needed}): the verdict "
+        "rests on the t interval, which takes run medians to be normally distributed",
     )
