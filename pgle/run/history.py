@@ -29,42 +29,42 @@ def add(path: Path, entry: Entry) -> None:
     Raises:
         UserError: the file cannot be read or written, or is no history.
     """
-    if path.exists() and not path.is_file():
-        raise UserError("is not a file", where=path, remedy=_OTHER)
-    if path.suffix in DATABASES:
-        _add_row(path, entry)
-    else:
-        _add_line(path, json.dumps(asdict(entry), ensure_ascii=False).encode() + b"\n")
-
-
-def _add_line(path: Path, line: bytes) -> None:
+    _check_regular(path)
     is_new = not path.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b", buffering=0) as file:
-            with suppress(OSError):  # some file systems cannot lock
-                fcntl.flock(file, fcntl.LOCK_EX)
-            size = os.fstat(file.fileno()).st_size
-            if size:
-                read(path)  # refuses what is no history
-                file.seek(-1, os.SEEK_END)
-                line = line if file.read(1) == b"\n" else b"\n" + line
-            try:
-                if file.write(line) < len(line):
-                    raise OSError("the disk is full")
-            except OSError:
-                file.truncate(size)
-                raise
-    except OSError as error:
-        if is_new:
-            with suppress(OSError):
-                _remove_empty(path)
-        raise UserError(f"cannot be written ({error.strerror or error})", where=path, remedy=_OTHER) from None
+        if path.suffix in DATABASES:
+            _add_row(path, entry)
+        else:
+            _add_line(path, json.dumps(asdict(entry), ensure_ascii=False).encode() + b"\n")
+    except (sqlite3.Error, OSError) as error:
+        with suppress(OSError):
+            if is_new and path.stat().st_size == 0:
+                path.unlink()
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot be written ({reason})", where=path, remedy=_OTHER) from None
 
 
-def _remove_empty(path: Path) -> None:
-    if path.stat().st_size == 0:
-        path.unlink()
+def _check_regular(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise UserError("is not a file", where=path, remedy=_OTHER)
+
+
+def _add_line(path: Path, line: bytes) -> None:
+    with path.open("a+b", buffering=0) as file:
+        with suppress(OSError):  # some file systems cannot lock
+            fcntl.flock(file, fcntl.LOCK_EX)
+        size = os.fstat(file.fileno()).st_size
+        if size:
+            read(path)  # refuses what is no history
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read(1) == b"\n" else b"\n" + line
+        try:
+            if file.write(line) < len(line):
+                raise OSError("the disk is full")
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def read(path: Path) -> tuple[list[Entry], list[str]]:
@@ -73,6 +73,7 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
     Raises:
         UserError: there is no such file, or it is no history.
     """
+    _check_regular(path)
     if not path.exists():
         raise UserError("no such history", where=path, remedy=f"pgle history add RUN --file {path} --name NAME")
     rows = _rows(path) if path.suffix in DATABASES else _lines(path)
@@ -84,8 +85,9 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
             if not isinstance(record, dict):
                 raise ValueError("not a JSON object")
             entries.append(parse_entry(record))
-        except ValueError as error:
-            warnings.append(f"{path}: entry {number} could not be read ({error})")
+        except (ValueError, RecursionError) as error:
+            reason = "nested too deep" if isinstance(error, RecursionError) else error
+            warnings.append(f"{path}: entry {number} could not be read ({reason})")
     if warnings and not entries:
         raise UserError("is not a history of pgle", where=path, remedy=_OTHER)
     if not entries:
@@ -112,18 +114,13 @@ def _add_row(path: Path, entry: Entry) -> None:
     names = ", ".join(f'"{name}"' for name in COLUMNS)  # commit is a keyword
     columns = ", ".join(f'"{name}" {TYPES.get(name, "TEXT")}' for name in COLUMNS)
     values = asdict(entry)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(path, timeout=BUSY_S)) as database, database:
-            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if tables and "steps" not in tables:
-                raise sqlite3.DatabaseError("a database of something else")
-            database.execute(f"CREATE TABLE IF NOT EXISTS steps ({columns})")
-            marks = ", ".join("?" * len(COLUMNS))
-            row = [values[name] for name in COLUMNS]
-            database.execute(f"INSERT INTO steps ({names}) VALUES ({marks})", row)
-    except (sqlite3.Error, OSError) as error:
-        raise UserError(f"cannot be written ({error})", where=path, remedy=_OTHER) from None
+    with closing(sqlite3.connect(path, timeout=BUSY_S)) as database, database:
+        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables and "steps" not in tables:
+            raise sqlite3.DatabaseError("a database of something else")
+        database.execute(f"CREATE TABLE IF NOT EXISTS steps ({columns})")
+        marks = ", ".join("?" * len(COLUMNS))
+        database.execute(f"INSERT INTO steps ({names}) VALUES ({marks})", [values[name] for name in COLUMNS])
 
 
 def git_commit() -> str:

@@ -1,7 +1,10 @@
 """The file of a history under many writers."""
 
 import multiprocessing
+import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from pgle.run.history import add, read
 from pgle.steps.history import Entry, parse_entry
 
 WRITERS, EACH = 8, 12
+ROOT = Path(__file__).parents[2]
 
 
 def entry(commit: str) -> Entry:
@@ -79,3 +83,47 @@ def test_the_mode_of_a_history_stays(tmp_path: Path) -> None:
     path.chmod(0o664)
     add(path, entry("b"))
     assert path.stat().st_mode & 0o777 == 0o664
+
+
+@pytest.mark.parametrize("name", ["h.jsonl", "h.sqlite"])
+def test_a_full_disk_leaves_no_empty_file(name: str, tmp_path: Path) -> None:
+    """A limit on the size of files stands for the full disk: the process may create the file, and not fill it."""
+    script = (
+        "import resource, signal, sys; from pathlib import Path; from pgle.errors import UserError; "
+        "from pgle.run.history import add; from tests_entry import entry; "
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "try: add(Path(sys.argv[1]), entry)\n"
+        "except UserError as error: print(error)"
+    )
+    record = {"time": "t", "name": "n", "hardware": "h", "median_s": 0.2}
+    (tmp_path / "tests_entry.py").write_text(
+        f"from pgle.steps.history import parse_entry; entry = parse_entry({record})"
+    )
+    path = tmp_path / "perf" / name
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "cannot be written" in done.stdout
+    assert list(path.parent.iterdir()) == []
+
+
+def test_an_entry_nested_without_end_is_one_warning(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    add(path, entry("a"))
+    path.write_text(path.read_text() + "[" * 100_000 + "\n")
+    entries, warnings = read(path)
+    assert [item.commit for item in entries] == ["a"]
+    assert warnings == [f"{path}: entry 2 could not be read (nested too deep)"]
+
+
+@pytest.mark.parametrize("name", ["h.jsonl", "h.sqlite"])
+def test_a_pipe_is_no_history(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    for use in (read, lambda path: add(path, entry("a"))):
+        with pytest.raises(UserError, match="is not a file"):
+            use(tmp_path / name)
