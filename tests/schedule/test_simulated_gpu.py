@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from nsys_export import write_nsys_sqlite
 
 from pgle.costs.measure.aggregate import aggregate
 from pgle.costs.measure.programs import find_programs
@@ -9,7 +10,6 @@ from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.simulate import simulate
 from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.nsys.writer import write_nsys_sqlite
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane

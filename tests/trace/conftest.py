@@ -6,9 +6,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from nsys_export import TABLES
 
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.nsys.schema import TABLES
 from pgle.trace.table import Trace
 
 MACHINE = 1 << 48

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from nsys_export import write_nsys_sqlite
 
 from pgle.costs.measure.aggregate import aggregate
 from pgle.costs.measure.naming import plan_names
@@ -17,7 +18,6 @@ from pgle.costs.profile.value import CostKind, Profile
 from pgle.files import write_files
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.nsys.writer import write_nsys_sqlite
 from pgle.trace.table import Device, Recording
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nsys_export import create
 
 from pgle.trace.nsys import forest as nsys_forest
 from pgle.trace.nsys.lookup import Lookup
 from pgle.trace.nsys.ranges import AUTOTUNER, NO_MODULE, NO_RANGE, NO_THUNK, read_ranges
-from pgle.trace.nsys.schema import create
 from pgle.trace.nsys.sqlite import SqliteTables
 
 TEXTS = (

@@ -1,15 +1,15 @@
-"""Trace → Nsight Systems' SQLite export, so that simulated and generated traces take the path of real ones.
+"""Trace → Nsight Systems' SQLite export, so that generated traces take the path of real ones.
 
-GPU times are those of the trace. CPU times are made up: one thread per device launches its activities in order, one
-every `LAUNCH_NS`, all before they start on the GPU. Ranges, API calls and activities refer to each other as in nsys.
+The tables are those of schema 3.7.2, nsys 2023.4, read off its exports (User Guide, "SQLite Schema Reference"). GPU
+times are those of the trace. CPU times are made up: one thread per device launches its activities in order, one every
+`LAUNCH_NS`, all before they start on the GPU. Ranges, API calls and activities refer to each other as in nsys.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,58 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pgle.errors import UserError
-from pgle.files import check_absent
-from pgle.trace.nsys.schema import SCHEMA_VERSION, create
 from pgle.trace.table import SIMULATED, Device, Kind, ModuleKey, Trace
+
+SCHEMA_VERSION = "3.7.2"
+
+_ACTIVITY = (
+    "start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL, contextId INTEGER NOT NULL, "
+    "greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER"
+)
+_GRAPH = (
+    "start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER, "
+    "nameId INTEGER NOT NULL, graphNodeId INTEGER, originalGraphNodeId INTEGER"
+)
+_NAME_VALUE = "name TEXT NOT NULL, value TEXT"
+
+TABLES: Mapping[str, str] = {
+    "StringIds": "id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL",
+    "ThreadNames": "nameId INTEGER NOT NULL, priority INTEGER, globalTid INTEGER",
+    "TARGET_INFO_SYSTEM_ENV": "globalVid INTEGER, devStateName TEXT NOT NULL, name TEXT NOT NULL, "
+    "nameEnum INTEGER NOT NULL, value TEXT NOT NULL",
+    "TARGET_INFO_NVTX_CUDA_DEVICE": "name TEXT NOT NULL, hwId INTEGER NOT NULL, vmId INTEGER NOT NULL, "
+    "deviceId INTEGER NOT NULL",
+    "TARGET_INFO_SESSION_START_TIME": "utcEpochNs INTEGER, utcTime TEXT, localTime TEXT",
+    "META_DATA_CAPTURE": _NAME_VALUE,
+    "META_DATA_EXPORT": _NAME_VALUE,
+    "NVTX_EVENTS": "start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER, "
+    "category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER, "
+    "domainId INTEGER, uint64Value INTEGER, int64Value INTEGER, doubleValue REAL, uint32Value INTEGER, "
+    "int32Value INTEGER, floatValue REAL, jsonTextId INTEGER, jsonText TEXT",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, "
+    "globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL, "
+    "callchainId INTEGER",
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{_ACTIVITY}, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, "
+    "mangledName INTEGER, launchType INTEGER, cacheConfig INTEGER, registersPerThread INTEGER NOT NULL, "
+    "gridX INTEGER NOT NULL, gridY INTEGER NOT NULL, gridZ INTEGER NOT NULL, blockX INTEGER NOT NULL, "
+    "blockY INTEGER NOT NULL, blockZ INTEGER NOT NULL, staticSharedMemory INTEGER NOT NULL, "
+    "dynamicSharedMemory INTEGER NOT NULL, localMemoryPerThread INTEGER NOT NULL, "
+    "localMemoryTotal INTEGER NOT NULL, gridId INTEGER NOT NULL, sharedMemoryExecuted INTEGER, "
+    "graphNodeId INTEGER, sharedMemoryLimitConfig INTEGER",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{_ACTIVITY}, bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL, "
+    "deprecatedSrcId INTEGER, srcKind INTEGER, dstKind INTEGER, srcDeviceId INTEGER, srcContextId INTEGER, "
+    "dstDeviceId INTEGER, dstContextId INTEGER, migrationCause INTEGER, graphNodeId INTEGER, virtualAddress INTEGER",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{_ACTIVITY}, value INTEGER NOT NULL, bytes INTEGER NOT NULL, "
+    "graphNodeId INTEGER, memKind INTEGER",
+    "CUDA_GRAPH_EVENTS": _GRAPH,
+}
+"""Columns by table, as SQL."""
+
+
+def create(table: str) -> str:
+    """The SQL that makes a table."""
+    return f"CREATE TABLE {table} ({TABLES[table]})"
+
 
 LAUNCH_NS = 1000
 """CPU time per launch."""
@@ -66,40 +114,29 @@ class _Threads:
     tid: Ints
 
 
-def write_nsys_sqlite(trace: Trace, path: Path, *, force: bool = False, product: str = "") -> None:
-    """Write a trace as nsys's SQLite export, schema 3.7.2.
+def write_nsys_sqlite(trace: Trace, path: Path, *, product: str = "") -> None:
+    """Write a trace as nsys's SQLite export; what stands at `path` is replaced.
 
     Reading it back gives the trace, with executions and launches numbered anew and without what was not resolved.
 
     Args:
         trace: GPU activities of one machine.
-        path: the file; it appears whole or not at all.
-        force: overwrite what exists.
+        path: the file.
         product: what the export's meta data name as its maker; by default pgle, and whether the trace is simulated.
 
     Raises:
-        UserError: the file exists or cannot be written.
         ValueError: the trace holds host work or processes of several machines.
     """
     if bool((trace.kind == Kind.HOST).any()):
         raise ValueError("an nsys export holds GPU activities only")
     threads = _threads(trace.devices)
-    check_absent(path, force=force)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        with closing(sqlite3.connect(temporary, isolation_level=None)) as database:
-            database.execute("PRAGMA journal_mode = OFF")
-            database.execute("PRAGMA synchronous = OFF")
-            database.execute("BEGIN")
-            _write(database, trace, threads, product or (SIMULATED if trace.simulated else "pgle"))
-            database.execute("COMMIT")
-        temporary.replace(path)
-    except (OSError, sqlite3.OperationalError) as error:
-        raise UserError(f"cannot be written ({error})", where=path) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("PRAGMA synchronous = OFF")
+        database.execute("BEGIN")
+        _write(database, trace, threads, product or (SIMULATED if trace.simulated else "pgle"))
+        database.execute("COMMIT")
 
 
 def _write(database: sqlite3.Connection, trace: Trace, threads: _Threads, product: str) -> None:

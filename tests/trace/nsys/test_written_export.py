@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from nsys_export import TABLES, write_nsys_sqlite
 
-from pgle.errors import UserError
 from pgle.trace.nsys.read import read_nsys
-from pgle.trace.nsys.schema import TABLES
-from pgle.trace.nsys.writer import write_nsys_sqlite
 from pgle.trace.table import Device, Kind, ModuleKey, Trace
 
 MODULES = (ModuleKey("jit_step", 7), ModuleKey("jit_step", 9), ModuleKey("jit_init", 2))
@@ -63,7 +61,7 @@ def rows(trace: Trace) -> list[tuple[object, ...]]:
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(traces())
 def test_what_is_written_reads_back(tmp_path: Path, trace: Trace) -> None:
-    write_nsys_sqlite(trace, tmp_path / "x.sqlite", force=True)
+    write_nsys_sqlite(trace, tmp_path / "x.sqlite")
     again = read_nsys(tmp_path / "x.sqlite")
     assert rows(again) == rows(trace)
     assert again.unresolved == ()
@@ -106,20 +104,6 @@ def test_columns_are_those_of_nsys_2023_4(testdata: Path) -> None:
     columns = facts["2023.4.4.54 (schema 3.7.2, lazy=false)"]
     ours = {name: [part.split()[0] for part in sql.split(", ")] for name, sql in TABLES.items() if name in columns}
     assert ours == {name: [column[0] for column in columns[name]] for name in ours}
-
-
-def test_an_existing_file_is_kept(tmp_path: Path, make_trace: Callable[..., Trace]) -> None:
-    (tmp_path / "x.sqlite").write_text("mine")
-    with pytest.raises(UserError, match="already exists"):
-        write_nsys_sqlite(make_trace([(0, 0, "a", 0, 1, 1)]), tmp_path / "x.sqlite")
-    assert (tmp_path / "x.sqlite").read_text() == "mine"
-
-
-def test_a_failure_leaves_nothing(tmp_path: Path, make_trace: Callable[..., Trace]) -> None:
-    trace = make_trace([(0, 0, "a", 0, 1, 1)])
-    with pytest.raises(IndexError):
-        write_nsys_sqlite(replace(trace, instructions=()), tmp_path / "x.sqlite")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_host_work_and_several_machines_are_refused(tmp_path: Path, make_trace: Callable[..., Trace]) -> None:
