@@ -5,19 +5,68 @@ Names follow JAX primitives since jaxlib 0.8.0 (``psum.14``); the generic ``asyn
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, Shape, backend_config
 
-COLLECTIVES = (
-    "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
-    "ragged-all-to-all", "send", "recv",
-)  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of one kind of collective.
+
+    Attributes:
+        name: its opcode; a start, update or done adds a suffix.
+        primitives: what JAX calls it, and so its instructions.
+        flag: its name in ``--xla_gpu_disable_async_collectives``; empty where there is none.
+        payload: what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand.
+        measured: the measured table that it takes (`pgle.costs.fit.perf_tables`); empty: none.
+        rounds: how often each byte goes around a ring.
+        ends_together: whether no rank can end before the last has begun.
+        moves: what a sharded training step moves with it, where XLA combines its kind by bytes.
+    """
+
+    name: str
+    primitives: tuple[str, ...] = ()
+    flag: str = ""
+    payload: str = "operands"
+    measured: str = ""
+    rounds: int = 1
+    ends_together: bool = True
+    moves: str = ""
+
+
+KINDS: Mapping[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("all-reduce", ("all_reduce", "psum", "psum_invariant", "pmax", "pmin"), "allreduce",
+             measured="all-reduce", rounds=2, moves="gradients"),
+        Kind("all-gather", ("all_gather",), "allgather", "result", "all-gather", moves="weights"),
+        Kind("reduce-scatter", ("reduce_scatter", "psum_scatter"), "reducescatter",
+             measured="reduce-scatter", moves="gradients"),
+        Kind("all-to-all", ("all_to_all",), "alltoall", measured="all-to-all"),
+        Kind("ragged-all-to-all", ("ragged_all_to_all",), payload="first", measured="all-to-all"),
+        Kind("collective-broadcast", ("collective_broadcast", "pbroadcast"), "collectivebroadcast"),
+        Kind("collective-permute", ("collective_permute", "ppermute"), "collectivepermute", ends_together=False),
+        Kind("send", ends_together=False),
+        Kind("recv", ends_together=False),
+    )
+}  # fmt: skip
+"""Every kind of collective, by name."""
+
+COLLECTIVES = tuple(KINDS)
 """What `collective_kind` returns."""
+
+ASYNC_FLAGS = tuple(kind.flag for kind in KINDS.values() if kind.flag)
+"""What ``--xla_gpu_disable_async_collectives`` takes."""
 
 _KINDS = {opcode: kind for kind in COLLECTIVES for opcode in (kind, f"{kind}-start", f"{kind}-done", f"{kind}-update")}
 _GENERIC = ("async-start", "async-update", "async-done")
+
+
+def is_collective_opcode(opcode: str) -> bool:
+    """Whether an opcode is that of a collective or of an asynchronous operation that may wrap one."""
+    return opcode in _KINDS or opcode in _GENERIC
 
 
 def collective_kind(module: Module, instruction: Instruction) -> str | None:

@@ -1,8 +1,9 @@
 """What the GPUs can do at best, for estimates: one table, each figure with its public source.
 
 Peaks are dense tensor-core figures of NVIDIA's data sheets (A100: nvidia-a100-datasheet; H100: h100-datasheet; H200:
-h200-datasheet; B200: HGX B200, an eighth of the board's). FP32 without tensor cores stands under ``f32``; XLA uses TF32
-tensor cores for f32 dots only where the precision allows it, so dots of f32 take ``tf32``.
+h200-datasheet; B200: HGX B200, an eighth of the board's; GB200 and GB300: NVL72, a 72nd of the rack's). FP32 without
+tensor cores stands under ``f32``; XLA uses TF32 tensor cores for f32 dots only where the precision allows it, so dots
+of f32 take ``tf32``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from pgle.xla.targets import ALIASES, Target
 MATMUL_EFFICIENCY = 0.8
 """Large bf16 matmuls reach 78 to 87 % of the data-sheet peak on A100, H100, H200 and B200 (stas00/ml-engineering,
 "Maximum Achievable Matmul FLOPS" comparison)."""
+
+ATTENTION_EFFICIENCY = 0.6
+"""Fused attention reaches 50 to 73 % of the A100's peak (FlashAttention-2, arXiv 2307.08691) and up to 75 % of the
+H100's (FlashAttention-3, arXiv 2407.08608)."""
 
 MEMORY_EFFICIENCY = 0.9
 """BabelStream's triad reaches about 0.9 of the data-sheet bandwidth on A100 and H100 (UoB-HPC/BabelStream results)."""
@@ -44,6 +49,8 @@ class Hardware:
             `src/graph/topo.h` and `tuning.cc`).
         nic_gb_s: network bandwidth per GPU and direction: DGX A100 200 Gbit/s, DGX H100, H200 and B200 400 Gbit/s.
         pcie_gb_s: line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64.
+        measured_as: the GPU of `TABLE` whose measured tables (`pgle.costs.fit.perf_tables`) are nearest: itself where
+            there are some.
         devices_per_host: GPUs that share NVLink.
     """
 
@@ -54,11 +61,12 @@ class Hardware:
     nvlink_gb_s: float
     nic_gb_s: float
     pcie_gb_s: float
+    measured_as: str
     devices_per_host: int = 8
 
     def peak_tflops(self, dtype: str) -> float:
         """Peak of dots of that type; unknown types count as f32."""
-        return self.tflops.get(_FAMILY.get(dtype[:2], "f32")) or self.tflops["f32"]
+        return self.tflops.get(dtype_family(dtype)) or self.tflops["f32"]
 
     def host(self, device: int) -> int:
         """The host of a device id; ids are numbered host by host."""
@@ -67,20 +75,32 @@ class Hardware:
 
 _FAMILY = {"bf": "f16", "f1": "f16", "f8": "f8", "f4": "f4", "s8": "s8", "u8": "s8", "f6": "f64", "f3": "tf32"}
 
+
+def dtype_family(dtype: str) -> str:
+    """The key of `Hardware.tflops` for dots of a type; unknown types count as ``f32``."""
+    return _FAMILY.get(dtype[:2], "f32")
+
+
 _A100_TFLOPS = {"f16": 312.0, "tf32": 156.0, "f32": 19.5, "f64": 19.5, "s8": 624.0}
 _H100_TFLOPS = {"f16": 989.0, "tf32": 494.0, "f32": 67.0, "f64": 67.0, "s8": 1979.0, "f8": 1979.0}
 _B200_TFLOPS = {"f16": 2250.0, "tf32": 1125.0, "f32": 75.0, "f64": 37.0, "s8": 4500.0, "f8": 4500.0, "f4": 9000.0}
+_GB200_TFLOPS = {"f16": 2500.0, "tf32": 1250.0, "f32": 80.0, "f64": 40.0, "s8": 5000.0, "f8": 5000.0, "f4": 10000.0}
+_GB300_TFLOPS = {"f16": 2500.0, "tf32": 1250.0, "f32": 80.0, "f64": 1.3, "s8": 165.0, "f8": 5000.0, "f4": 15000.0}
 
-TABLE: Mapping[str, Hardware] = {
-    "a100-40gb": Hardware("a100-40gb", _A100_TFLOPS, 1555, 108, 235.0, 25, 32),
-    "a100-80gb": Hardware("a100-80gb", _A100_TFLOPS, 2039, 108, 235.0, 25, 32),
-    "h100-sxm": Hardware("h100-sxm", _H100_TFLOPS, 3350, 132, 18 * 20.6, 50, 64),
-    "h200-sxm": Hardware("h200-sxm", _H100_TFLOPS, 4800, 132, 18 * 20.6, 50, 64),
-    "b200": Hardware("b200", _B200_TFLOPS, 8000, 148, 18 * 40.1, 50, 64),
-}
-"""By the names of `pgle.xla.targets`."""
+_GPUS = (
+    Hardware("a100-40gb", _A100_TFLOPS, 1555, 108, 235.0, 25, 32, "h100-sxm"),
+    Hardware("a100-80gb", _A100_TFLOPS, 2039, 108, 235.0, 25, 32, "h100-sxm"),
+    Hardware("h100-sxm", _H100_TFLOPS, 3350, 132, 18 * 20.6, 50, 64, "h100-sxm"),
+    Hardware("h200-sxm", _H100_TFLOPS, 4800, 132, 18 * 20.6, 50, 64, "h100-sxm"),
+    Hardware("b200", _B200_TFLOPS, 8000, 148, 18 * 40.1, 50, 64, "b200"),
+    Hardware("gb200", _GB200_TFLOPS, 8000, 152, 18 * 40.1, 50, 64, "gb200", devices_per_host=72),
+    Hardware("gb300", _GB300_TFLOPS, 8000, 152, 18 * 40.1, 100, 64, "gb300", devices_per_host=72),
+)
+TABLE: Mapping[str, Hardware] = {hardware.name: hardware for hardware in _GPUS}
+"""By the names of `pgle.xla.targets`, and the NVL72 racks."""
 
-_BY_CAPABILITY: Mapping[tuple[int, int], str] = {(8, 0): "a100-40gb", (9, 0): "h100-sxm", (10, 0): "b200"}
+_BY_CAPABILITY = (((8, 0), "a100-40gb"), ((9, 0), "h100-sxm"), ((10, 0), "b200"), ((10, 3), "gb300"))
+"""The GPU that stands for a compute capability and those above it, up to the next row."""
 
 
 def find_hardware(target: str | Target, *, devices_per_host: int | None = None) -> Hardware:
@@ -88,17 +108,14 @@ def find_hardware(target: str | Target, *, devices_per_host: int | None = None) 
 
     Args:
         target: a name of `TABLE` or an alias of it, or a described GPU: its memory bandwidth and cores are its own, the
-            rest is that of the table's GPU of the same compute capability.
+            rest is that of the table's GPU of the same or the next lower compute capability (`by_capability`).
         devices_per_host: where it is not 8.
 
     Raises:
         UserError: nothing is known of it.
     """
     if isinstance(target, Target):
-        found = TABLE.get(target.name) or TABLE.get(_BY_CAPABILITY.get(target.compute_capability, ""))
-        if found is None:
-            major, minor = target.compute_capability
-            raise UserError(f"no figures for compute capability {major}.{minor}", where=target.name, remedy=_KNOWN)
+        found = TABLE.get(target.name) or by_capability(target.compute_capability)
         found = replace(found, name=target.name, memory_gb_s=target.memory_bandwidth / 1e9, cores=target.core_count)
     else:
         name = target.lower()
@@ -107,6 +124,13 @@ def find_hardware(target: str | Target, *, devices_per_host: int | None = None) 
             raise UserError(f"no target called {target!r}", remedy=_KNOWN)
         found = named
     return found if devices_per_host is None else replace(found, devices_per_host=devices_per_host)
+
+
+def by_capability(capability: tuple[int, int] | None) -> Hardware:
+    """The GPU of `TABLE` that stands for a compute capability; an H100 where none is known."""
+    at_most = [name for lowest, name in _BY_CAPABILITY if capability is not None and lowest <= capability]
+    unknown = "h100-sxm" if capability is None else "a100-40gb"
+    return TABLE[at_most[-1] if at_most else unknown]
 
 
 _KNOWN = f"choose {', '.join(TABLE)}"

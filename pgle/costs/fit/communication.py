@@ -1,16 +1,21 @@
-"""How long a collective takes: latency + size / bandwidth for the algorithms that NCCL chooses from.
+"""How long a collective takes: XLA's own measurements where there are some, scaled by latency and bandwidth elsewhere.
 
-The model and its constants are those of NCCL's own tuner (NVIDIA/nccl `src/graph/tuning.cc`, 2.18 and later; times in
-microseconds); bus bandwidths are as nccl-tests defines them (NVIDIA/nccl-tests `doc/PERFORMANCE.md`). Not modelled:
-NVLink SHARP, CollNet, the ramp of bandwidth with size, contention with compute.
+Measured: `pgle.costs.fit.perf_tables`, one NVLink domain of H100, B200, GB200 and GB300. Other GPUs and groups across
+hosts take the nearest table: its latency stays, what bytes take is scaled by the bandwidths and by the bytes that each
+device sends, and the latencies of further steps are added. Latencies and the choice of algorithm are those of NCCL's
+tuner (NVIDIA/nccl `src/graph/tuning.cc`, 2.18 and later; microseconds); bus bandwidths are as nccl-tests defines them
+(NVIDIA/nccl-tests `doc/PERFORMANCE.md`). Not modelled here: contention with compute.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import ceil, log2
 
-from pgle.xla.hardware import KERNEL_US, Hardware
+from pgle.costs.fit import perf_tables
+from pgle.xla.collectives import KINDS
+from pgle.xla.hardware import KERNEL_US, TABLE, Hardware
 from pgle.xla.hlo.module import Instruction, Module
 
 LAUNCH_US = 5.0
@@ -83,13 +88,61 @@ def collective_us(module: Module, kind: str, instruction: Instruction, hardware:
         hardware: links and devices per host.
     """
     size = payload_bytes(module, kind, instruction)
-    if kind in ("collective-permute", "send", "recv"):
+    if not KINDS[kind].ends_together:
         return _permute_us(instruction, size, hardware, module)
     group = group_of(module, instruction, hardware)
     if group.size <= 1:
         return KERNEL_US
+    return _measured_us(kind, size, group, hardware) or _formula_us(kind, size, group, hardware)
+
+
+def _measured_us(kind: str, size: int, group: Group, hardware: Hardware) -> float | None:
+    """From the nearest table; None where there is none."""
+    kind, base = KINDS[kind].measured, TABLE[hardware.measured_as]
+    groups = perf_tables.groups_measured(base.name, kind)
+    if not groups:
+        return None
+    near = Group(min(group.size, groups[-1]), 1)
+    if near == group and hardware.nvlink_gb_s == base.nvlink_gb_s:
+        return perf_tables.collective_us(base.name, kind, near.size, size)
+    return _scaled_us(
+        kind,
+        near.size,
+        size,
+        base,
+        slower=_wire_us(kind, size, group, hardware) / max(_wire_us(kind, size, near, base), 1e-9),
+        later_us=_latency_us(kind, group) - _latency_us(kind, near),
+    )
+
+
+def _scaled_us(kind: str, group: int, size: int, base: Hardware, *, slower: float, later_us: float) -> float | None:
+    """A measured time, of which what the bytes take is `slower` times as long and the latency `later_us` longer."""
+    least, measured = (perf_tables.collective_us(base.name, kind, group, each) for each in (1, size))
+    return None if least is None or measured is None else least + (measured - least) * slower + max(later_us, 0.0)
+
+
+def _wire_us(kind: str, size: int, group: Group, hardware: Hardware) -> float:
+    """What the bytes take on the links alone."""
+    if kind == "all-to-all":
+        inside = size * (group.per_host - 1) / group.size / hardware.nvlink_gb_s
+        outside = size * (group.size - group.per_host) / group.size / hardware.nic_gb_s
+        return max(inside, outside) / 1e3
+    return KINDS[kind].rounds * size * (group.size - 1) / group.size / (bus_bandwidth_gb_s(group, hardware) * 1e3)
+
+
+def _latency_us(kind: str, group: Group) -> float:
+    """Latency of the steps of the algorithm with fewest, by NCCL's LL protocol."""
+    if kind == "all-to-all":
+        return RING[0].network_us if group.hosts > 1 else RING[0].nvlink_us
+    ring = _steps_us(kind, group, RING[0])
+    return min(ring, _tree_steps_us(group, TREE[0])) if kind == "all-reduce" else ring
+
+
+def _formula_us(kind: str, size: int, group: Group, hardware: Hardware) -> float:
+    """Without a table: latency + size / bandwidth of NCCL's protocols."""
     if kind in ("all-to-all", "ragged-all-to-all"):
-        return _all_to_all_us(size, group, hardware)
+        latency = RING[2].network_us if group.hosts > 1 else RING[2].nvlink_us
+        return LAUNCH_US + latency + _wire_us("all-to-all", size, group, hardware)
     bandwidth = bus_bandwidth_gb_s(group, hardware) * 1e3  # bytes per microsecond
     ring = _ring_us(kind, size, group, bandwidth)
     return min(ring, _tree_us(size, group, bandwidth)) if kind == "all-reduce" else ring
@@ -99,7 +152,9 @@ def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
     """The S of nccl-tests' formulas: bytes gathered, to be scattered, or reduced, on one device."""
     operands = [module.instructions[name].shape for name in instruction.operands if name in module.instructions]
     given = sum(shape.size_bytes for shape in operands if shape.dtype != "token")
-    if kind == "all-gather":
+    if KINDS[kind].payload == "first" and operands:  # the second is the output, the others say where rows go
+        return operands[0].size_bytes
+    if KINDS[kind].payload == "result":
         result = instruction.shape
         # all-gather-start returns (operands, results)
         if instruction.opcode.endswith("-start") and len(result.elements) == 2:
@@ -108,43 +163,42 @@ def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
     return given or instruction.shape.size_bytes
 
 
+def _steps_us(kind: str, group: Group, protocol: Protocol) -> float:
+    """Latency of a ring."""
+    rounds = KINDS[kind].rounds
+    steps, between_hosts = rounds * (group.size - 1), rounds * (group.hosts - 1)
+    return protocol.base_us + (steps - between_hosts) * protocol.nvlink_us + between_hosts * protocol.network_us
+
+
+def _tree_steps_us(group: Group, protocol: Protocol) -> float:
+    """Latency of a tree over the hosts and chains inside them."""
+    return protocol.base_us + 2 * ((group.per_host - 1) * protocol.nvlink_us + log2(group.hosts) * protocol.network_us)
+
+
 def _ring_us(kind: str, size: int, group: Group, bandwidth: float) -> float:
-    rounds = 2 if kind == "all-reduce" else 1
-    steps = rounds * (group.size - 1)
-    between_hosts = rounds * (group.hosts - 1)
-    moved = size if kind == "collective-broadcast" else size * steps / group.size
-    return min(
-        protocol.base_us
-        + (steps - between_hosts) * protocol.nvlink_us
-        + between_hosts * protocol.network_us
-        + moved / (bandwidth * protocol.bandwidth)
-        for protocol in RING
-    )
+    moved = size * KINDS[kind].rounds * (1 if kind == "collective-broadcast" else (group.size - 1) / group.size)
+    return min(_steps_us(kind, group, item) + moved / (bandwidth * item.bandwidth) for item in RING)
 
 
 def _tree_us(size: int, group: Group, bandwidth: float) -> float:
-    return min(
-        protocol.base_us
-        + 2 * ((group.per_host - 1) * protocol.nvlink_us + log2(group.hosts) * protocol.network_us)
-        + 2 * size / (bandwidth * protocol.bandwidth)
-        for protocol in TREE
-    )
-
-
-def _all_to_all_us(size: int, group: Group, hardware: Hardware) -> float:
-    inside = size * (group.per_host - 1) / group.size / (hardware.nvlink_gb_s * 1e3)
-    outside = size * (group.size - group.per_host) / group.size / (hardware.nic_gb_s * 1e3)
-    latency = RING[2].network_us if group.hosts > 1 else RING[2].nvlink_us
-    return LAUNCH_US + latency + max(inside, outside)
+    return min(_tree_steps_us(group, item) + 2 * size / (bandwidth * item.bandwidth) for item in TREE)
 
 
 def _permute_us(instruction: Instruction, size: int, hardware: Hardware, module: Module) -> float:
     pairs = instruction.source_target_pairs
-    devices = module.num_partitions * module.num_replicas
     if pairs:
         crosses = any(hardware.host(source) != hardware.host(target) for source, target in pairs)
     else:
-        crosses = devices > hardware.devices_per_host
-    bandwidth = hardware.nic_gb_s if crosses else hardware.nvlink_gb_s
+        crosses = module.num_partitions * module.num_replicas > hardware.devices_per_host
+    base, bandwidth = TABLE[hardware.measured_as], hardware.nic_gb_s if crosses else hardware.nvlink_gb_s
+    later = RING[0].network_us - RING[0].nvlink_us if crosses else 0.0
+    found = _scaled_us(_pattern(pairs), 2, size, base, slower=base.nvlink_gb_s / bandwidth, later_us=later)
+    if found is not None:
+        return found
     latency = RING[2].network_us if crosses else RING[2].nvlink_us
     return LAUNCH_US + latency + size / (bandwidth * 1e3)
+
+
+def _pattern(pairs: Collection[tuple[int, int]]) -> str:
+    """Which table of permutes: pairs that swap, or a ring; one direction is as fast as a ring."""
+    return "permute-swap" if pairs and all((b, a) in pairs for a, b in pairs) else "permute-ring"

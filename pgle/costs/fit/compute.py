@@ -1,14 +1,26 @@
-"""Roofline of one compute instruction: operations and bytes from its shapes, against the peaks of a GPU."""
+"""What one compute instruction takes: matrix products as XLA measured them, the rest by a roofline of its shapes."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from pgle.xla.hardware import KERNEL_US, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY, PCIE_EFFICIENCY, Hardware
-from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
+from pgle.costs.fit import perf_tables
+from pgle.costs.fit.perf_tables import GRID_B, GRID_K
+from pgle.xla.hardware import (
+    ATTENTION_EFFICIENCY,
+    KERNEL_US,
+    MATMUL_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    PCIE_EFFICIENCY,
+    TABLE,
+    Hardware,
+    dtype_family,
+)
+from pgle.xla.hlo.module import BITS, HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
 
 TILE = 128
 """Rows and columns of the output tile that one streaming multiprocessor computes (NVIDIA, "Matrix Multiplication
@@ -16,6 +28,9 @@ Background User's Guide": tile and wave quantization)."""
 
 SPLIT_K = 1024
 """Depth at which a matmul with few tiles is split over more multiprocessors."""
+
+_CAUSAL = re.compile(r"mask_type\W+(?:[2-6]\b|\w*CAUSAL)")
+"""cuDNN writes ``CAUSAL``; Transformer Engine a number, of which 0 and 1 are no causal mask (`NVTE_Mask_Type`)."""
 
 _SLICES = ("dynamic-slice", "slice", "gather")
 _MOVES = frozenset(
@@ -40,6 +55,11 @@ class Matmul:
         """Multiplications and additions."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
+    @property
+    def item_bytes(self) -> float:
+        """Bytes of one element."""
+        return BITS.get(self.dtype, 16) / 8
+
 
 def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
     """Microseconds of one execution of a compute instruction: the larger of arithmetic and memory time.
@@ -48,12 +68,13 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
         module: holds it; fused computations are looked into.
         instruction: a fusion, dot, custom call, copy or any other op with a kernel.
     """
-    arithmetic = sum(_matmul_us(item, hardware) for item in matmuls(module, instruction))
-    arithmetic += pointwise_operations(module, instruction) / (hardware.tflops["f32"] / 2 * 1e6)
+    products = sum(matmul_us(item, hardware) for item in matmuls(module, instruction))
+    products += attention_operations(module, instruction) / (hardware.tflops["f16"] * ATTENTION_EFFICIENCY * 1e6)
+    pointwise = pointwise_operations(module, instruction) / (hardware.tflops["f32"] / 2 * 1e6)
     device, host = bytes_accessed(module, instruction)
     memory = device / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
     link = host / (hardware.pcie_gb_s * PCIE_EFFICIENCY * 1e3)
-    return KERNEL_US + max(arithmetic, memory, link)
+    return max(products + pointwise, KERNEL_US + max(pointwise, memory, link))
 
 
 def pointwise_operations(module: Module, instruction: Instruction) -> int:
@@ -70,17 +91,37 @@ def _widest(module: Module, item: Instruction) -> tuple[int, ...]:
     return (shape or item.shape).dimensions
 
 
-def _matmul_us(item: Matmul, hardware: Hardware) -> float:
-    """Arithmetic time with the share of multiprocessors that the tiles of the last wave leave idle."""
+def matmul_us(item: Matmul, hardware: Hardware) -> float:
+    """Microseconds of matrix products: as XLA measured them, outside its table by the ratio of two rooflines.
+
+    The table's own GPU takes the measured time; another, or a product larger, smaller or in another type, that of the
+    nearest product of the table times how much longer its roofline is.
+    """
+    base = TABLE[hardware.measured_as]
+    family = {"f16": "bf16", "f8": "f8", "tf32": "f32"}.get(dtype_family(item.dtype), "bf16")
+    m, n, k = (min(max(side, GRID_K[0]), GRID_K[-1]) for side in (item.m, item.n, item.k))
+    near = Matmul(min(item.batch, GRID_B[-1]), m, n, k, {"f8": "f8e4m3fn"}.get(family, family))
+    measured = perf_tables.matmul_us(base.name, family, near.batch, near.m, near.n, near.k)
+    if measured is None:
+        return _roofline_us(item, hardware)
+    if near == item and base.name == hardware.name:
+        return measured
+    return measured * _roofline_us(item, hardware) / _roofline_us(near, base)
+
+
+def _roofline_us(item: Matmul, hardware: Hardware) -> float:
+    """The larger of memory time and arithmetic, with the multiprocessors that the last wave of tiles leaves idle."""
     tiles = item.batch * ceil(item.m / TILE) * ceil(item.n / TILE)
     if tiles < hardware.cores:
         tiles = min(hardware.cores, tiles * max(1, item.k // SPLIT_K))
     filled = tiles / (ceil(tiles / hardware.cores) * hardware.cores)
-    return item.operations / (hardware.peak_tflops(item.dtype) * MATMUL_EFFICIENCY * filled * 1e6)
+    arithmetic = item.operations / (hardware.peak_tflops(item.dtype) * MATMUL_EFFICIENCY * filled * 1e6)
+    moved = item.batch * (item.m * item.k + item.k * item.n + item.m * item.n) * item.item_bytes
+    return KERNEL_US + max(arithmetic, moved / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3))
 
 
 def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
-    """The matrix products that an instruction computes: dots, fused too, cuBLAS calls, attention, convolutions."""
+    """The matrix products that an instruction computes: dots, fused too, cuBLAS calls, convolutions."""
     if instruction.opcode == "dot":
         yield from _dot(module, instruction, instruction.dot_lhs_contracting)
     elif instruction.opcode in ("convolution",) or "$conv" in instruction.custom_call_target:
@@ -89,8 +130,6 @@ def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
         target = instruction.custom_call_target
         if "cublas" in target or "matmul" in target or "gemm" in target:
             yield from _dot(module, instruction, _contracting(instruction.backend_config))
-        elif "fmha" in target or "attn" in target.lower():
-            yield from _attention(module, instruction)
     else:
         for name in instruction.called:
             computation = module.computations.get(name)
@@ -134,16 +173,24 @@ def _contracting(backend_config: str) -> list[int]:
     return [int(item) for item in numbers.get("lhs_contracting_dimensions", [])]
 
 
-def _attention(module: Module, instruction: Instruction) -> Iterator[Matmul]:
-    """Two products per head: queries with keys, weights with values."""
+def attention_operations(module: Module, instruction: Instruction) -> float:
+    """Multiplications and additions of a fused attention call (cuDNN, Transformer Engine); 0 for anything else.
+
+    Two products per head, queries with keys and weights with values; backward five, two of them again. A causal mask
+    leaves half.
+    """
+    target = instruction.custom_call_target.lower()
+    if "fmha" not in target and "attn" not in target and "flash_attention" not in target:
+        return 0.0
     query, key = _operand_shape(module, instruction, 0), _operand_shape(module, instruction, 1)
     if query is None or key is None or len(query.dimensions) != 4 or len(key.dimensions) != 4:
-        return
+        return 0.0
     batch, a, b, depth = query.dimensions
     length, heads = (a, b) if a >= b else (b, a)
     keys = max(key.dimensions[1:3])
-    yield Matmul(batch * heads, length, keys, depth, query.dtype)
-    yield Matmul(batch * heads, length, depth, keys, query.dtype)
+    causal = _CAUSAL.search(instruction.backend_config) is not None
+    products = 5 if "backward" in target or "bwd" in target else 2
+    return products * 2.0 * batch * heads * length * keys * depth * (0.5 if causal else 1.0)
 
 
 def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:

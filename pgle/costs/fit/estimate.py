@@ -1,9 +1,8 @@
 """Costs that nobody measured: every schedulable instruction of a module on a given GPU, from shapes alone.
 
-Compute is a roofline (`estimate_compute`), collectives follow NCCL's tuner (`estimate_communication`). What comes out
-is always `Origin.ESTIMATED`. On the real 4 × A100 step of testdata/ the median estimate is 0.82 of the measurement and
-nine of ten are within a factor of two; matmuls 1.02, collectives 0.3 to 0.7, whose measured times hold waits for other
-ranks and contention (`benchmarks/estimate.py`).
+Collectives and matrix products come from XLA's measured tables (`perf_tables`), scaled where there is none for a GPU or
+a fabric (`communication`, `compute`); the rest is a roofline. All that comes out is `Origin.ESTIMATED`. How far it is
+from two real jobs: docs/rehearse.md and `benchmarks/estimate.py`.
 """
 
 from __future__ import annotations

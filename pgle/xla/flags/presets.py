@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pgle.errors import UserError
+from pgle.xla.collectives import ASYNC_FLAGS
 from pgle.xla.flags.catalogue import catalogue, known_flags, known_in, release
 from pgle.xla.flags.matmul import STREAMS, THRESHOLD, collective_matmul
 from pgle.xla.flags.text import Finding, Flag, format_flags
@@ -17,7 +18,7 @@ PROFILE_PATH = "xla_gpu_pgle_profile_file_or_directory_path"
 DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
 COMMAND_BUFFER = "xla_gpu_enable_command_buffer"
 
-ASYNC_KINDS = "allreduce,allgather,reducescatter,collectivebroadcast,alltoall,collectivepermute"
+ASYNC_KINDS = ",".join(ASYNC_FLAGS)
 """The list of the JAX-Toolbox guide, for releases before `ALL_KINDS_SINCE`."""
 ALL_KINDS_SINCE = "0.5.3"
 """First release found to take ``allcollectives``; 0.4.38 aborts on it, those between were not asked."""

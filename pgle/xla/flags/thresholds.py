@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgle.errors import UserError
-from pgle.xla.collectives import result_shape, walk_collectives
+from pgle.xla.collectives import KINDS, result_shape, walk_collectives
 from pgle.xla.flags.text import Flag
 from pgle.xla.hlo.module import Instruction, Module, Shape
 
-KINDS = {"all-gather": "weights", "reduce-scatter": "gradients", "all-reduce": "gradients"}
+MOVED = {kind.name: kind.moves for kind in KINDS.values() if kind.moves}
 """The kinds XLA combines by bytes, and what a sharded training step moves with them."""
 MIB = 1 << 20
 
@@ -89,7 +89,7 @@ def combine_thresholds(module: Module) -> Thresholds:
     Raises:
         UserError: the module has no collective of these kinds.
     """
-    by_kind: dict[str, list[Instruction]] = {kind: [] for kind in KINDS}
+    by_kind: dict[str, list[Instruction]] = {kind: [] for kind in MOVED}
     for instruction, kind in walk_collectives(module):
         if kind in by_kind:
             by_kind[kind].append(instruction)
@@ -107,7 +107,7 @@ def _threshold(module: Module, kind: str, items: list[Instruction]) -> Threshold
     layer, layers, how = _loop_layer(module, items) or _repeated_layer(module, items) or _all(module, items)
     total = sum(result_shape(module, item).size_bytes for item in items)
     rounded = -(-layer // MIB) * MIB
-    return Threshold(kind, KINDS[kind], layer, rounded, len(items), total, layers, how)
+    return Threshold(kind, MOVED[kind], layer, rounded, len(items), total, layers, how)
 
 
 def _loop_layer(module: Module, items: list[Instruction]) -> tuple[int, int, str] | None:

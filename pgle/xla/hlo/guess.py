@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 
+from pgle.xla.collectives import KINDS
+
 # what passes append: numbers, and the copies made by loop unrolling (while-loop-unroller, double buffering) and remat
 _SUFFIX = r"(\.\d+|\.double_buffer_clone|\.peeled_double_buffer|\.clone|\.remat\d*)*"
-_COLLECTIVE = re.compile(
-    r"(all[-_]gather|all[-_]reduce|reduce[-_]scatter|all[-_]to[-_]all|collective[-_](permute|broadcast)"
-    r"|ragged[-_]all[-_]to[-_]all|ppermute|pbroadcast|psum(_scatter|_invariant)?|pmax|pmin|send|recv)"
-    rf"(-start|-done)?{_SUFFIX}"
-)
+_NAMES = sorted({name for kind in KINDS.values() for name in (kind.name, *kind.primitives)}, key=len, reverse=True)
+_COLLECTIVE = re.compile(rf"({'|'.join(_NAMES)})(-start|-done)?{_SUFFIX}")
 _COPY = re.compile(rf"(copy-(start|done)|(dynamic-slice|dynamic-update-slice)-start){_SUFFIX}")
 _LOOP = re.compile(rf"(while|conditional|call){_SUFFIX}")
 

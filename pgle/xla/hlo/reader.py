@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, sha256
+from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.replica_groups import Groups, groups_of
 from pgle.xla.protos import hlo_pb2
@@ -204,7 +205,7 @@ class _Builder:
         opcode = item.opcode
         metadata = item.metadata
         operands, called, before = item.operand_ids, item.called_computation_ids, item.control_predecessor_ids
-        is_collective = bool(item.channel_id) or opcode.startswith(_COLLECTIVE_PREFIXES)
+        is_collective = bool(item.channel_id) or is_collective_opcode(opcode)
         return Instruction(
             item.name,
             opcode,
@@ -253,6 +254,3 @@ class _Builder:
         if key not in self.groups:
             self.groups[key] = groups_of(item)
         return self.groups[key]
-
-
-_COLLECTIVE_PREFIXES = ("all-", "reduce-scatter", "collective-", "ragged-", "async-", "send", "recv")
