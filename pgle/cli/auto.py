@@ -57,7 +57,7 @@ def command(
     pgle auto --runs 5 --percentile 50 --then-nsys --run-dir runs/a -- python train.py
     """
     from pgle.report import auto as report
-    from pgle.run.auto import AutoRequest, run_auto
+    from pgle.run.experiment.auto import AutoRequest, run_auto
 
     request = AutoRequest(
         words, run_dir, runs, percentile, then_nsys, cache, window, flags, 2 if as_json else 1, force

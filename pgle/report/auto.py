@@ -6,7 +6,7 @@ import statistics
 
 from pgle.report import json
 from pgle.report.text import console, duration, warn
-from pgle.run.auto import AutoResult, used
+from pgle.run.experiment.auto import AutoResult, used
 from pgle.run.experiment.stage import StageResult
 
 MAX_MODULES = 10

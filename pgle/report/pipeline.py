@@ -8,7 +8,7 @@ from pgle.report import compare as compare_report
 from pgle.report import convert as convert_report
 from pgle.report import json, stage
 from pgle.report.text import console, warn
-from pgle.run.pipeline import Pipeline
+from pgle.run.experiment.pipeline import Pipeline
 from pgle.xla.log.reasons import Verdict
 
 

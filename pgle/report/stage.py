@@ -6,26 +6,27 @@ import statistics
 
 from pgle.report import json
 from pgle.report.text import console, duration, warn
-from pgle.run.experiment.stage import StageFiles, StageResult
-from pgle.run.experiment.stage import trace_files as traces
+from pgle.run.experiment.stage import StageResult
 
 
 def show_text(result: StageResult, *, next_step: bool = True) -> None:
     """A few lines, warnings on stderr. Where stdout was the program's own, all goes to stderr, and rank 0 speaks."""
     request = result.request
     if result.rank:
-        warn(f"rank {result.rank}: {line}" for line in result.warnings)
+        warn(f"rank {result.rank}: {line}" for line in (*result.warnings, *_failed(result)))
         return
     out = console(stderr=not result.simulated and request.stdout == 1)
     label = " on the simulated GPU" if result.simulated else ""
     module = f" {result.facts['module']}" if result.facts.get("module") else ""
-    out.print(f"{request.stage}{label}:{module} in {request.files.folder}", style="bold", soft_wrap=True)
+    out.print(f"{request.stage}{label}:{module} in {request.folder.path}", style="bold", soft_wrap=True)
+    for line in provenance(result):
+        out.print(line, soft_wrap=True, markup=False)
     if result.step_times_s:
         middle = duration(statistics.median(result.step_times_s) * 1e6)
         out.print(f"{len(result.step_times_s)} steps, median {middle}{' (simulated)' if result.simulated else ''}")
     if request.stage == "profile":
         window = f" ({result.facts['window']})" if "window" in result.facts else ""
-        for path in traces(request.run_dir):
+        for path in request.folder.traces():
             out.print(f"trace {path}{window}", soft_wrap=True)
     if result.verdict is not None:
         out.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
@@ -33,21 +34,35 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
             out.print(f"  {result.verdict.proof}", style="dim")
         if result.verdict.remedy:
             out.print(f"  {result.verdict.remedy}")
-    if next_step and (request.stage != "profile" or traces(request.run_dir)):
+    if next_step and not result.failed:
         out.print(_next(result), style="dim", soft_wrap=True)
-    warn(result.warnings)
+    warn((*result.warnings, *_failed(result)))
+
+
+def provenance(result: StageResult) -> tuple[str, ...]:
+    """What was run: the module's file, compiler, devices and flags, one line each."""
+    facts = result.facts
+    program = f"{facts['program']}, " if facts.get("program") else ""
+    compiler = f"compiled by jaxlib {facts['jaxlib']}" if facts.get("jaxlib") else ""
+    devices = f" for {facts['devices']}" if facts.get("devices") else ""
+    lines = [f"{program}{compiler}{devices}", f"XLA_FLAGS {facts.get('flags', '')}"]
+    return tuple(line for line in lines if line.strip() and line != "XLA_FLAGS ")
+
+
+def _failed(result: StageResult) -> tuple[str, ...]:
+    return (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
 
 
 def _next(result: StageResult) -> str:
     """The command to type next: the side of the comparison that is missing, else the comparison."""
-    request, run = result.request, result.request.run_dir
+    request, run = result.request, result.request.run
     if request.stage == "profile":
-        return f"next: pgle convert {run}"
-    if request.stage == "baseline" and not StageFiles(run, "perf").folder.exists():
-        return f"next: pgle perf --run-dir {run} -- COMMAND"
-    if request.stage == "perf" and not StageFiles(run, "baseline").folder.exists():
-        return f"next: pgle perf --baseline --run-dir {run} -- COMMAND"
-    return f"next: pgle compare {run}/baseline {run}/perf"
+        return f"next: pgle convert {run.path}"
+    if request.stage == "baseline" and not run.stage("perf").path.exists():
+        return f"next: pgle perf --run-dir {run.path} -- COMMAND"
+    if request.stage == "perf" and not run.stage("baseline").path.exists():
+        return f"next: pgle perf --baseline --run-dir {run.path} -- COMMAND"
+    return f"next: pgle compare {run.stage('baseline').path} {run.stage('perf').path}"
 
 
 def show_json(result: StageResult) -> None:
@@ -56,15 +71,17 @@ def show_json(result: StageResult) -> None:
     json.show(
         f"pgle.{request.stage}/1",
         {
-            "run_dir": request.run_dir,
+            "ok": result.good,
+            "run_dir": request.run.path,
             "simulated": result.simulated,
             "exit_code": result.exit_code,
+            "failed": result.failed,
             "verdict": result.verdict,
             "steps": len(result.step_times_s),
             "median_step_s": statistics.median(result.step_times_s) if result.step_times_s else None,
-            "traces": traces(request.run_dir) if request.stage == "profile" else (),
+            "traces": request.folder.traces() if request.stage == "profile" else (),
             "facts": result.facts,
             "warnings": result.warnings,
         },
     )
-    warn(result.warnings)
+    warn((*result.warnings, *_failed(result)))

@@ -62,9 +62,9 @@ def is_run_dir(path: AnyPath) -> bool:
 def _expand(path: AnyPath) -> list[AnyPath]:
     """The trace files that a path stands for: itself, or those of a run directory."""
     if isinstance(path, Path) and is_run_dir(path):
-        from pgle.run.experiment.stage import trace_files
+        from pgle.run.experiment.directory import RunDirectory
 
-        found = trace_files(path)
+        found = RunDirectory(path).stage("profile").traces()
         if not found:
             raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
         return [item for file in found for item in _expand(file)]

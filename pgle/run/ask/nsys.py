@@ -199,7 +199,7 @@ def _imported(path: Path, folder: Path) -> Path:
     """Turn a raw ``.qdstrm`` file into a report with the importer that belongs to nsys."""
     if not path.is_file():
         raise UserError("no such file", where=path, remedy="check the path")
-    importer = _importer()
+    importer = find_importer()
     if importer is None:
         remedy = f"install the full Nsight Systems package ({DOWNLOAD}); the command-line package lacks it"
         raise UserError("needs QdstrmImporter, which is not installed", where=path, remedy=remedy)
@@ -210,7 +210,7 @@ def _imported(path: Path, folder: Path) -> Path:
     return report
 
 
-def _importer() -> Path | None:
+def find_importer() -> Path | None:
     """QdstrmImporter: on the PATH or beside an installed nsys."""
     on_path = shutil.which("QdstrmImporter")
     if on_path:

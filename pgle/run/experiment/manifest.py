@@ -7,38 +7,31 @@ at all; reading merges them. `StageRecord.environment` and `argv` come from
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.files import AnyPath, read_bytes, sha256, write_files
-from pgle.xla.flags.text import parse_flags, same_value
+from pgle.files import AnyPath, read_bytes, write_files
+from pgle.run.experiment.directory import rank_suffix
 
 SCHEMA = "pgle.manifest/1"
-EXPECTED_TO_DIFFER = frozenset(
-    {
-        "xla_gpu_enable_latency_hiding_scheduler",
-        "xla_gpu_enable_analytical_sol_latency_estimator",
-        "xla_gpu_disable_async_collectives",
-        "xla_gpu_enable_command_buffer",
-        "xla_gpu_pgle_profile_file_or_directory_path",
-        "xla_gpu_pgle_accuracy_checker",
-        "xla_dump_to",
-        "xla_dump_hlo_as_proto",
-        "xla_dump_hlo_as_text",
-        "xla_dump_latency_hiding_schedule",
-    }
-)
-"""Flags by which a profile run and a performance run of one program differ."""
+PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A file that a stage read or wrote; `path` is relative to the run directory where it lies inside."""
+    """A file that a stage read or wrote, or a whole folder of them.
+
+    Attributes:
+        path: relative to the run directory where it lies inside; that of a folder ends in ``/``.
+        sha256: of the content; of a folder, of the names and contents in it.
+        size_bytes: of all content.
+    """
 
     path: str
     sha256: str
@@ -78,6 +71,8 @@ class StageRecord:
         outputs: files written.
         warnings: as printed.
         facts: results of the stage, by name, JSON types only.
+        asked: what was asked for, by option: a stage that is asked for something else is run again.
+        failed: why the stage did not do its work though the command ended with 0, such as a missing trace.
     """
 
     stage: str
@@ -98,6 +93,8 @@ class StageRecord:
     outputs: tuple[FileRecord, ...] = ()
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    failed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,26 +112,30 @@ class Manifest:
         """The record of a stage on the lowest rank; None where it did not run."""
         return next(iter(self.of(stage)), None)
 
+    def why_due(self, stage: str, run_dir: Path, asked: Mapping[str, Any], inputs: Iterable[FileRecord]) -> str:
+        """Why a stage has to be run; empty where it is done.
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """Something in which two stages differ that should not.
-
-    Attributes:
-        what: such as ``jaxlib`` or ``--xla_gpu_autotune_level``.
-        first: the value in the first stage, ``unset`` where it has none.
-        second: the value in the second.
-        consequence: what follows.
-    """
-
-    what: str
-    first: str
-    second: str
-    consequence: str
-
-    def line(self) -> str:
-        """One line."""
-        return f"{self.what} differs: {self.first} and {self.second}; {self.consequence}"
+        It is done when its last run ended with 0, did its work, was asked for the same, read the same files, and left
+        files that are still there with the same content.
+        """
+        record = self.last(stage)
+        if record is None:
+            return "it has not been run yet"
+        if record.exit_code != 0 or record.failed:
+            ended = "did not end" if record.exit_code is None else f"ended with exit code {record.exit_code}"
+            return f"its last run failed: {record.failed}" if record.failed else f"its last run {ended}"
+        new = json.loads(json.dumps(asked))
+        for name in [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
+            return f"the {name} is another than in its last run"
+        before, now = ({item.path: item.sha256 for item in items} for items in (record.inputs, inputs))
+        for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
+            return f"{path} is not what its last run read"
+        for output in record.outputs:
+            if not (run_dir / output.path).exists():
+                return f"{output.path} is gone"
+            if record_file(run_dir / output.path, run_dir) != output:
+                return f"{output.path} has changed"
+        return ""
 
 
 def read_manifest(run_dir: AnyPath) -> Manifest:
@@ -155,7 +156,7 @@ def extend_manifest(run_dir: AnyPath, record: StageRecord) -> None:
     Raises:
         UserError: the file cannot be read or written.
     """
-    path = run_dir / _name(record.rank)
+    path = run_dir / f"manifest{rank_suffix(record.rank)}.json"
     with _locked(path):
         before = _load(path) if path.exists() else []
         key = (record.stage, record.rank, record.started)
@@ -166,70 +167,30 @@ def extend_manifest(run_dir: AnyPath, record: StageRecord) -> None:
 
 
 def record_file(path: AnyPath, run_dir: AnyPath) -> FileRecord:
-    """Path, hash and size of a file."""
-    data = path.read_bytes()
+    """Path, hash and size of a file, or of a folder of them."""
     text = str(path)
     if isinstance(path, Path) and isinstance(run_dir, Path) and path.resolve().is_relative_to(run_dir.resolve()):
         text = path.resolve().relative_to(run_dir.resolve()).as_posix()
-    return FileRecord(text, sha256(data), len(data))
+    elif isinstance(path, Path) and isinstance(run_dir, Path) and path.is_relative_to(run_dir):
+        text = path.relative_to(run_dir).as_posix()  # a link to what lies outside
+    if not path.is_dir():
+        return FileRecord(text, *_digest(path))
+    digest, total = hashlib.sha256(), 0
+    for item in sorted(item for item in path.rglob("*") if item.is_file()):
+        sha, size = _digest(item)
+        digest.update(f"{item.relative_to(path)}\0{sha}\n".encode())
+        total += size
+    return FileRecord(f"{text}/", digest.hexdigest(), total)
 
 
-def same_program(first: StageRecord, second: StageRecord) -> tuple[Mismatch, ...]:
-    """In what two stages differ so that the costs of one need not fit the other.
-
-    Compared are versions, command, flags (but `EXPECTED_TO_DIFFER`), GPUs, driver and number of ranks.
-    """
-    found: list[Mismatch] = []
-    for name in sorted({*first.versions, *second.versions}):
-        found += _differs(name, first.versions.get(name), second.versions.get(name), _BY_VERSION.get(name, _MAY))
-    found += _differs("command", " ".join(first.argv), " ".join(second.argv), "the program may not be the same")
-    mine, theirs = (parse_flags(record.xla_flags).effective() for record in (first, second))
-    for name in sorted({*mine, *theirs} - EXPECTED_TO_DIFFER):
-        if name not in mine or name not in theirs or not same_value(mine[name], theirs[name]):
-            found += _differs(
-                f"--{name}", _value(mine, name), _value(theirs, name), "names and fingerprints may change"
-            )
-    found += _differs("GPU", _gpus(first), _gpus(second), "costs do not carry over")
-    found += _differs("driver", _drivers(first), _drivers(second), "costs may differ")
-    found += _differs("number of ranks", str(first.ranks), str(second.ranks), "the modules are not the same")
-    return tuple(found)
-
-
-_MAY = "costs or names may differ"
-_BY_VERSION = {
-    "python": "seldom matters",
-    "jax": "the program that XLA gets may differ",
-    "jaxlib": "names and fingerprints differ: profile again",
-    "protobuf": "seldom matters",
-    "numpy": "seldom matters",
-} | dict.fromkeys(
-    ("jax-cuda12-pjrt", "jax-cuda13-pjrt", "jax-cuda12-plugin", "jax-cuda13-plugin"),
-    "names and fingerprints differ: profile again",
-)
-
-
-def _differs(what: str, first: str | None, second: str | None, consequence: str) -> list[Mismatch]:
-    return [] if first == second else [Mismatch(what, first or "unset", second or "unset", consequence)]
-
-
-def _value(values: Mapping[str, str | None], name: str) -> str | None:
-    if name not in values:
-        return None
-    value = values[name]
-    return "true" if value is None else value or "(empty)"
-
-
-def _gpus(record: StageRecord) -> str:
-    names = [gpu.name for gpu in record.gpus]
-    return ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
-
-
-def _drivers(record: StageRecord) -> str:
-    return ", ".join(sorted({gpu.driver for gpu in record.gpus}))
-
-
-def _name(rank: int) -> str:
-    return "manifest.json" if rank == 0 else f"manifest.rank{rank:04d}.json"
+def _digest(path: AnyPath) -> tuple[str, int]:
+    """SHA-256 and size of a file, read in pieces."""
+    with path.open("rb") as file:
+        digest, size = hashlib.sha256(), 0
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+            size += len(piece)
+    return digest.hexdigest(), size
 
 
 def _files(run_dir: AnyPath) -> list[AnyPath]:

@@ -1,95 +1,97 @@
-"""Stage records of real runs: what is known before the command starts, and what its end adds."""
+"""Stage records: what is known before a stage starts, and what its end adds."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from pgle.files import AnyPath
 from pgle.run.doctor.world import read_gpus, this_world
-from pgle.run.experiment.manifest import StageRecord, extend_manifest, record_file
-from pgle.run.experiment.stage import now
+from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
+from pgle.run.experiment.stage import StageRequest, now
 from pgle.run.launch.environment import ChildEnvironment
 from pgle.run.launch.masking import kept_argv, kept_environment
 
 
 def begin_record(
-    run_dir: AnyPath,
-    stage: str,
-    argv: Sequence[str],
+    request: StageRequest,
     environment: ChildEnvironment,
     *,
+    asked: Mapping[str, Any],
+    inputs: tuple[FileRecord, ...],
     python: str | None = None,
     rank: int = 0,
     ranks: int = 1,
-    inputs: Iterable[AnyPath] = (),
-    topology: Mapping[str, Any] | None = None,
+    simulated: bool = False,
 ) -> StageRecord:
     """Write the record of a stage that is about to start: versions, GPUs, driver, flags, variables, host, inputs.
 
     Args:
-        run_dir: of the experiment.
-        stage: ``profile``, ``baseline`` or ``perf``.
-        argv: the user's command.
-        environment: what the command will get.
-        python: its interpreter; default: ours.
+        request: the stage.
+        environment: what the command, or the compiler in its place, will get.
+        asked: what decides the outcome, by option.
+        inputs: the files it reads.
+        python: the interpreter of the command; default: ours.
         rank: of this process.
         ranks: how many there are.
-        inputs: files the stage reads.
-        topology: what is known of hosts and devices.
+        simulated: the GPUs and variables of this machine do not matter.
 
     Raises:
         UserError: the interpreter does not run, or the manifest cannot be written.
     """
     world = this_world(python)
     record = StageRecord(
-        stage=stage,
+        stage=request.stage,
         rank=rank,
         ranks=ranks,
-        mode=environment.plan.mode,
-        argv=kept_argv(argv),
+        mode=request.mode,
+        argv=kept_argv(request.command),
         xla_flags=environment.plan.xla_flags,
-        environment=kept_environment(environment.values),
-        versions=dict(world.installed.versions),
-        gpus=read_gpus(world),
-        topology=dict(topology or {}),
+        environment={} if simulated else kept_environment(environment.values),
+        versions={} if simulated else dict(world.installed.versions),
+        gpus=() if simulated else read_gpus(world),
+        topology={"simulated": True} if simulated else {},
         host=socket.gethostname(),
         started=now(),
-        inputs=tuple(record_file(path, run_dir) for path in inputs),
+        inputs=inputs,
         warnings=tuple(finding.line() for finding in environment.warnings),
+        asked=dict(asked),
     )
-    extend_manifest(run_dir, record)
+    extend_manifest(request.run.path, record)
     return record
 
 
 def end_record(
-    run_dir: AnyPath,
+    request: StageRequest,
     record: StageRecord,
     exit_code: int,
     *,
-    outputs: Iterable[AnyPath] = (),
+    outputs: Iterable[Path] = (),
     warnings: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
+    failed: str = "",
 ) -> StageRecord:
     """Complete the record of a stage that has ended, and write it.
 
     Args:
-        run_dir: of the experiment.
+        request: the stage.
         record: from `begin_record`.
         exit_code: of the command, 128 + N where signal N ended it.
-        outputs: files the stage wrote.
+        outputs: files and folders that the stage wrote.
         warnings: what was said during the run.
         facts: results by name, JSON types only.
+        failed: why the stage did not do its work though the command did.
     """
     ended = replace(
         record,
         ended=now(),
         exit_code=exit_code,
-        outputs=tuple(record_file(path, run_dir) for path in outputs),
+        outputs=tuple(record_file(path, request.run.path) for path in outputs),
         warnings=(*record.warnings, *warnings),
         facts={**record.facts, **(facts or {})},
+        failed=failed,
     )
-    extend_manifest(run_dir, ended)
+    extend_manifest(request.run.path, ended)
     return ended

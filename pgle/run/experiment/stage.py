@@ -1,125 +1,72 @@
-"""One stage of an experiment: what to run, where its files lie, and what comes back."""
+"""One stage of an experiment: what to run, the back end that runs it, and what comes back."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from pgle.errors import UserError
-from pgle.run.launch.environment import Cache
+from pgle.costs.profile.files import read_profile, sidecar_path
+from pgle.errors import UserError, WorkloadError
+from pgle.files import AnyPath, sha256, write_files
+from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
+from pgle.run.experiment.manifest import FileRecord, read_manifest, record_file
+from pgle.run.experiment.same_program import same_program
+from pgle.run.launch.environment import given_flags
+from pgle.run.launch.masking import kept_argv
+from pgle.run.launch.ranks import find_rank
 from pgle.xla.flags.modes import Mode
 from pgle.xla.log.reasons import ModuleVerdict, Verdict
 
-Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated", "none"]
-StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
+Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
 
-_WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
-
-
-@dataclass(frozen=True)
-class StageFiles:
-    """Where one stage of a run directory keeps its files.
-
-    RUN/STAGE/output.log      what the program printed, with XLA's log lines
-    RUN/STAGE/hlo/            XLA's dumps
-    RUN/STAGE/ir/             StableHLO of every compiled function
-    RUN/STAGE/trace/          traces, one file or folder per rank
-    RUN/STAGE/steps*.jsonl    step times, one file per rank
-    """
-
-    run_dir: Path
-    stage: StageName
-
-    @property
-    def folder(self) -> Path:
-        """RUN/STAGE."""
-        return self.run_dir / self.stage
-
-    @property
-    def log(self) -> Path:
-        """What the program printed, with XLA's log lines."""
-        return self.folder / "output.log"
-
-    @property
-    def hlo(self) -> Path:
-        """XLA's dumps."""
-        return self.folder / "hlo"
-
-    @property
-    def ir(self) -> Path:
-        """StableHLO of every compiled function."""
-        return self.folder / "ir"
-
-    @property
-    def trace(self) -> Path:
-        """Traces, one file or folder per rank."""
-        return self.folder / "trace"
-
-    def steps(self, rank: int = 0) -> Path:
-        """Step times of a rank, JSON lines."""
-        return self.folder / ("steps.jsonl" if rank == 0 else f"steps.rank{rank:04d}.jsonl")
+GPU_DRIVER = Path("/proc/driver/nvidia/version")
+PROGRAM_FILES = (".py", ".sh", ".mlir")
+"""Files that a command names and that count as its inputs. Others may be what it writes."""
 
 
 @dataclass(frozen=True)
 class StageRequest:
-    """What to run.
+    """What to run, on whichever back end.
 
     Attributes:
         stage: profile, baseline, perf; auto and auto-nsys of `pgle auto`.
         command: the user's words; may be empty for a simulated stage whose program was captured before.
-        run_dir: of the experiment.
+        run: the run directory.
         mode: flags: async or sync for profile, else baseline or perf.
-        capture: how the profile run is traced; ``simulated`` runs nothing on a GPU.
         profile: cost profile of a perf stage.
-        target: GPU to simulate.
-        devices: to simulate, and virtual CPU devices of the captured program.
-        topology: ``SxHxD`` to simulate; None: one host.
-        window: what is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``.
-        quiet_s: a captured program is stopped when it has compiled nothing new for so long.
-        seed: of simulated noise.
         flags: more XLA flags, as the user gave them on the command line.
-        environment: more variables of a real program; they count, whatever the user has.
-        cache: JAX's persistent compilation cache in a real run.
-        stdout: where a real program's stdout goes: ours, or 2 (stderr) where ours is for results.
+        stdout: where the program's stdout goes: ours, or 2 (stderr) where ours is for results.
     """
 
     stage: StageName
     command: tuple[str, ...]
-    run_dir: Path
+    run: RunDirectory
     mode: Mode
-    capture: Capture = "auto"
     profile: Path | None = None
-    target: str = "h100"
-    devices: int = 4
-    topology: str | None = None
-    window: str = "auto"
-    quiet_s: float = 20.0
-    seed: int = 0
     flags: tuple[str, ...] = ()
     stdout: Literal[1, 2] = 1
-    environment: Mapping[str, str] = field(default_factory=dict)
-    cache: Cache = "off"
-
-    def __post_init__(self) -> None:
-        """Raise `UserError` where `window` is none."""
-        found = _WINDOW.fullmatch(self.window)
-        if found is None or (found["last"] and int(found["last"]) < int(found["first"])):
-            remedy = "say auto, steps:5-10, seconds:10 or all"
-            raise UserError(f"no such window: {self.window!r}", where="--window", remedy=remedy)
 
     @property
-    def is_traced(self) -> bool:
-        """Whether a profiler watches the program."""
-        return self.stage in ("profile", "auto-nsys") and self.capture in ("jax", "nsys")
-
-    @property
-    def files(self) -> StageFiles:
+    def folder(self) -> StageFolder:
         """Where its files lie."""
-        return StageFiles(self.run_dir, self.stage)
+        return self.run.stage(self.stage)
+
+    def asked(self) -> dict[str, Any]:
+        """What decides the outcome, by option: JSON types."""
+        flags = given_flags(os.environ, self.flags).text
+        return {"command": list(kept_argv(self.command)), "mode": self.mode, "XLA_FLAGS": flags}
+
+    def inputs(self) -> tuple[FileRecord, ...]:
+        """The files that it reads: those of the program that the command names, and the profile."""
+        named = (Path(word) for word in self.command if word.endswith(PROGRAM_FILES))
+        paths = [path for path in named if path.is_file()]
+        paths += [] if self.profile is None else profile_files(self.profile)
+        return tuple(record_file(path, self.run.path) for path in paths)
 
 
 @dataclass(frozen=True)
@@ -135,6 +82,7 @@ class StageResult:
         facts: for the report: name → value.
         warnings: one line each.
         rank: of this process among those of the job.
+        failed: why a profile stage left no trace, and what to do; empty where it left one.
     """
 
     request: StageRequest
@@ -145,60 +93,137 @@ class StageResult:
     facts: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     rank: int = 0
+    failed: str = ""
 
     @property
     def good(self) -> bool:
-        """Whether the stage did what it is for: a perf stage, that the main module used the profile."""
-        return self.request.stage != "perf" or (self.verdict is not None and self.verdict.verdict is Verdict.USED)
+        """Whether the stage did what it is for: a profile stage left a trace, the main module of perf used the profile.
+
+        A program without jax may have run well all the same.
+        """
+        used = self.verdict is not None and self.verdict.verdict is Verdict.USED
+        return not self.failed and (self.request.stage != "perf" or used)
 
 
-def new_folder(files: StageFiles, *, force: bool) -> None:
-    """Make the folder of a stage.
+class StageFailed(WorkloadError):
+    """The program ended well, and the stage did not do its work: exit code 1."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(1, what)
+
+
+class BackEnd(Protocol):
+    """What runs stages: the GPUs of this machine, or a simulated one."""
+
+    def check(self, request: StageRequest) -> None:
+        """Raise `UserError` where a request cannot be met; nothing has been written by then."""
+
+    def asked(self, request: StageRequest) -> Mapping[str, Any]:
+        """All options that decide the outcome of a stage, with their values: JSON types."""
+
+    def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
+        """The files that it reads."""
+
+    def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
+        """Run a stage and record it in the manifest.
+
+        Args:
+            request: the stage.
+            again: set the folder of an older run aside.
+            force: by the user's wish: take nothing over from earlier runs.
+
+        Raises:
+            UserError: it cannot be run.
+            WorkloadError: the user's program failed.
+        """
+
+
+def choose_back_end(capture: Capture, window: str = "auto", **simulated: Any) -> BackEnd:
+    """The back end that `--capture` names: for ``auto`` the devices of this machine where there is an NVIDIA GPU.
+
+    Args:
+        capture: the profiler, or ``simulated``.
+        window: what is traced.
+        simulated: the fields of `SimulatedBackEnd`.
 
     Raises:
-        UserError: it holds something already, and `force` is not given.
+        UserError: `window` is none.
     """
-    folder = files.folder
-    if folder.exists() and any(folder.iterdir()):
-        if not force:
-            raise UserError(
-                f"stage {files.stage} was run into it already",
-                where=files.run_dir,
-                remedy="choose another --run-dir or pass --force to run it again beside the old files",
-            )
-        folder.rename(_free_name(folder))
-    folder.mkdir(parents=True, exist_ok=True)
+    from pgle.run.launch.real import RealBackEnd, checked_window
+    from pgle.run.launch.simulated import SimulatedBackEnd
+
+    if capture == "auto":
+        capture = "jax" if GPU_DRIVER.exists() and shutil.which("nvidia-smi") else "simulated"
+    if capture == "simulated":
+        checked_window(window)
+        return SimulatedBackEnd(**simulated)
+    return RealBackEnd(capture, checked_window(window))
 
 
-def _free_name(folder: Path) -> Path:
-    """Where an older run of a stage is kept: ``STAGE.1``, ``STAGE.2`` …"""
-    number = 1
-    while (kept := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
-    return kept
+def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool = False) -> StageResult:
+    """Run one stage by itself.
+
+    Raises:
+        UserError: it cannot be run, or another pgle is at work in the run directory.
+        WorkloadError: the user's program failed.
+    """
+    back_end.check(request)
+    with request.run.held(shared=not find_rank().is_alone):
+        return run_held(request, back_end, again=force, force=force)
+
+
+def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bool) -> StageResult:
+    """Run a stage in a run directory that is held already; `again` and `force` as in `BackEnd.run`."""
+    if request.profile is not None:
+        request = replace(request, profile=content_addressed(request.profile, request.run))
+    result = back_end.run(request, again=again, force=force)
+    return replace(result, warnings=(*result.warnings, *_mismatches(request)))
+
+
+def _mismatches(request: StageRequest) -> tuple[str, ...]:
+    """In what this stage was another program than the profile run of its run directory."""
+    manifest = read_manifest(request.run.path)
+    profiled, now = manifest.last("profile"), manifest.last(request.stage)
+    if request.stage == "profile" or profiled is None or now is None:
+        return ()
+    return tuple(f"against the profile run, {item.line()}" for item in same_program(profiled, now))
+
+
+def content_addressed(profile: Path, run: RunDirectory) -> Path:
+    """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path, not on the content.
+
+    Raises:
+        UserError: XLA would not use the profile.
+    """
+    read_profile(profile)
+    if profile.is_dir():
+        return profile.resolve()
+    data = profile.read_bytes()
+    named = run.content_named(sha256(data), profile.suffix)
+    if not named.exists():
+        beside = sidecar_path(profile)
+        files: dict[AnyPath, bytes | str] = {named: data}
+        if beside.exists():
+            files[sidecar_path(named)] = beside.read_bytes()
+        write_files(files, force=True)  # ranks may write the same content at once
+    return named.resolve()
+
+
+def profile_files(profile: Path) -> list[Path]:
+    """The files of a profile: itself, or those of a directory."""
+    if not profile.is_dir():
+        return [profile]
+    return sorted(path for path in profile.iterdir() if path.suffix in (".pb", ".pbtxt"))
+
+
+def check_command(command: Sequence[str], stage: str) -> None:
+    """Raise `UserError` where there is no command, or its program does not exist."""
+    if not command:
+        raise UserError("no command given", remedy=f"say: pgle {stage} -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise UserError("cannot be started (no such program)", where=command[0], remedy="check the command")
 
 
 def now() -> str:
     """The time, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def trace_files(run_dir: Path) -> tuple[Path, ...]:
-    """The traces of a run directory's profile stage, one per rank."""
-    return trace_files_of(StageFiles(run_dir, "profile"))
-
-
-def trace_files_of(files: StageFiles) -> tuple[Path, ...]:
-    """The traces of a stage, one per rank."""
-    folder = files.trace
-    if not folder.is_dir():
-        return ()
-    found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    reports = {path.stem for path in found if path.suffix == ".nsys-rep"}
-    return tuple(
-        path for path in found if _holds_trace(path) and (path.suffix != ".qdstrm" or path.stem not in reports)
-    )
-
-
-def _holds_trace(path: Path) -> bool:
-    return any(path.iterdir()) if path.is_dir() else path.suffix not in (".json", ".tmp")

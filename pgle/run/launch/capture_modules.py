@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
-from pgle.run.launch.files import with_hook
+from pgle.run.launch.hook import with_hook
 
 STDERR = 2
 """File descriptor: results alone go to our stdout."""
@@ -84,10 +83,8 @@ def capture_environment(base: Mapping[str, str], folder: Path, devices: int) -> 
     count = f"--xla_force_host_platform_device_count={devices}"
     if "xla_force_host_platform_device_count" not in flags:
         flags = f"{flags} {count}".strip()
-    hook = folder / ".hook.json"
-    write_files({hook: json.dumps({"folder": str(folder.resolve()), "captured": str(folder.resolve())})}, force=True)
     return {
-        **with_hook(base, hook),
+        **with_hook(base, {"captured": str(folder.resolve())}),
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the plugin has no CUDA libraries to look for
         "XLA_FLAGS": flags,

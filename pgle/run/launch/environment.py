@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -56,19 +56,6 @@ class ChildEnvironment:
     plan: FlagPlan
     warnings: tuple[Finding, ...]
 
-    def lines(self) -> tuple[str, ...]:
-        """What pgle adds, one line each, for ``--dry-run``."""
-        return tuple(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        reasons = {choice.name: choice.reason for choice in self.plan.choices}
-        for flag in self.plan.flags:
-            yield f"XLA_FLAGS += {flag.text}  # {reasons.get(flag.name, '')}"
-        for change in self.changes:
-            if change.name != "XLA_FLAGS":
-                was = "" if change.before is None else f" (was {change.before})"
-                yield f"{change.name}={change.after}  # {change.reason}{was}"
-
 
 def user_flags(environ: Mapping[str, str] | None = None) -> FlagList:
     """The user's XLA_FLAGS; where the variable names a file, what that file holds, with the finding that it does.
@@ -86,6 +73,37 @@ def user_flags(environ: Mapping[str, str] | None = None) -> FlagList:
         what = f"XLA_FLAGS does not begin with '-', so XLA reads it as a file: {error.what}"
         raise UserError(what, where=parsed.file[:80], remedy="write --flag=value, or mend the path") from None
     return replace(held, findings=(*parsed.findings, *held.findings))
+
+
+def given_flags(
+    environ: Mapping[str, str] | None = None, more: Sequence[str] = (), *, own_dumps: bool = False
+) -> FlagList:
+    """All flags that a user gives: XLA_FLAGS of the environment, then those of the command line, which win.
+
+    Args:
+        environ: default: this process's.
+        more: flags of the command line, each ``--name=value`` with the value as it is.
+        own_dumps: leave out the user's ``xla_dump_…``: a compilation whose dumps pgle reads has a folder of its own.
+
+    Raises:
+        UserError: XLA_FLAGS names a file that cannot be read, or one of `more` is no flag.
+    """
+    user = user_flags(environ)
+    flags = [flag for flag in user.flags if not (own_dumps and flag.name.startswith("xla_dump_"))]
+    dropped = [flag for flag in user.flags if flag not in flags]
+    findings = [
+        Finding("note", "own-dumps", flag.name, "left out: pgle has XLA dump into a folder of its own")
+        for flag in dict.fromkeys(dropped)
+    ]
+    for text in more:
+        name, equals, value = text.partition("=")
+        if not name.startswith("--"):
+            raise UserError("does not begin with --", where=f"--flag {text}", remedy="write --flag=--name=value")
+        flags.append(Flag(name[2:], value if equals else None))
+    if not (dropped or more):
+        return user
+    text = " ".join(part for part in (format_flags(flags), user.ignored) if part)
+    return replace(user, flags=tuple(flags), text=text, findings=(*user.findings, *findings))
 
 
 def read_flag_file(path: str) -> FlagList:
@@ -111,6 +129,8 @@ def build_environment(
     profile: str = "",
     cache: Cache = "off",
     verbose: bool = False,
+    more_flags: Sequence[str] = (),
+    own_dumps: bool = False,
 ) -> ChildEnvironment:
     """The environment of a run.
 
@@ -124,12 +144,14 @@ def build_environment(
         cache: off (default): everything is compiled, so that log lines and dumps exist. A cached executable gives
             neither, and the cache does not notice a changed profile under an old name.
         verbose: also log every instruction that was found in the profile (megabytes for large modules).
+        more_flags: of the command line; they win over XLA_FLAGS of `environ`.
+        own_dumps: leave out the user's ``xla_dump_…``.
 
     Raises:
         UserError: the interpreter has no jaxlib, the flags name a missing file, or mode and profile do not agree.
     """
     base = dict(os.environ if environ is None else environ)
-    user = user_flags(base)
+    user = given_flags(base, more_flags, own_dumps=own_dumps)
     plan = flags_for(mode, installed(python).jaxlib or None, user, dump_to=dump_to, profile=profile)
     plan, unknown = _leave_out_unknown(plan, user, python)
     wanted = dict(plan.environment)

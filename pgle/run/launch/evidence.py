@@ -10,10 +10,10 @@ from typing import Any
 
 from pgle.errors import UserError
 from pgle.files import write_files
+from pgle.run.ask.nsys import DOWNLOAD
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.experiment.stage import StageRequest
+from pgle.run.experiment.directory import RankFiles
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines, as_lines, console_records
-from pgle.run.launch.files import RealFiles
 from pgle.run.launch.process import mentions
 from pgle.run.step_inputs import read_runs
 from pgle.xla.log.reasons import ModuleVerdict, Verdict
@@ -49,9 +49,6 @@ TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )  # fmt: skip
 
-FEW_EXECUTIONS = 5
-"""Fewer in a window without step marks are said; the first is often left out as warm-up."""
-
 _EMPTY_AUTO_PGLE = "PGLE collected an empty trace"
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
 
@@ -60,6 +57,9 @@ _TROUBLE_WORDS = (b"cupti", b"maximum limit", b"max limit", b"nvgpuctrperm", b"p
                   b"dcgm", b"pgle")  # fmt: skip
 """One of these is in every line that any of the patterns above matches."""
 
+_NSYS_SAYS = re.compile(r"^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:)")
+"""How lines of `nsys profile` begin that say why there is no report."""
+NOTHING = ": no steps, no trace"
 BLOCK_BYTES = 1 << 20
 LINE_CHARACTERS = 10_000
 """More of a line is not looked at."""
@@ -87,7 +87,7 @@ def trouble(log: Path) -> list[str]:
     return [AUTO_PGLE] * (AUTO_PGLE in found) + [text for _, text in TROUBLE if text in found]
 
 
-def keep_steps(files: RealFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
+def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
     """Leave one steps file of this rank: that of the program itself, or what its output tells.
 
     Helpers of the program that mark steps too have files of their own, which go by another name then.
@@ -107,7 +107,7 @@ def keep_steps(files: RealFiles, lines: StepLines, facts: Mapping[str, Any]) -> 
         write_files({files.steps: as_lines(records)})
 
 
-def step_times(files: RealFiles) -> tuple[float, ...]:
+def step_times(files: RankFiles) -> tuple[float, ...]:
     """Step times of the slowest rank, of those ranks that have written theirs."""
     if not any(files.folder.glob("steps*.jsonl")):
         return ()
@@ -117,7 +117,7 @@ def step_times(files: RealFiles) -> tuple[float, ...]:
         return ()
 
 
-def keep_own_trace(files: RealFiles, facts: Mapping[str, Any], started: float) -> Path | None:
+def keep_own_trace(files: RankFiles, facts: Mapping[str, Any], started: float) -> Path | None:
     """Link the trace that the program made itself, where ours did not come to be.
 
     Args:
@@ -128,7 +128,7 @@ def keep_own_trace(files: RealFiles, facts: Mapping[str, Any], started: float) -
     Returns:
         The trace file; None where there is none.
     """
-    if _traced(files):
+    if files.is_traced:
         return None
     folders = [Path(folder) for folder in facts.get("own_traces", ())]
     found = [path for folder in folders for path in folder.rglob("*.xplane.pb") if path.stat().st_mtime >= started]
@@ -140,48 +140,34 @@ def keep_own_trace(files: RealFiles, facts: Mapping[str, Any], started: float) -
     return newest
 
 
-def trace_warnings(request: StageRequest, files: RealFiles, facts: Mapping[str, Any], own: Path | None) -> list[str]:
-    """Why there is no trace, or another than was asked for."""
-    if not facts or not request.is_traced:
-        return []
-    if own is not None:
-        return [f"the program traces itself; its own trace is used: {own}"]
-    if _traced(files):
-        return _few_executions(facts)
-    if request.capture == "nsys":
-        return ["nsys wrote no report: " + _why_no_window(facts)]
-    return [f"no trace: {_why_no_window(facts)}"]
+def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> str:
+    """Why a profiler left nothing that can be read, with what to do: one line."""
+    why, remedy = _why_no_window(capture, files, facts)
+    said: list[str] = []
+    if capture == "nsys":
+        said = [line.strip() for line in lines_about(files.log, (b"error", b"unable")) if _NSYS_SAYS.match(line)]
+    quoted = f" (nsys says: {' '.join(dict.fromkeys(said))[:500]})" if said else ""
+    return f"no trace: {why}{quoted}; {remedy}"
 
 
-def _few_executions(facts: Mapping[str, Any]) -> list[str]:
-    """Where the program ended soon after the window had opened."""
-    count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
-    if count >= FEW_EXECUTIONS:
-        return []
-    return [
-        f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count}); "
-        "let it run longer, or trace all of it: --window all"
-    ]
-
-
-def _why_no_window(facts: Mapping[str, Any]) -> str:
+def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> tuple[str, str]:
+    """Reason and remedy."""
+    if not facts:
+        return hook_warnings(files, facts)[0].removesuffix(NOTHING), "profile a program that compiles with jax"
     if not facts.get("finished"):
         when = "while it was traced" if "window_opened" in facts else "before its steps were traced"
-        return f"the program was killed {when}; let it end by itself, or trace earlier and shorter (--window seconds:1)"
+        remedy = "let it end by itself, or trace earlier and shorter (--window seconds:1)"
+        return f"the program was killed {when}", remedy
     window = facts.get("window", {})
-    why = window.get("none")
-    if why is None:
-        return "the profiler wrote nothing"
-    return f"{why}; {window['remedy']}" if "remedy" in window else str(why)
+    remedy = window.get("remedy", "see the log, and what 'pgle doctor' says of profilers")
+    if "none" in window:
+        return window["none"], remedy
+    if capture == "nsys":
+        return "nsys left no report of the window", f"install all of Nsight Systems ({DOWNLOAD}), or use --capture jax"
+    return "the profiler wrote nothing", remedy
 
 
-def _traced(files: RealFiles) -> bool:
-    if files.trace.is_dir() and next(files.trace.rglob("*.xplane.pb"), None):
-        return True
-    return any(files.trace.with_name(files.trace.name + suffix).exists() for suffix in (".nsys-rep", ".qdstrm"))
-
-
-def hook_warnings(files: RealFiles, facts: Mapping[str, Any]) -> list[str]:
+def hook_warnings(files: RankFiles, facts: Mapping[str, Any]) -> list[str]:
     """What kept the hook from its work."""
     if facts:
         found = []
@@ -194,30 +180,31 @@ def hook_warnings(files: RealFiles, facts: Mapping[str, Any]) -> list[str]:
     if not files.seen.exists():
         return [
             "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, a cleared environment, or no "
-            "Python in the program): no steps, no trace"
+            f"Python in the program){NOTHING}"
         ]
     return [
-        "the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH: no steps, no trace"
+        "the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH"
+        f"{NOTHING}"
     ]
 
 
-def verdict(request: StageRequest, files: RealFiles, facts: Mapping[str, Any]) -> ModuleVerdict | None:
+def verdict(profile: Path | None, files: RankFiles, facts: Mapping[str, Any]) -> ModuleVerdict | None:
     """Of a perf stage, what the log and the schedule dump of this rank prove."""
-    if request.profile is None:
+    if profile is None:
         return None
     platform = str(facts.get("platform", ""))
     if platform == "cpu":
         why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
         remedy = "run it on GPUs, or see what a GPU would do: --capture simulated"
-        return ModuleVerdict("", Verdict.CANNOT_TELL, why, remedy=remedy, profile=str(request.profile))
+        return ModuleVerdict("", Verdict.CANNOT_TELL, why, remedy=remedy, profile=str(profile))
     if not facts and not files.seen.exists() and not files.log.stat().st_size:
         why = "the program left neither log lines nor facts"
-        return ModuleVerdict("", Verdict.CANNOT_TELL, why, profile=str(request.profile))
+        return ModuleVerdict("", Verdict.CANNOT_TELL, why, profile=str(profile))
     release = facts.get("versions", {}).get("jax")
-    alone = ConfirmRequest(str(files.log), profile=request.profile, release=release)
+    alone = ConfirmRequest(str(files.log), profile=profile, release=release)
     if files.hlo.is_dir() and next(files.hlo.rglob("*.schedule.*"), None):
         try:
-            with_dump = ConfirmRequest(str(files.log), schedule=files.hlo, profile=request.profile, release=release)
+            with_dump = ConfirmRequest(str(files.log), schedule=files.hlo, profile=profile, release=release)
             return confirm(with_dump).main
         except UserError:  # no dump of the main module: the log has to do
             return confirm(alone).main

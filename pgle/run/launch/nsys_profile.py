@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.ask.nsys import DOWNLOAD, find_nsys
+from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
+from pgle.run.experiment.directory import RankFiles
 
 ENDED_BY_NSYS = 143
 """128 + SIGTERM: how a program ends that nsys stops after its capture range."""
@@ -35,18 +36,23 @@ def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def judge_end(code: int, report: Path) -> tuple[int, tuple[str, ...]]:
+def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
     """The program's exit code as nsys passes it on, and warnings about the report.
 
     Args:
         code: of `nsys profile`.
-        report: path of the report without suffix.
+        files: of the rank that was traced.
     """
-    written = report.with_name(f"{report.name}.nsys-rep")
-    left = report.with_name(f"{report.name}.qdstrm")
+    left = files.report.with_suffix(".qdstrm")
     warnings = []
-    if left.exists() and not written.exists():
-        warnings.append(f"nsys could not import {left}; 'pgle convert' does it where QdstrmImporter is installed")
-    if code == ENDED_BY_NSYS and written.exists():
+    if left.exists() and not files.report.exists():
+        how = "does" if find_importer() else "needs QdstrmImporter for it, which is not installed here"
+        warnings.append(f"nsys left {left} and could not import it; 'pgle convert' {how}")
+    if code == ENDED_BY_NSYS and files.report.exists():
         return 0, (*warnings, "nsys ended the program after its capture range (exit code 143); the report is whole")
     return code, tuple(warnings)
+
+
+def is_readable(files: RankFiles) -> bool:
+    """Whether a profiler left a trace that can be read here; the raw recordings of nsys need its importer."""
+    return any(path.suffix != ".qdstrm" or find_importer() for path in files.traces())

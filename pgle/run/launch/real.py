@@ -2,157 +2,249 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.experiment.manifest import StageRecord
+from pgle.files import sha256
+from pgle.run.experiment.directory import RankFiles
+from pgle.run.experiment.manifest import FileRecord, StageRecord
 from pgle.run.experiment.recording import begin_record, end_record
-from pgle.run.experiment.stage import StageRequest, StageResult
+from pgle.run.experiment.stage import StageRequest, StageResult, check_command, profile_files
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines
-from pgle.run.launch.environment import ChildEnvironment, build_environment, user_flags
+from pgle.run.launch.environment import Cache, ChildEnvironment, build_environment
 from pgle.run.launch.evidence import (
     AUTO_PGLE,
     hook_warnings,
     keep_own_trace,
     keep_steps,
     step_times,
-    trace_warnings,
     trouble,
     verdict,
+    why_no_trace,
 )
-from pgle.run.launch.files import RealFiles, make_folder, profile_files, read_facts, with_hook, write_hook_config
-from pgle.run.launch.nsys_profile import judge_end, nsys_command
+from pgle.run.launch.hook import hook_config, read_facts, with_hook
+from pgle.run.launch.nsys_profile import is_readable, judge_end, nsys_command
 from pgle.run.launch.process import launch
 from pgle.run.launch.ranks import find_rank
 from pgle.xla.log.reasons import ModuleVerdict
 
+_WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
 
-def run_real(request: StageRequest, *, force: bool = False) -> StageResult:
-    """Run a stage on this rank; other ranks are waited for by nobody.
+FEW_EXECUTIONS = 5
+"""Fewer in a window without step marks are said; the first is often left out as warm-up."""
+
+
+def checked_window(text: str) -> str:
+    """A window as the hook reads it.
 
     Raises:
-        UserError: the request cannot be met; nothing was run.
-        WorkloadError: the program failed; the run directory is complete all the same.
+        UserError: it is none.
     """
-    _check(request)
-    files = RealFiles(request.files, find_rank())
-    traced_by_nsys = request.is_traced and request.capture == "nsys"
-    command = nsys_command(request.command, files.trace) if traced_by_nsys else request.command
-    child = _environment(request, files)
-    make_folder(request, files, force=force)
-    write_hook_config(request, files, tuple(flag.text for flag in child.plan.flags))
-    inputs = () if request.profile is None else profile_files(request.profile)
-    record = begin_record(
-        request.run_dir, request.stage, request.command, child, python=_interpreter(request.command),
-        rank=files.rank.rank, ranks=max(files.rank.size, files.rank.rank + 1), inputs=inputs,
-    )  # fmt: skip
-    lines = StepLines(files.control)
-    started = time.time()
-    try:
-        values = with_hook(child.values, files.hook)
-        code = launch(command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout)
-    except UserError as error:
-        end_record(request.run_dir, record, error.exit_code, warnings=(str(error),))
-        raise
-    nsys_says: tuple[str, ...] = ()
-    if traced_by_nsys:
-        code, nsys_says = judge_end(code, files.trace)
-    return _complete(request, files, record, code, lines, started, [item.message for item in child.warnings], nsys_says)
+    found = _WINDOW.fullmatch(text)
+    if found is None or (found["last"] and int(found["last"]) < int(found["first"])):
+        remedy = "say auto, steps:5-10, seconds:10 or all"
+        raise UserError(f"no such window: {text!r}", where="--window", remedy=remedy)
+    return text
 
 
-def _complete(
-    request: StageRequest,
-    files: RealFiles,
-    record: StageRecord,
-    code: int,
-    lines: StepLines,
-    started: float,
-    planned: Sequence[str],
-    nsys_says: Sequence[str],
-) -> StageResult:
-    """Everything after the program has ended."""
-    facts = read_facts(files)
-    keep_steps(files, lines, facts)
-    own = keep_own_trace(files, facts, started) if request.is_traced else None
-    found = [
-        *nsys_says,
-        *hook_warnings(files, facts),
-        *(line for line in trouble(files.log) if request.stage != "auto" or line != AUTO_PGLE),
-        *trace_warnings(request, files, facts, own),
-    ]
-    judged = verdict(request, files, facts)
-    kept = {"hook": facts, **_judged(judged)}
-    if facts.get("xla_flags"):
-        record = replace(record, xla_flags=facts["xla_flags"])
-    topology: dict[str, Any] = {name: facts[name] for name in ("platform", "devices", "process_count") if name in facts}
-    end_record(request.run_dir, replace(record, topology=topology), code, warnings=found, facts=kept)
-    if code:
-        why = "".join(f"; {line}" for line in found if line.startswith("no trace"))
-        raise WorkloadError(code, f"{request.command[0]} ended with exit code {code}; see {files.log}{why}")
-    warnings = tuple(dict.fromkeys([*planned, *found]))
-    times = step_times(files)
-    return StageResult(
-        request, False, code, judged, times, _said(judged, facts), warnings, rank=files.rank.rank
-    )  # fmt: skip
+@dataclass(frozen=True)
+class RealBackEnd:
+    """The devices of this machine.
 
+    Attributes:
+        capture: the profiler of profile stages; ``none``: the program alone.
+        window: what is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``.
+        environment: more variables of the program; they count, whatever the user has.
+        cache: JAX's persistent compilation cache.
+    """
 
-def _check(request: StageRequest) -> None:
-    if not request.command:
-        raise UserError("no command given", remedy=f"say: pgle {request.stage} -- python train.py")
-    if shutil.which(request.command[0]) is None:
-        raise UserError("cannot be started (no such program)", where=request.command[0], remedy="check the command")
+    capture: Literal["jax", "nsys", "none"] = "jax"
+    window: str = "auto"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    cache: Cache = "off"
 
+    def check(self, request: StageRequest) -> None:
+        """Raise `UserError` where a request cannot be met; nothing has been written by then."""
+        check_command(request.command, request.stage)
+        if self._capture(request) == "nsys":
+            nsys_command(request.command, Path())
 
-def _environment(request: StageRequest, files: RealFiles) -> ChildEnvironment:
-    environ = dict(os.environ)
-    if request.flags:
-        environ["XLA_FLAGS"] = " ".join([user_flags(environ).text, *request.flags]).strip()
+    def asked(self, request: StageRequest) -> Mapping[str, Any]:
+        """All options that decide the outcome of a stage, with their values."""
+        window = {} if self._capture(request) == "none" else {"window": self.window}
+        return {**request.asked(), "capture": self.capture, **window}
 
-    def build(python: str | None) -> ChildEnvironment:
-        return build_environment(
-            request.mode,
-            python=python,
-            environ=environ,
-            dump_to=str(files.hlo.resolve()),
-            stablehlo_to=str(files.stage.ir.resolve()) if request.stage == "profile" and files.rank.is_main else "",
-            profile="" if request.profile is None else str(request.profile),
-            cache=request.cache,
+    def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
+        """The files that a stage reads."""
+        return request.inputs()
+
+    def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
+        """Run a stage on this rank; other ranks are waited for by nobody."""
+        del force  # nothing is taken over from earlier runs
+        rank = find_rank()
+        files, capture = request.folder.rank(rank.rank), self._capture(request)
+        command = nsys_command(request.command, files.trace) if capture == "nsys" else request.command
+        python = interpreter(request.command)
+        child = self._child(request, files, python)
+        _make_folder(request, again=again)
+        if capture != "none":
+            files.trace.parent.mkdir(exist_ok=True)
+        record = begin_record(
+            request, child, asked=self.asked(request), inputs=self.inputs(request), python=python,
+            rank=rank.rank, ranks=max(rank.size, rank.rank + 1),
+        )  # fmt: skip
+        config = hook_config(
+            request.folder, rank, capture=capture, window="none" if capture == "none" else self.window,
+            flags=tuple(flag.text for flag in child.plan.flags), auto_pgle=request.stage in ("auto", "auto-nsys"),
+        )  # fmt: skip
+        lines = StepLines(files.control)
+        started = time.time()
+        try:
+            values = with_hook(child.values, config)
+            code = launch(command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout)
+        except UserError as error:
+            end_record(request, record, error.exit_code, warnings=(str(error),))
+            raise
+        said: tuple[str, ...] = ()
+        if capture == "nsys":
+            code, said = judge_end(code, files)
+        return self._complete(request, record, code, lines, started, said)
+
+    def _capture(self, request: StageRequest) -> Literal["jax", "nsys", "none"]:
+        """The profiler that watches a stage."""
+        return self.capture if request.stage in ("profile", "auto-nsys") else "none"
+
+    def _complete(
+        self, request: StageRequest, record: StageRecord, code: int, lines: StepLines, started: float,
+        said: Sequence[str],
+    ) -> StageResult:  # fmt: skip
+        """Everything after the program has ended."""
+        files = request.folder.rank(record.rank)
+        facts = read_facts(files)
+        keep_steps(files, lines, facts)
+        found = [*said, *hook_warnings(files, facts), *trouble(files.log)]
+        if request.stage == "auto":
+            found = [line for line in found if line != AUTO_PGLE]
+        failed = ""
+        if self._capture(request) != "none":
+            own = keep_own_trace(files, facts, started)
+            found += [] if own is None else [f"the program traces itself; its own trace is used: {own}"]
+            failed = "" if is_readable(files) else why_no_trace(self.capture, files, facts)
+            found += [] if failed or own else _few_executions(facts)
+        judged = verdict(request.profile, files, facts)
+        if facts.get("xla_flags"):
+            record = replace(record, xla_flags=facts["xla_flags"])
+        topology = {name: facts[name] for name in ("platform", "devices", "process_count") if name in facts}
+        outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
+        record = end_record(
+            request, replace(record, topology=topology), code, outputs=outputs, warnings=found,
+            facts={"hook": facts, **_judged(judged)}, failed=failed,
+        )  # fmt: skip
+        if code:
+            why = f"; {failed}" if failed else ""
+            raise WorkloadError(code, f"{request.command[0]} ended with exit code {code}; see {files.log}{why}")
+        reported, warnings = _reported(judged, facts, record), tuple(dict.fromkeys(record.warnings))
+        return StageResult(
+            request, False, code, judged, step_times(files), reported, warnings, rank=record.rank, failed=failed
         )
 
-    python = _interpreter(request.command)
-    try:
-        child = build(python)
-    except UserError:
-        if python is None:
-            raise
-        child = build(None)  # a starter without jaxlib; the program itself may have it
-    return replace(child, values={**child.values, **request.environment})
+    def _child(self, request: StageRequest, files: RankFiles, python: str | None) -> ChildEnvironment:
+        """The environment of the program."""
+
+        def build(interpreter: str | None) -> ChildEnvironment:
+            return build_environment(
+                request.mode,
+                python=interpreter,
+                more_flags=request.flags,
+                dump_to=str(files.hlo.resolve()),
+                stablehlo_to=str(files.ir.resolve()) if request.stage == "profile" and not files.suffix else "",
+                profile="" if request.profile is None else str(request.profile),
+                cache=self.cache,
+            )
+
+        try:
+            child = build(python)
+        except UserError:
+            if python is None:
+                raise
+            child = build(None)  # a starter without jaxlib; the program itself may have it
+        return replace(child, values={**child.values, **self.environment})
 
 
-def _interpreter(command: Sequence[str]) -> str | None:
+def interpreter(command: Sequence[str]) -> str | None:
     """The Python of the user's command where it names one, to ask which flags its jaxlib knows; else ours."""
-    return shutil.which(command[0]) if Path(command[0]).name.startswith("python") else None
+    named = bool(command) and Path(command[0]).name.startswith("python")
+    return shutil.which(command[0]) if named else None
+
+
+def _make_folder(request: StageRequest, *, again: bool) -> None:
+    """Make the stage's folder. Ranks share it and wait for nobody, so only a single process sets an old one aside.
+
+    Raises:
+        UserError: this rank has run the stage already, or was given another profile than the others.
+    """
+    rank = find_rank()
+    files = request.folder.rank(rank.rank)
+    if rank.is_alone:
+        request.folder.make(again=again)
+    elif files.log.exists():
+        raise UserError(
+            f"rank {rank.rank} has run {request.stage} into it already",
+            where=request.run.path,
+            remedy="choose another --run-dir (--force is for single processes)",
+        )
+    files.folder.mkdir(parents=True, exist_ok=True)
+    if request.profile is not None:
+        _check_same_profile(request.profile, files.folder)
+
+
+def _check_same_profile(profile: Path, folder: Path) -> None:
+    """Each rank leaves a sign with the hash of its profile, then looks for others: one file per hash, for any number
+    of ranks. Ranks with different profiles get different schedules, and their collectives deadlock."""
+    content = b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in profile_files(profile))
+    mine = sha256(content)[:16]
+    (folder / f".profile-{mine}").touch()
+    others = sorted(path.name.removeprefix(".profile-") for path in folder.glob(".profile-*"))
+    if others != [mine]:
+        other = next(item for item in others if item != mine)
+        raise UserError(
+            f"another rank was given another profile (sha256 {other}…, this one has {mine}…)",
+            where=profile,
+            remedy="give every rank the same file and start again in a new --run-dir; else collectives deadlock",
+        )
+
+
+def _few_executions(facts: Mapping[str, Any]) -> list[str]:
+    """Where the program ended soon after the window had opened."""
+    count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
+    if count >= FEW_EXECUTIONS:
+        return []
+    return [
+        f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count}); "
+        "let it run longer, or trace all of it: --window all"
+    ]
 
 
 def _judged(judged: ModuleVerdict | None) -> dict[str, str]:
     return {} if judged is None else {"verdict": judged.verdict.value, "why": judged.why, "proof": judged.proof}
 
 
-def _said(judged: ModuleVerdict | None, facts: Mapping[str, Any]) -> dict[str, str]:
+def _reported(judged: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord) -> dict[str, str]:
     """Facts for the report."""
-    said = {"module": judged.module if judged else ""}
+    found = {"module": judged.module if judged else "", "flags": record.xla_flags}
+    found["jaxlib"] = facts.get("versions", {}).get("jaxlib") or record.versions.get("jaxlib", "")
     if "platform" in facts:
-        said["devices"] = f"{facts['devices']} {facts['platform']}"
+        found["devices"] = f"{facts['devices']} {facts.get('device_kind') or facts['platform']}"
     window = facts.get("window", {})
     if "steps" in window:
-        said["window"] = "steps {}-{}".format(*window["steps"])
+        found["window"] = "steps {}-{}".format(*window["steps"])
     elif "seconds" in window:
         count = f"{window['executions']} executions in " if "executions" in window else ""
-        said["window"] = f"{count}{window['seconds']:g} s"
-    return said
+        found["window"] = f"{count}{window['seconds']:g} s"
+    return found

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pgle.errors import UserError
 from pgle.files import write_files
-from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
-from pgle.run.experiment.stage import StageFiles, StageRequest, StageResult, new_folder, now
+from pgle.run.experiment.directory import RankFiles, set_aside
+from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
+from pgle.run.experiment.recording import begin_record, end_record
+from pgle.run.experiment.stage import StageRequest, StageResult, check_command, now
 from pgle.run.launch.capture_modules import capture_modules, choose_module, modules_in
+from pgle.run.launch.environment import build_environment
 from pgle.run.launch.masking import kept_argv
 from pgle.run.rehearse.compile import RehearsalRequest, RehearsalResult, rehearse_compile
 from pgle.schedule.predict import predict
-from pgle.schedule.simulated_gpu import record
+from pgle.schedule.simulated_gpu import record as simulate
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane.writer import write_xplane
-from pgle.xla.flags.modes import flags_for
 from pgle.xla.flags.text import Flag, parse_flags
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.reasons import ModuleVerdict
@@ -38,69 +42,144 @@ PROFILED_STEPS = 8
 TIMED_STEPS = 40
 """Executions of a simulated baseline or performance run."""
 
+SEEDS = {"profile": 0, "baseline": 1, "perf": 2}
+"""Of the noise: stages differ as runs do."""
 
-def run_simulated(request: StageRequest, *, force: bool = False) -> StageResult:
-    """Run a stage on the simulated GPU.
+CAPTURE = "capture"
+"""Stage of the manifest: the program was run on CPU devices, and its modules kept."""
 
-    Raises:
-        UserError: the program compiles nothing, the CUDA plugin is missing, or the stage was run before.
-        WorkloadError: the program failed before it had compiled anything.
+
+@dataclass(frozen=True)
+class SimulatedBackEnd:
+    """A GPU that is not there.
+
+    Attributes:
+        target: the GPU.
+        devices: how many, and virtual CPU devices of the captured program.
+        topology: ``SxHxD``; None: one host.
+        choose: regular expression on the names of captured modules; None: the program's step, as far as that shows.
+        quiet_s: a captured program is stopped when it has compiled nothing new for so long.
     """
-    started = now()
-    module_path = _program(request)
-    new_folder(request.files, force=force)
-    target = load_target(request.target)
-    jaxlib = installed(None).jaxlib
-    plan = flags_for(request.mode, jaxlib, " ".join(request.flags), profile=str(request.profile or ""))
-    compiled = rehearse_compile(
-        RehearsalRequest(
-            module=module_path,
-            target=target.text,
-            portable_target=target.portable_text,
-            dump_dir=request.files.hlo,
-            topology=request.topology or f"1x1x{request.devices}",
-            flags=tuple(map(_unquoted, parse_flags(plan.xla_flags).flags)),
-            profile=None,  # the plan's flags name it
+
+    target: str = "h100"
+    devices: int = 4
+    topology: str | None = None
+    choose: str | None = None
+    quiet_s: float = 20.0
+
+    def check(self, request: StageRequest) -> None:
+        """Raise `UserError` where a request cannot be met; nothing has been written by then."""
+        load_target(self.target)
+        if not request.command and modules_in(request.run.captured):
+            return
+        if _is_module(request.command):
+            if not Path(request.command[0]).is_file():
+                raise UserError("no such file", where=request.command[0], remedy="dump modules with JAX_DUMP_IR_TO=DIR")
+        else:
+            check_command(request.command, request.stage)
+
+    def asked(self, request: StageRequest) -> Mapping[str, Any]:
+        """All options that decide the outcome of a stage, with their values."""
+        where = {"target": self.target, "devices": self.devices, "topology": self.topology, "choose": self.choose}
+        return {**request.asked(), "capture": "simulated", **where}
+
+    def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
+        """The files that a stage reads: the chosen module, where it has been captured, and those of the request."""
+        found = modules_in(request.run.captured)
+        chosen = [choose_module(found, self.choose)] if found else []
+        return (*(record_file(path, request.run.path) for path in chosen), *request.inputs())
+
+    def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
+        """Run a stage on the simulated GPU."""
+        target = load_target(self.target)
+        module_path = self._program(request, again=again, force=force)
+        files = request.folder.rank()
+        request.folder.make(again=again)
+        child = build_environment(
+            request.mode, more_flags=request.flags, own_dumps=True, profile=str(request.profile or "")
         )
-    )
-    shutil.copyfile(compiled.log, request.files.log)
-    module = read_module(compiled.after_optimizations)
-    prediction = predict(module, None, target, expand_loops=True)
-    executions = PROFILED_STEPS if request.stage == "profile" else TIMED_STEPS
-    trace = record(
-        module, prediction.timeline, ranks=compiled.num_partitions, executions=executions,
-        seed=request.seed + {"profile": 0, "baseline": 1, "perf": 2}[request.stage],
-    )  # fmt: skip
-    if request.stage == "profile":
-        _write_trace(request.files, trace, compiled)
-    times = _write_steps(request.files, trace)
-    verdict = _verdict(request, compiled)
-    facts = {
-        "module": compiled.module_name,
-        "program": module_path.name,
-        "fingerprint": compiled.fingerprint,
-        "target": target.name,
-        "predicted_step_us": f"{prediction.step_us:.3f}",
-        "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
-    }
-    extend_manifest(
-        request.run_dir,
-        StageRecord(
-            stage=request.stage,
-            mode=request.mode,
-            argv=kept_argv(request.command),
-            xla_flags=plan.xla_flags,
+        record = begin_record(
+            request, child, asked=self.asked(request), inputs=self.inputs(request), simulated=True
+        )  # fmt: skip
+        compiled = rehearse_compile(
+            RehearsalRequest(
+                module=module_path,
+                target=target.text,
+                portable_target=target.portable_text,
+                dump_dir=files.hlo,
+                topology=self.topology or f"1x1x{self.devices}",
+                flags=tuple(map(_unquoted, parse_flags(child.plan.xla_flags).flags)),
+                profile=None,  # the plan's flags name it
+            )
+        )
+        shutil.copyfile(compiled.log, files.log)
+        module = read_module(compiled.after_optimizations)
+        prediction = predict(module, None, target, expand_loops=True)
+        executions = PROFILED_STEPS if request.stage == "profile" else TIMED_STEPS
+        trace = simulate(
+            module, prediction.timeline, ranks=compiled.num_partitions, executions=executions,
+            seed=SEEDS[request.stage],
+        )  # fmt: skip
+        if request.stage == "profile":
+            data = write_xplane(trace, hlo={trace.modules[0]: compiled.after_optimizations.read_bytes()})
+            write_files({files.trace.parent / "simulated.xplane.pb": data})
+        times = _write_steps(files, trace)
+        verdict = _verdict(request, compiled)
+        facts = {
+            "module": compiled.module_name,
+            "program": module_path.name,
+            "fingerprint": compiled.fingerprint,
+            "target": target.name,
+            "devices": f"{compiled.num_partitions} simulated {target.name}",
+            "jaxlib": compiled.jaxlib,
+            "flags": child.plan.xla_flags,
+            "predicted_step_us": f"{prediction.step_us:.3f}",
+            "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
+        }
+        record = replace(
+            record,
             versions={"jaxlib": compiled.jaxlib},
             topology={"simulated": True, "target": target.name, "devices": compiled.num_partitions},
-            started=started,
-            ended=now(),
-            exit_code=0,
-            inputs=_inputs(request, module_path),
-            facts={**facts, **({} if verdict is None else {"verdict": verdict.verdict.value, "proof": verdict.proof})},
-        ),
-    )
-    warnings = tuple(finding.message for finding in plan.warnings)
-    return StageResult(request, True, 0, verdict, times, facts, warnings)
+        )
+        judged = {} if verdict is None else {"verdict": verdict.verdict.value, "proof": verdict.proof}
+        record = end_record(request, record, 0, outputs=request.folder.outputs(), facts={**facts, **judged})
+        return StageResult(request, True, 0, verdict, times, facts, record.warnings)
+
+    def _program(self, request: StageRequest, *, again: bool, force: bool) -> Path:
+        """The module that stands for the program, captured in this run directory before or now.
+
+        Raises:
+            UserError: another program's modules lie there, or the program compiles nothing.
+            WorkloadError: it failed before it had compiled anything.
+        """
+        folder, run_dir = request.run.captured, request.run.path
+        asked = {"command": list(kept_argv(request.command)), "devices": self.devices}
+        inputs = replace(request, profile=None).inputs()
+        before = read_manifest(run_dir)
+        why = before.why_due(CAPTURE, run_dir, asked, inputs)
+        is_forced = force and request.stage == "profile"
+        if (not why and not is_forced) or (not request.command and modules_in(folder)):
+            return choose_module(modules_in(folder), self.choose)
+        if folder.exists() and any(folder.iterdir()):
+            last = before.last(CAPTURE)
+            if not is_forced and not (last and (again or last.exit_code != 0)):
+                what = f"belongs to another command, or to another state of it ({why})"
+                raise UserError(what, where=run_dir, remedy="choose another --run-dir, or profile again with --force")
+            set_aside(folder)
+        record = StageRecord(CAPTURE, argv=kept_argv(request.command), started=now(), asked=asked, inputs=inputs)
+        extend_manifest(run_dir, record)
+        if _is_module(request.command):
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(request.command[0], folder / "jax_ir0000_given_compile.mlir")
+        else:
+            capture_modules(request.command, folder, devices=self.devices, quiet_s=self.quiet_s)
+        end_record(request, record, 0, outputs=[folder])
+        return choose_module(modules_in(folder), self.choose)
+
+
+def _is_module(command: Sequence[str]) -> bool:
+    """Whether the command is a module's file, captured elsewhere."""
+    return len(command) == 1 and command[0].endswith(".mlir")
 
 
 def _unquoted(flag: Flag) -> str:
@@ -108,47 +187,16 @@ def _unquoted(flag: Flag) -> str:
     return flag.key if flag.value is None else f"{flag.key}={flag.value}"
 
 
-def _program(request: StageRequest) -> Path:
-    """The program's heaviest module, captured in this run directory before or now."""
-    folder = request.run_dir / "captured"
-    stamp = folder / "command.json"
-    words = json.dumps({"command": kept_argv(request.command), "devices": request.devices})
-    if stamp.is_file() and (not request.command or stamp.read_text() == words) and modules_in(folder):
-        return choose_module(modules_in(folder), None)
-    if not request.command:
-        raise UserError("no program", where=request.run_dir, remedy="give one: pgle profile … -- python train.py")
-    if stamp.is_file():
-        raise UserError(
-            "belongs to another command", where=request.run_dir, remedy="choose another --run-dir for this command"
-        )
-    if len(request.command) == 1 and request.command[0].endswith(".mlir"):
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(request.command[0], folder / "jax_ir0000_given_compile.mlir")
-        found = modules_in(folder)
-    else:
-        found = capture_modules(request.command, folder, devices=request.devices, quiet_s=request.quiet_s)
-    write_files({stamp: words})
-    return choose_module(found, None)
-
-
-def _write_trace(files: StageFiles, trace: Trace, compiled: RehearsalResult) -> None:
-    data = write_xplane(trace, hlo={trace.modules[0]: compiled.after_optimizations.read_bytes()})
-    write_files({files.trace / "simulated.xplane.pb": data})
-
-
-def _write_steps(files: StageFiles, trace: Trace) -> tuple[float, ...]:
-    """Step times of the slowest rank, from the start of one execution to that of the next."""
+def _write_steps(files: RankFiles, trace: Trace) -> tuple[float, ...]:
+    """Step times of the slowest rank: what its devices were busy with one execution."""
     found = find_executions(trace, np.zeros(max(len(trace.instructions), 1), dtype=bool))
-    ranks = len(trace.devices)
-    starts = found.start_ns.reshape(ranks, -1)
-    ends = found.end_ns.reshape(ranks, -1)
-    begins = np.concatenate([starts, ends[:, -1:]], axis=1)
-    times = tuple((np.diff(begins, axis=1).max(axis=0) / 1e9).tolist())
+    durations = (found.end_ns - found.start_ns).reshape(len(trace.devices), -1)
+    times = tuple((durations.max(axis=0) / 1e9).tolist())
     lines = [
         json.dumps({"step": step, "step_time_s": round(seconds, 9), "simulated": True})
         for step, seconds in enumerate(times)
     ]
-    write_files({files.steps(): "\n".join(lines) + "\n"})
+    write_files({files.steps: "\n".join(lines) + "\n"})
     return times
 
 
@@ -157,8 +205,3 @@ def _verdict(request: StageRequest, compiled: RehearsalResult) -> ModuleVerdict 
         return None
     found = confirm(ConfirmRequest(str(compiled.log), schedule=compiled.schedule, profile=request.profile))
     return found.main
-
-
-def _inputs(request: StageRequest, module: Path) -> tuple[FileRecord, ...]:
-    paths = [module] if request.profile is None else [module, request.profile]
-    return tuple(record_file(path, request.run_dir) for path in paths)

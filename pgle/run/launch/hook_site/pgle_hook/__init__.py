@@ -12,20 +12,19 @@ _hook = None
 _said = set()
 
 
-def install(config_path):
-    """Read the configuration, leave a sign that the hook runs, and wait for jax to be imported."""
+def install(text):
+    """Read the configuration (JSON), leave a sign that the hook runs, and wait for jax to be imported."""
     from pgle_hook import imports
     from pgle_hook.place import Place
 
-    with open(config_path) as file:
-        config = json.load(file)
+    config = json.loads(text)
+    if "captured" in config:
+        imports.after("jax", lambda module: guarded(lambda: _capture(config["captured"])))
+        return
     place = Place(config, os.environ)
     with open(place.seen, "a"):
         pass
     place.keep_apart(os.environ)
-    if config.get("captured"):
-        imports.after("jax", lambda module: guarded(lambda: _capture(config["captured"])))
-        return
     imports.after("jax", lambda module: guarded(lambda: _attach(config, place, module)))
 
 

@@ -1,12 +1,8 @@
 """What JAX's AutoPGLE does in this program: recompilations, cache hits, and functions it cannot reach."""
 
-import logging
 import re
-import sys
 
-from pgle_hook import guarded
-
-LOGGER = "jax._src.compiler"
+from pgle_hook import guarded, jax_private
 
 # Wordings of jax 0.4.31 to 0.12.
 _RECOMPILED = re.compile(r"Compiling module (\S+) with FDO profile of length (\d+)")
@@ -27,9 +23,9 @@ class AutoPgle:
         self._facts = facts
         self.seen = {"recompiled": {}, "loaded": [], "missed": [], "hits": [], "found_optimised": 0, "ahead_of_time": 0}
         facts.set("auto_pgle", self.seen)
-        self._listen()
+        jax_private.compiler_messages(lambda text: guarded(lambda: self.note(text)))
+        jax_private.optimised_found(self._found)
         self._count_ahead_of_time(jax)
-        self._count_found()
 
     def note(self, message):
         """Take what a message of the compiler says."""
@@ -42,29 +38,8 @@ class AutoPgle:
                 self.seen[name].append(found.group(1))
         self._facts.stale = True
 
-    def _listen(self):
-        logger = logging.getLogger(LOGGER)
-        before = logger.level
-
-        def see(record):
-            guarded(lambda: self.note(record.getMessage()))
-            return record.levelno >= (before or logger.parent.getEffectiveLevel())
-
-        logger.addFilter(see)
-        logger.setLevel(logging.DEBUG)
-
-    def _count_found(self):
-        """A function whose optimised program is in the cache is no longer profiled: jax says so by this call alone."""
-        profiler = getattr(sys.modules.get("jax._src.profiler"), "PGLEProfiler", None)
-        disable = getattr(profiler, "disable", None)
-        if disable is None:
-            return
-
-        def new_disable(this):
-            self.seen["found_optimised"] += 1
-            return disable(this)
-
-        profiler.disable = new_disable
+    def _found(self):
+        self.seen["found_optimised"] += 1
 
     def _count_ahead_of_time(self, jax):
         """Functions compiled by ``lower().compile()`` are never traced by AutoPGLE."""

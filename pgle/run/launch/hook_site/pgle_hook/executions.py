@@ -6,10 +6,9 @@ C++ cache forgets them after every call, so each call comes through Python. Afte
 """
 
 import os
-import sys
 import threading
 
-from pgle_hook import guarded
+from pgle_hook import guarded, jax_private
 
 HEAVY = 0.1
 """A module is counted whose compilation took at least this part of the longest one, the first left aside: it also pays
@@ -40,19 +39,10 @@ class Executions:
 
     def attach(self, counting):
         """Begin to count, where this jax has what it takes."""
-        pjit = sys.modules.get("jax._src.pjit")
-        self._data = getattr(pjit, "_get_fastpath_data", None)
-        self._rebuild = getattr(pjit, "_need_to_rebuild_with_fdo", None)
-        if counting and self._data and self._rebuild:
-            pjit._get_fastpath_data, pjit._need_to_rebuild_with_fdo = self._new_data, self._new_rebuild
+        if counting and jax_private.python_calls(self._new_data, self._new_rebuild):
             self.counting = True
-            guarded(self._hide)
-
-    def _hide(self):
-        """Programs that look whether a function was compiled once must not find that C++ has forgotten it."""
-        jitted = type(sys.modules["jax"].jit(lambda: None))
-        size = jitted._cache_size
-        jitted._cache_size = lambda this: size(this) or int(self.counting and self._kept > 0)
+            # Programs that look whether a function was compiled once must not find that C++ has forgotten it.
+            guarded(lambda: jax_private.show_cache_size(lambda: self.counting and self._kept > 0))
 
     def compiled(self, seconds):
         """This thread has compiled something; returns whether it is one of the longest so far."""
@@ -63,15 +53,15 @@ class Executions:
         self._heaviest = max(self._heaviest, seconds)
         return seconds >= HEAVIEST * self._heaviest
 
-    def _new_data(self, executable, *args, **kwargs):
+    def _new_data(self, data, executable, *args, **kwargs):
         """What jax asks after a call from Python: what C++ needs to make the next one. None: it shall not."""
         self._local.keep = bool(self.counting and executable is not None and guarded(lambda: self._count(executable)))
-        return None if self._local.keep else self._data(executable, *args, **kwargs)
+        return None if self._local.keep else data(executable, *args, **kwargs)
 
-    def _new_rebuild(self, profiler):
+    def _new_rebuild(self, rebuild, profiler):
         """Whether C++ has to forget the function, so that the next call asks again."""
         keep, self._local.keep = getattr(self._local, "keep", False), False
-        return True if keep else self._rebuild(profiler)
+        return True if keep else rebuild(profiler)
 
     def _count(self, executable):
         """Count an execution; whether the next is to be counted too."""

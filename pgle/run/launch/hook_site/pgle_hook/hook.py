@@ -5,12 +5,12 @@ import os
 import threading
 import time
 
-from pgle_hook import flags, guarded, warn, watch
+from pgle_hook import guarded, warn, watch
 from pgle_hook.autopgle import AutoPgle
 from pgle_hook.executions import Executions
-from pgle_hook.facts import Facts
+from pgle_hook.place import XLA_FLAGS, missing_flags, restore_flags
 from pgle_hook.profilers import make_profiler
-from pgle_hook.steps import StepWriter
+from pgle_hook.records import Facts, StepWriter
 from pgle_hook.window import Window
 
 POLL_S = 0.05
@@ -20,7 +20,7 @@ FACTS_S = 5.0
 """How often the facts file is renewed for memory peaks alone."""
 
 NEWS_S = 1.0
-"""How long news wait for it; the first do not, so that a program that is killed soon leaves them."""
+"""How often it is renewed where something in it has changed; the first time at once, for programs that are killed soon."""
 
 
 class Hook:
@@ -56,7 +56,7 @@ class Hook:
 
     def attach(self):
         """Watch steps, compilations and the program's own traces."""
-        added = flags.restore(self.flags)
+        added = restore_flags(self.flags)
         if added:
             self.facts.set("xla_flags_restored", added)
         watch.annotations(self.jax, self._on_annotation, self.leave_step)
@@ -211,8 +211,8 @@ class Hook:
 
     def _check_flags(self):
         """At the first compilation XLA has read its flags; ours may have been replaced after jax was imported."""
-        self.facts.set("xla_flags", os.environ.get(flags.VARIABLE, ""))
-        lost = flags.missing(self.flags)
+        self.facts.set("xla_flags", os.environ.get(XLA_FLAGS, ""))
+        lost = missing_flags(self.flags)
         if lost:
             self.facts.set("xla_flags_lost", lost)
 

@@ -1,10 +1,9 @@
 """Host memory in a program that is captured on CPUs: jax drops it when it lowers for them, so we lower for GPUs too."""
 
 import functools
-import importlib
 import os
 
-from pgle_hook import warn
+from pgle_hook import jax_private, warn
 
 PLATFORM = "cuda"
 HOST_KIND = "pinned_host"
@@ -23,7 +22,7 @@ def watch(folder):
     Args:
         folder: of the captured modules; gets a list of those that were replaced.
     """
-    mlir = importlib.import_module("jax._src.interpreters.mlir")
+    mlir = jax_private.lowering()
 
     lower, dump = mlir.lower_jaxpr_to_module, mlir.dump_module_to_file
     waiting = {}

@@ -1,59 +1,61 @@
-"""Where the hook of one process writes: the same names as `pgle.run.launch.files` gives to the launcher's side."""
+"""The hook's place in the job: its rank, where it writes, and the environment that the program gets from pgle."""
 
 import os
 import re
 
-_HLO = r"--xla_dump_to=[\"']?%s(?=[\"'\s]|$)"
+XLA_FLAGS = "XLA_FLAGS"
 _IR = "JAX_DUMP_IR_TO"
+_DUMP = r"--xla_dump_to=[\"']?%s(?=[\"'\s]|$)"
 
 
 class Place:
-    """The files of this process's rank.
+    """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen, control, claim.
 
     `pgle profile -- srun python train.py` starts one launcher for many ranks: each hook then finds its own rank.
 
     Args:
-        config: ``folder`` of the stage; ``rank`` and ``ranks`` of the launcher; ``launchers``, pairs of variables that
-            hold rank and size.
+        config: from the launcher: ``rank`` of the launcher; ``launchers``, pairs of variables that hold rank and size,
+            none where every rank has a launcher of its own; ``paths``.
         environ: of this process.
     """
 
     def __init__(self, config, environ):
-        self.folder = config["folder"]
-        self.rank = config.get("rank", 0)
-        self.control = os.path.join(self.folder, ".control" + _suffix(self.rank))
-        if config.get("ranks", 1) == 1:
-            self.rank = _own_rank(config.get("launchers", ()), environ)
-        suffix = _suffix(self.rank)
-        self.seen = os.path.join(self.folder, ".hook%s.seen" % suffix)
-        self.steps = os.path.join(self.folder, "steps%s.jsonl" % suffix)
-        self.facts = os.path.join(self.folder, "facts%s.json" % suffix)
-        self.trace = os.path.join(self.folder, "trace", "rank%04d" % self.rank)
-        self._shared = self.rank != config.get("rank", 0)
+        self.rank = _own_rank(config["launchers"], environ, config["rank"])
+        paths = config["paths"]
+        launcher = _paths(paths, config["rank"])
+        for name, path in _paths(paths, self.rank).items():
+            setattr(self, name, path)
+        self.control = launcher["control"]
+        self._launchers_hlo = launcher["hlo"]
+        self._is_shared = self.rank != config["rank"]
 
     def own_dump(self, flags):
         """XLA_FLAGS with this rank's folder for XLA's dumps in place of the launcher's: ranks that share one write into
         each other's files."""
-        if not self._shared:
+        if not self._is_shared:
             return flags
-        shared = re.escape(os.path.join(self.folder, "hlo"))
-        return re.sub(_HLO % shared, lambda found: found.group() + _suffix(self.rank), flags)
+        shared = _DUMP % re.escape(self._launchers_hlo)
+        return re.sub(shared, lambda found: found.group().replace(self._launchers_hlo, self.hlo), flags)
 
     def keep_apart(self, environ):
         """Where one launcher started many ranks: XLA dumps into a folder of each rank, jax only on rank 0."""
-        if not self._shared:
+        if not self._is_shared:
             return
-        if "XLA_FLAGS" in environ:
-            environ["XLA_FLAGS"] = self.own_dump(environ["XLA_FLAGS"])
-        if environ.get(_IR) == os.path.join(self.folder, "ir"):
+        if XLA_FLAGS in environ:
+            environ[XLA_FLAGS] = self.own_dump(environ[XLA_FLAGS])
+        if environ.get(_IR) == self.ir:
             del environ[_IR]
 
 
-def _suffix(rank):
-    return "" if rank == 0 else ".rank%04d" % rank
+def _paths(paths, rank):
+    """The paths of a rank by name; those of other ranks than 0 hold a placeholder for its label."""
+    if rank == 0:
+        return paths["rank_0"]
+    label = paths["label"].format(rank)
+    return {name: path.replace(paths["any_rank"], label) for name, path in paths["others"].items()}
 
 
-def _own_rank(launchers, environ):
+def _own_rank(launchers, environ, default):
     for rank_name, size_name in launchers:
         try:
             rank, size = int(environ[rank_name]), int(environ[size_name])
@@ -61,7 +63,7 @@ def _own_rank(launchers, environ):
             continue
         if 0 <= rank < size:
             return rank
-    return 0
+    return default
 
 
 def beside(path):
@@ -70,3 +72,21 @@ def beside(path):
         return path
     root, suffix = os.path.splitext(path)
     return "%s.pid%d%s" % (root, os.getpid(), suffix)
+
+
+def missing_flags(ours, environ=os.environ):
+    """Those of our flags whose names XLA_FLAGS does not mention; none where it names a file."""
+    text = environ.get(XLA_FLAGS, "").strip()
+    if text and not text.startswith("-"):
+        return []
+    there = {word.split("=", 1)[0] for word in text.split()}
+    return [flag for flag in ours if flag.split("=", 1)[0] not in there]
+
+
+def restore_flags(ours, environ=os.environ):
+    """Where the program replaces XLA_FLAGS: add those of ours that are missing in front, so that the program's own win;
+    returns them."""
+    lost = missing_flags(ours, environ)
+    if lost:
+        environ[XLA_FLAGS] = " ".join([*lost, environ.get(XLA_FLAGS, "")]).strip()
+    return lost

@@ -61,7 +61,7 @@ class JaxProfiler(Profiler):
     def __init__(self, place, jax):
         super().__init__()
         self._folder = place.trace
-        self._claim = os.path.join(place.folder, ".traced.rank%04d" % place.rank)
+        self._claim = place.claim
         self._jax = jax
         self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace
 

@@ -1,4 +1,4 @@
-"""What is known of the running program: versions, devices, memory, compilations, the traced window."""
+"""What the hook writes down: step times, and what is known of the running program."""
 
 import json
 import os
@@ -6,11 +6,63 @@ import platform
 import socket
 import sys
 
+from pgle_hook import jax_private
 from pgle_hook.place import beside
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "numpy")
 
 KEPT_TIMES = 200
+
+
+class StepWriter:
+    """Appends JSON lines to the rank's steps file, which is made with the first step; whole lines at once, so that what a
+    killed program leaves is valid.
+
+    Steps are noted by the program's thread, which then goes on at once, and written by the hook's.
+
+    Args:
+        path: of the file; with several processes of one rank, later ones get their pid into the name.
+    """
+
+    def __init__(self, path):
+        self._wanted = path
+        self.path = None
+        self._file = None
+        self._noted = []
+
+    def note(self, number, seconds, profiled, compiled):
+        """One step, to be written soon."""
+        self._noted.append((number, seconds, profiled, compiled))
+
+    def take(self):
+        """What was noted since the last time; to be called under the lock that `note` is called under."""
+        noted, self._noted = self._noted, []
+        return noted
+
+    def write(self, noted):
+        """Write steps; marks only where they are true."""
+        if not noted:
+            return
+        lines = []
+        for number, seconds, profiled, compiled in noted:
+            record = {"step": number, "step_time_s": round(seconds, 9)}
+            if profiled:
+                record["profiled"] = True
+            if compiled:
+                record["compiled"] = True
+            lines.append(json.dumps(record) + "\n")
+        if self._file is None:
+            self._open()
+        os.write(self._file, "".join(lines).encode())
+
+    def _open(self):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.path = self._wanted
+        try:
+            self._file = os.open(self.path, flags | os.O_EXCL, 0o644)
+        except FileExistsError:
+            self.path = beside(self._wanted)
+            self._file = os.open(self.path, flags, 0o644)
 
 
 class Facts:
@@ -85,8 +137,7 @@ def _versions():
 
 def _devices(jax):
     """Devices and their memory peaks; only where the program has set its backend up (asking would do it)."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    if bridge is None or not getattr(bridge, "_backends", None):
+    if not jax_private.has_backends():
         return {}
     devices = jax.local_devices()
     peaks = {}

@@ -7,7 +7,6 @@ traces, so nsys sees nothing beside it; a second run that takes the compiled pro
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,10 +15,11 @@ from typing import Any, Literal
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.experiment.stage import StageRequest, StageResult, trace_files_of
-from pgle.run.launch.files import RealFiles, read_facts
-from pgle.run.launch.ranks import find_rank
-from pgle.run.launch.real import run_real
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.stage import StageRequest, StageResult, run_stage
+from pgle.run.launch.evidence import lines_about
+from pgle.run.launch.hook import read_facts
+from pgle.run.launch.real import RealBackEnd, checked_window, interpreter
 from pgle.xla.log.reasons import ModuleVerdict, Verdict
 
 FIRST_RELEASE = (0, 4, 31)
@@ -29,7 +29,7 @@ FIRST_HANDOVER = (0, 5, 1)
 NO_GRAPHS_AT_ALL = ((0, 5, 0), (0, 5, 3))
 """From the first to the second release AutoPGLE leaves command buffers off for good, later for its traces only."""
 
-_EMPTY = re.compile(r"PGLE collected an empty trace")
+_EMPTY = b"pgle collected an empty trace"
 _MISS = re.compile(r"PERSISTENT CACHE MISS for PGLE-optimized (\S+)")
 _UNEXPECTED = re.compile(r"PERSISTENT CACHE WRITE with key \S+ this is unexpected|CACHE WRITE .*EXPECT_PGLE")
 
@@ -122,11 +122,12 @@ def run_auto(request: AutoRequest) -> AutoResult:
         **_CACHE_ALL,
     }
     base = StageRequest(
-        "auto", request.command, request.run_dir, "baseline", "none", window=request.window, flags=request.flags,
-        stdout=request.stdout, environment=environment, cache=request.cache_dir,
-    )  # fmt: skip
-    stage = run_real(base, force=request.force)
-    files = RealFiles(base.files, find_rank())
+        "auto", request.command, RunDirectory(request.run_dir), "baseline", flags=request.flags, stdout=request.stdout
+    )
+    checked_window(request.window)  # the stage that it is for comes last
+    back_end = RealBackEnd("none", environment=environment, cache=request.cache_dir)
+    stage = run_stage(base, back_end, force=request.force)
+    files = base.folder.rank(stage.rank)
     facts = read_facts(files)
     outcome, why = _outcome(request, files.log, facts)
     seen = facts.get("auto_pgle", {})
@@ -153,9 +154,8 @@ def _check_release(request: AutoRequest) -> tuple[str, ...]:
     Raises:
         UserError: it is too old.
     """
-    named = Path(request.command[0]).name.startswith("python") if request.command else False
     try:
-        version = installed(shutil.which(request.command[0]) if named else None).versions.get("jax", "")
+        version = installed(interpreter(request.command)).versions.get("jax", "")
     except UserError:
         return ()
     release = _release(version)
@@ -189,7 +189,7 @@ def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple
         return "nothing-compiled", "the program compiled nothing with jax, or the hook was not loaded"
     if facts.get("platform") == "cpu":
         return "no-gpu", "AutoPGLE measures GPU work, and jax ran on CPU devices; run it on GPUs"
-    if any(_EMPTY.search(line) for line in log.read_text(errors="replace").splitlines()):
+    if any(lines_about(log, (_EMPTY,))):
         return "empty-trace", (
             "its traces were empty: another tool holds CUPTI (nsys, DCGM); stop that, then use --then-nsys for nsys"
         )
@@ -210,21 +210,23 @@ def _hand_over(result: AutoResult) -> AutoResult:
         return replace(result, warnings=(*result.warnings, skipped))
     first = result.stage.request
     environment = {**_CACHE_ALL, "JAX_ENABLE_PGLE": "false", "JAX_COMPILATION_CACHE_EXPECT_PGLE": "true"}
-    request = replace(first, stage="auto-nsys", capture="nsys", environment=environment)
-    stage = run_real(request, force=result.request.force)
-    files = RealFiles(request.files, find_rank())
-    log = files.log.read_text(errors="replace")
+    request = replace(first, stage="auto-nsys")
+    back_end = RealBackEnd("nsys", result.request.window, environment, result.request.cache_dir)
+    stage = run_stage(request, back_end, force=result.request.force)
+    files = request.folder.rank(stage.rank)
     seen = read_facts(files).get("auto_pgle", {})
-    missed = sorted({*seen.get("missed", ()), *_MISS.findall(log)} & set(result.recompiled))
+    lines = list(lines_about(files.log, (b"cache miss for pgle", b"cache write")))
+    found = {name for line in lines for name in _MISS.findall(line)}
+    missed = sorted({*seen.get("missed", ()), *found} & set(result.recompiled))
     warnings = [f"{name} was not in the cache as AutoPGLE had left it" for name in missed]
-    if _UNEXPECTED.search(log):
+    if any(_UNEXPECTED.search(line) for line in lines):
         warnings.append("the run under nsys compiled anew: its flags or devices differ from those of the first")
     return replace(
         result,
         handover=stage,
         handed_over=tuple(seen.get("loaded", ())),
-        traces=trace_files_of(request.files),
-        warnings=(*result.warnings, *stage.warnings, *warnings),
+        traces=request.folder.traces(),
+        warnings=(*result.warnings, *stage.warnings, *([stage.failed] if stage.failed else []), *warnings),
     )
 
 

@@ -1,0 +1,274 @@
+"""The run directory of an experiment: the one place that knows where in it a file lies.
+
+RUN/manifest.json                 what was run, with what, and what came of it; ``manifest.rank0003.json`` of rank 3
+RUN/captured/                     StableHLO of a program that ran on CPU devices, for the simulated GPU
+RUN/profile.pbtxt                 the cost profile, with its sidecar ``profile.pbtxt.json``
+RUN/profiles/profile-HASH.pbtxt   the same, under the name that XLA is given
+RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an older run of a stage is STAGE.1, STAGE.2 …
+    output.log facts.json steps.jsonl hlo/    of rank 0; ``output.rank0003.log`` … of rank 3
+    ir/                           StableHLO of every function that rank 0 compiled
+    trace/rank0003…               a folder of the JAX profiler or a report of nsys
+    .hook.seen .control .traced   notes between the launcher and the hook inside the program
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pgle.errors import UserError
+
+StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
+
+RANK_LABEL = "rank{:04d}"
+ANY_RANK = "<rank>"
+"""Stands for the label of a rank in the paths that the hook is given."""
+
+TRACES = (".xplane.pb", ".nsys-rep", ".qdstrm")
+"""What profilers write; viewers put files of other kinds beside them."""
+
+
+def rank_suffix(rank: int) -> str:
+    """Of the files of a rank: empty for rank 0, ``.rank0003`` for rank 3."""
+    return "" if rank == 0 else f".{RANK_LABEL.format(rank)}"
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """The files of one rank in one stage.
+
+    Attributes:
+        folder: of the stage, shared by all ranks.
+        label: ``rank0003``.
+        suffix: of file names; empty for rank 0.
+    """
+
+    folder: Path
+    label: str
+    suffix: str
+
+    @property
+    def log(self) -> Path:
+        """What the rank printed, with XLA's log lines."""
+        return self.folder / f"output{self.suffix}.log"
+
+    @property
+    def facts(self) -> Path:
+        """What the hook found out."""
+        return self.folder / f"facts{self.suffix}.json"
+
+    @property
+    def steps(self) -> Path:
+        """Step times, JSON lines."""
+        return self.folder / f"steps{self.suffix}.jsonl"
+
+    @property
+    def hlo(self) -> Path:
+        """XLA's dumps; those of several ranks would overwrite each other in one folder."""
+        return self.folder / f"hlo{self.suffix}"
+
+    @property
+    def ir(self) -> Path:
+        """StableHLO of every function that rank 0 compiled."""
+        return self.folder / "ir"
+
+    @property
+    def trace(self) -> Path:
+        """The folder of its trace; nsys adds its suffix to this name."""
+        return self.folder / "trace" / self.label
+
+    @property
+    def report(self) -> Path:
+        """What nsys writes: `trace` with its suffix."""
+        return self.trace.with_name(f"{self.label}.nsys-rep")
+
+    @property
+    def seen(self) -> Path:
+        """There once a Python with the hook has started."""
+        return self.folder / f".hook{self.suffix}.seen"
+
+    @property
+    def control(self) -> Path:
+        """Step numbers that the launcher found in the output, for the hook."""
+        return self.folder / f".control{self.suffix}"
+
+    @property
+    def claim(self) -> Path:
+        """There once a process of the rank traces: its helpers do not."""
+        return self.folder / f".traced.{self.label}"
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a profiler has left something for this rank."""
+        return any(self.traces())
+
+    def traces(self) -> Iterator[Path]:
+        """The files that profilers have left for this rank."""
+        beside = self.trace.parent.glob(f"{self.label}.*") if self.trace.parent.is_dir() else ()
+        for path in (*sorted(beside), *sorted(self.trace.rglob("*"))):
+            if path.name.endswith(TRACES):
+                yield path
+
+    def outputs(self) -> Iterator[Path]:
+        """What the stage has left for this rank: files, and folders of dumps."""
+        yield from (path for path in (self.log, self.facts, self.steps, self.hlo) if path.exists())
+        if not self.suffix and self.ir.exists():
+            yield self.ir
+        yield from self.traces()
+
+    def for_hook(self) -> dict[str, str]:
+        """The paths that the hook needs, by name."""
+        names = ("facts", "steps", "hlo", "ir", "trace", "seen", "control", "claim")
+        return {name: str(getattr(self, name).absolute()) for name in names}
+
+
+@dataclass(frozen=True)
+class StageFolder:
+    """Where one stage keeps its files."""
+
+    run: RunDirectory
+    name: StageName
+
+    @property
+    def path(self) -> Path:
+        """RUN/STAGE."""
+        return self.run.path / self.name
+
+    def rank(self, rank: int = 0) -> RankFiles:
+        """The files of a rank."""
+        return RankFiles(self.path, RANK_LABEL.format(rank), rank_suffix(rank))
+
+    def for_hook(self) -> dict[str, Any]:
+        """Every path that the hook may need, whichever rank it turns out to run in: JSON types."""
+        others = RankFiles(self.path, ANY_RANK, f".{ANY_RANK}")
+        return {
+            "rank_0": self.rank().for_hook(),
+            "others": others.for_hook(),
+            "any_rank": ANY_RANK,
+            "label": RANK_LABEL,
+        }
+
+    def outputs(self) -> Iterator[Path]:
+        """What the stage has left for all ranks, files of processes beside the main one included."""
+        kept = (path for path in sorted(self.path.iterdir()) if not path.name.startswith("."))
+        for path in kept:
+            if path.name != "trace":
+                yield path
+        yield from (path for path in sorted(self.path.glob("trace/**/*")) if path.name.endswith(TRACES))
+
+    def traces(self) -> tuple[Path, ...]:
+        """Its traces, one per rank; of a report and the recording that it was made of, the report."""
+        folder = self.path / "trace"
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
+        reports = {path.stem for path in found if path.suffix == ".nsys-rep"}
+        return tuple(
+            path for path in found if _holds_trace(path) and (path.suffix != ".qdstrm" or path.stem not in reports)
+        )
+
+    def make(self, *, again: bool) -> None:
+        """Make the folder; where an older run left one, that is kept under the next free name.
+
+        Raises:
+            UserError: it holds something already, and `again` is false.
+        """
+        if self.path.exists() and any(self.path.iterdir()):
+            if not again:
+                raise UserError(
+                    f"stage {self.name} was run into it already",
+                    where=self.run.path,
+                    remedy="choose another --run-dir or pass --force to run it again beside the old files",
+                )
+            set_aside(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Where one experiment lives."""
+
+    path: Path
+
+    def stage(self, name: StageName) -> StageFolder:
+        """The folder of a stage."""
+        return StageFolder(self, name)
+
+    @property
+    def profile(self) -> Path:
+        """The cost profile that `pgle convert RUN` and `pgle run` write."""
+        return self.path / "profile.pbtxt"
+
+    @property
+    def captured(self) -> Path:
+        """Modules of a program that ran on CPU devices."""
+        return self.path / "captured"
+
+    @property
+    def old_state(self) -> Path:
+        """What `pgle run` left before its state was in the manifest."""
+        return self.path / "pipeline.json"
+
+    def content_named(self, digest: str, suffix: str) -> Path:
+        """A profile under a name that carries its SHA-256."""
+        return self.path / "profiles" / f"profile-{digest[:12]}{suffix}"
+
+    def profile_to_use(self) -> Path:
+        """The profile that there is.
+
+        Raises:
+            UserError: there is none yet.
+        """
+        for path in (self.profile, self.profile.with_suffix(".pb")):
+            if path.is_file():
+                return path
+        remedy = f"run 'pgle convert {self.path}' or pass --profile"
+        raise UserError("no profile there yet", where=self.path, remedy=remedy)
+
+    @contextmanager
+    def held(self, *, shared: bool = False) -> Iterator[None]:
+        """Keep other pgle processes out of the directory for as long as this one works in it.
+
+        Args:
+            shared: with the other ranks of a job, which run the same stage.
+
+        Raises:
+            UserError: another process is at work in it.
+        """
+        import fcntl
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("a+")
+        except OSError as error:
+            raise UserError(f"cannot be written ({error.strerror})", where=self.path, remedy="choose another") from None
+        with lock:
+            try:
+                fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                holder = lock.read().strip()[:200] or "of another rank"
+                remedy = "wait until it has ended, or choose another --run-dir"
+                raise UserError(f"another pgle ({holder}) is at work in it", where=self.path, remedy=remedy) from None
+            except OSError:
+                pass  # a file system without locks
+            if not shared:
+                lock.truncate(0)
+                lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+                lock.flush()
+            yield
+
+
+def set_aside(folder: Path) -> None:
+    """Keep an older folder under the next free name: ``profile.1``, ``profile.2`` …"""
+    number = 1
+    while (kept := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    folder.rename(kept)
+
+
+def _holds_trace(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.suffix not in (".json", ".tmp")

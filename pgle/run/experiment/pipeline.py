@@ -1,0 +1,212 @@
+"""`pgle run`: profile → convert → verify → baseline → perf → compare; what has not changed is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pgle.costs.fit.coverage import Coverage
+from pgle.costs.profile.files import sidecar_path
+from pgle.errors import UserError
+from pgle.run.compare import CompareRequest, run_compare
+from pgle.run.convert import Conversion, ConvertRequest, convert
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
+from pgle.run.experiment.stage import (
+    BackEnd,
+    StageFailed,
+    StageRequest,
+    StageResult,
+    content_addressed,
+    now,
+    run_held,
+)
+from pgle.run.launch.ranks import find_rank
+from pgle.run.verify import VerifyRequest, verify
+from pgle.steps.compare import Comparison
+from pgle.steps.gate import Check, Limits
+from pgle.xla.log.reasons import Verdict
+
+
+@dataclass(frozen=True)
+class PipelineRequest:
+    """An experiment.
+
+    Attributes:
+        stage: its profile stage; the others differ in mode and profile.
+        back_end: what runs the stages.
+        min_time_coverage: bound of the verify stage.
+        fail_slower: bound of the compare stage, a share of the step time.
+        force: run every stage again.
+    """
+
+    stage: StageRequest
+    back_end: BackEnd
+    min_time_coverage: float = 0.95
+    fail_slower: float = 0.01
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What an experiment came to.
+
+    Attributes:
+        skipped: stages whose inputs had not changed.
+        stages: results of the launched stages that were run now.
+        conversion: None where skipped.
+        coverage: of the profile against the profiled module.
+        covered: whether it reaches the bound.
+        used: whether XLA used the profile in the performance run.
+        comparison: of the step times; None where they are too few.
+        checks: what the comparison had to keep.
+        warnings: one line each.
+    """
+
+    skipped: tuple[str, ...]
+    stages: tuple[StageResult, ...]
+    conversion: Conversion | None
+    coverage: Coverage
+    covered: bool
+    used: bool
+    comparison: Comparison | None = None
+    checks: tuple[Check, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether every check passed."""
+        return self.covered and self.used and all(check.ok for check in self.checks)
+
+
+Announce = Callable[[str], None]
+
+
+def run_pipeline(request: PipelineRequest, announce: Announce) -> Pipeline:
+    """Run the stages that are due.
+
+    Args:
+        request: the experiment.
+        announce: called with the name of each stage before it starts, and with those that are skipped.
+
+    Raises:
+        UserError: a stage cannot be run; those before it are kept, and the next call goes on there. Or this is one of
+            several ranks: each would convert and compare what the others have not finished writing.
+        WorkloadError: the user's program failed.
+        StageFailed: a stage did not do its work, though the program ended well.
+    """
+    rank = find_rank()
+    if not rank.is_alone:
+        raise UserError(
+            f"'pgle run' was started by every rank of the job (here rank {rank.rank}, by {rank.launcher})",
+            remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; or stage by stage, as "
+            "scripts/slurm/pgle.sbatch and scripts/k8s/pgle-jobset.yaml do",
+        )
+    request.back_end.check(request.stage)
+    with request.stage.run.held():
+        return _Experiment(request, announce).run()
+
+
+class _Experiment:
+    """One pass over the stages of a run directory: those that the manifest does not hold as done are run."""
+
+    def __init__(self, request: PipelineRequest, announce: Announce) -> None:
+        self._request = request
+        self._run = request.stage.run
+        self._announce = announce
+        self._skipped: list[str] = []
+        self._results: list[StageResult] = []
+        self._conversion: Conversion | None = None
+
+    def run(self) -> Pipeline:
+        """All stages; `run_pipeline` says what is raised."""
+        request, profiled = self._request, self._request.stage
+        self._refuse_old_state()
+        self._launch(profiled)
+        self._convert()
+        self._announce("verify")
+        coverage = verify(VerifyRequest(profile=self._run.profile, hlo=(profiled.folder.rank().hlo,)))
+        self._launch(replace(profiled, stage="baseline", mode="baseline"))
+        profile = content_addressed(self._run.profile, self._run)
+        self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
+        perf = read_manifest(self._run.path).last("perf")
+        self._announce("compare")
+        comparison, checks, warnings = _compare(self._run, request.fail_slower)
+        return Pipeline(
+            skipped=tuple(self._skipped),
+            stages=tuple(self._results),
+            conversion=self._conversion,
+            coverage=coverage,
+            covered=coverage.is_ok(request.min_time_coverage),
+            used=perf is not None and perf.facts.get("verdict") == Verdict.USED,
+            comparison=comparison,
+            checks=checks,
+            warnings=warnings,
+        )
+
+    def _launch(self, stage: StageRequest) -> None:
+        """Run a stage by the back end, where it is due.
+
+        Raises:
+            StageFailed: it did not do its work, though the program ended well.
+        """
+        back_end = self._request.back_end
+        if not self._is_due(stage.stage, back_end.asked(stage), back_end.inputs(stage)):
+            return
+        force = self._request.force
+        ours = read_manifest(self._run.path).last(stage.stage) is not None
+        result = run_held(stage, back_end, again=ours or force, force=force)
+        if result.failed:
+            raise StageFailed(f"{stage.stage}: {result.failed}")
+        self._results.append(result)
+
+    def _convert(self) -> None:
+        """Trace → profile. A profile that lies there and that this did not write is left alone."""
+        run, folder = self._run, self._request.stage.folder
+        inputs = [*folder.traces(), *(path for path in (folder.rank().hlo,) if path.is_dir())]
+        record = StageRecord(
+            "convert", started=now(), inputs=tuple(record_file(path, run.path) for path in inputs)
+        )  # fmt: skip
+        if not self._is_due("convert", record.asked, record.inputs):
+            return
+        outputs = (run.profile, sidecar_path(run.profile))
+        last = read_manifest(run.path).last("convert")
+        written = () if last is None else last.outputs
+        for path in outputs:
+            if path.exists() and record_file(path, run.path) not in written and not self._request.force:
+                what = "was not written by 'pgle run', or was changed since"
+                raise UserError(what, where=path, remedy="move it away, choose another --run-dir or pass --force")
+        extend_manifest(run.path, record)
+        dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
+        self._conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
+        files = tuple(record_file(path, run.path) for path in outputs)
+        extend_manifest(run.path, replace(record, ended=now(), exit_code=0, outputs=files))
+
+    def _is_due(self, stage: str, asked: Mapping[str, Any], inputs: Iterable[FileRecord]) -> bool:
+        """Whether a stage has to be run; says so, and why where it was run before."""
+        manifest = read_manifest(self._run.path)
+        why = "--force" if self._request.force else manifest.why_due(stage, self._run.path, asked, inputs)
+        if not why:
+            self._skipped.append(stage)
+            self._announce(f"{stage}: unchanged, skipped")
+        else:
+            self._announce(stage if manifest.last(stage) is None else f"{stage}: again, {why}")
+        return bool(why)
+
+    def _refuse_old_state(self) -> None:
+        """A run directory of an older pgle says in another file what is done, and recorded no outputs."""
+        old = self._run.old_state
+        if old.exists() and read_manifest(self._run.path).last("convert") is None and not self._request.force:
+            remedy = "choose another --run-dir, or pass --force to run all of it again beside the old files"
+            raise UserError("is of an older pgle, which did not record what its stages wrote", where=old, remedy=remedy)
+
+
+def _compare(run: RunDirectory, fail_slower: float) -> tuple[Comparison | None, tuple[Check, ...], tuple[str, ...]]:
+    """Step times of baseline and perf. Too few of them is a warning: everything before is still worth having."""
+    folders = (str(run.stage("baseline").path), str(run.stage("perf").path))
+    try:
+        comparison, checks = run_compare(CompareRequest(folders, limits=Limits(fail_slower=fail_slower)))
+    except UserError as error:
+        return None, (), (f"step times were not compared: {error}",)
+    return comparison, checks, ()

@@ -1,0 +1,65 @@
+"""The capture hook from outside: what it is told, in one variable of the program's environment, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pgle.run.experiment.directory import RankFiles, StageFolder
+from pgle.run.launch.ranks import LAUNCHERS, Rank
+
+HOOK_SITE = Path(__file__).parent / "hook_site"
+VARIABLE = "PGLE_HOOK"
+"""Holds what the hook is told, as JSON."""
+
+
+def hook_config(
+    folder: StageFolder, rank: Rank, *, capture: str, window: str, flags: tuple[str, ...], auto_pgle: bool
+) -> dict[str, Any]:
+    """What the hook is told.
+
+    Args:
+        folder: of the stage.
+        rank: of the launcher; where it is alone, the program may be a starter of many, and the hooks find theirs.
+        capture: ``jax``, ``nsys`` or ``none``.
+        window: what is traced; ``none``.
+        flags: those that pgle added to XLA_FLAGS.
+        auto_pgle: whether AutoPGLE is watched.
+    """
+    return {
+        "paths": folder.for_hook(),
+        "rank": rank.rank,
+        "launchers": [(name, size) for _, name, size, _ in LAUNCHERS] if rank.is_alone else [],
+        "capture": capture,
+        "window": window,
+        "flags": flags,
+        "auto_pgle": auto_pgle,
+    }
+
+
+def with_hook(values: Mapping[str, str], config: Mapping[str, Any]) -> dict[str, str]:
+    """An environment in which Python programs start with the hook."""
+    path = values.get("PYTHONPATH")
+    return {
+        **values,
+        "PYTHONPATH": f"{HOOK_SITE}{os.pathsep}{path}" if path else str(HOOK_SITE),
+        VARIABLE: json.dumps(config),
+    }
+
+
+def read_facts(files: RankFiles) -> dict[str, Any]:
+    """What the hook found out; of several processes, that of the one with most steps, then most compilation."""
+    found = []
+    for path in sorted(files.folder.glob(f"{files.facts.stem}*.json")):
+        if path != files.facts and not path.name.startswith(f"{files.facts.stem}.pid"):
+            continue
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+        if isinstance(content, dict):
+            found.append(content)
+    return max(found, key=lambda item: (item.get("steps", 0), item.get("compile_s", 0.0)), default={})
