@@ -80,6 +80,9 @@ quiet_option = click.option(
     metavar="SECONDS",
     help="Without a GPU: stop the program when it has compiled nothing new for so long.",
 )
+choose_option = click.option(
+    "--choose", type=REGEX, metavar="REGEX", help="Without a GPU: which captured module, by file name."
+)
 coverage_option = click.option(
     "--min-time-coverage",
     default=0.95,
@@ -131,6 +134,7 @@ stage_options = _together(
     click.option("--devices", default=4, show_default=True, type=click.IntRange(1), help="Devices to simulate."),
     topology_option,
     flag_option,
+    choose_option,
     quiet_option,
     click.option("--force", is_flag=True, help="Run a stage again; its old folder is kept under another name."),
 )

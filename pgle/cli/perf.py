@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -19,17 +19,9 @@ from pgle.cli.options import json_option, stage_options
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context,
-    /,
-    words: tuple[str, ...],
-    run_dir: Path,
-    profile: Path | None,
-    baseline: bool,
-    as_json: bool,
-    force: bool,
-    flags: tuple[str, ...],
-    **options: Any,
-) -> None:
+    ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, profile: Path | None, baseline: bool,
+    flags: tuple[str, ...], force: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Run a program with a profile, and confirm from XLA's log that its main module used it.
 
     The profile is given under a name that carries its hash, and the compilation cache is left aside, so that what runs
@@ -40,15 +32,13 @@ def command(
     pgle perf --run-dir runs/a --baseline -- python train.py --config x
     """
     from pgle.report import stage as report
-    from pgle.run.experiment.stage import StageRequest
-    from pgle.run.stages import profile_of, run_stage
+    from pgle.run.experiment.directory import RunDirectory
+    from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
 
-    options["stdout"] = 2 if as_json else 1
-    if baseline:
-        request = StageRequest("baseline", words, run_dir, "baseline", flags=flags, **options)
-    else:
-        used = profile or profile_of(run_dir)
-        request = StageRequest("perf", words, run_dir, "perf", profile=used, flags=flags, **options)
-    result = run_stage(request, force=force)
+    run = RunDirectory(run_dir)
+    used = None if baseline else profile or run.profile_to_use()
+    name: Literal["baseline", "perf"] = "baseline" if baseline else "perf"
+    request = StageRequest(name, words, run, name, used, flags, 2 if as_json else 1)
+    result = run_stage(request, choose_back_end(**options), force=force)
     (report.show_json if as_json else report.show_text)(result)
     ctx.exit(0 if result.good else 1)

@@ -7,20 +7,19 @@ from typing import Any
 
 import click
 
-from pgle.cli.options import json_option, stage_options
+from pgle.cli.options import json_option, mode_option, stage_options, window_option
 
 
 @click.command()
 @stage_options
-@click.option("--mode", default="sync", show_default=True, type=click.Choice(["sync", "async", "sync-legacy"]),
-              help="How collectives run while they are measured; see below.")  # fmt: skip
-@click.option(
-    "--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What is traced."
-)
+@mode_option
+@window_option
 @json_option
+@click.pass_context
 def command(
-    words: tuple[str, ...], run_dir: Path, as_json: bool, force: bool, flags: tuple[str, ...], **options: Any
-) -> None:
+    ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Run a program with the flags of a profile run and capture a trace.
 
     \b
@@ -30,7 +29,8 @@ def command(
     --mode sync-legacy  scheduler off as well (older guides): newer XLA then loses the names of
                         collectives; only for jaxlib older than 0.11.
 
-    Command buffers (CUDA graphs) are off in every mode: they hide single operations from profilers.
+    Command buffers (CUDA graphs) are off in every mode: they hide single operations from profilers. Exit code 1 where
+    the program ran and left no trace; the reason is said.
 
     \b
     --window auto       5 steps after 3 without compilation; where steps are not marked, 5 s or longer,
@@ -44,9 +44,11 @@ def command(
     pgle profile --run-dir runs/a --capture simulated --target h100 -- python train.py
     """
     from pgle.report import stage as report
-    from pgle.run.experiment.stage import StageRequest
-    from pgle.run.stages import run_stage
+    from pgle.run.experiment.directory import RunDirectory
+    from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
 
-    request = StageRequest("profile", words, run_dir, flags=flags, stdout=2 if as_json else 1, **options)
-    result = run_stage(request, force=force)
+    run = RunDirectory(run_dir)
+    request = StageRequest("profile", words, run, mode, flags=flags, stdout=2 if as_json else 1)
+    result = run_stage(request, choose_back_end(**options), force=force)
     (report.show_json if as_json else report.show_text)(result)
+    ctx.exit(0 if result.good else 1)

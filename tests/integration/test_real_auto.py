@@ -89,4 +89,4 @@ def test_the_optimised_program_is_handed_over_to_nsys(auto, tmp_path):
     record = read_manifest(tmp_path / "run").last("auto-nsys")
     assert record is not None
     assert record.environment["JAX_COMPILATION_CACHE_EXPECT_PGLE"] == "true"
-    assert any("nsys wrote no report" in line for line in result["warnings"])  # there is no GPU here to trace
+    assert any("no trace: " in line for line in result["warnings"])  # there is no GPU here to trace

@@ -84,10 +84,12 @@ def steps_of(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "profile/steps.jsonl").read_text().splitlines()]
 
 
-def assert_same(launch, *words: str, **options) -> subprocess.CompletedProcess[bytes]:
-    """Under pgle a command prints the same bytes to stdout and ends with the same code."""
+def assert_same(launch, *words: str, traced: bool = True, **options) -> subprocess.CompletedProcess[bytes]:
+    """Under pgle a command prints the same bytes to stdout and ends with the same code; with 1 where that is 0 and
+    there is no trace."""
     expected, found = launch.alone(*words, **options), launch(*words, **options)
-    assert found.returncode == expected.returncode, found.stderr.decode()
+    assert found.returncode == (expected.returncode or int(not traced)), found.stderr.decode()
+    assert (b"profile failed: no trace: " in found.stderr) is not traced or expected.returncode
     assert found.stdout == expected.stdout
     record = read_manifest(launch.run_dir).last("profile")
     assert record is not None
@@ -206,24 +208,24 @@ def test_a_program_that_replaces_xla_flags_keeps_its_own_and_gets_ours(launch, p
 
 
 def test_a_program_without_jax(launch, program):
-    found = assert_same(launch, sys.executable, program("print('hello')"))
+    found = assert_same(launch, sys.executable, program("print('hello')"), traced=False)
     assert b"compiled nothing with jax" in found.stderr
     assert not (launch.run_dir / "profile/steps.jsonl").exists()
 
 
 def test_no_python_at_all(launch):
-    found = assert_same(launch, "printf", "a\\nb")
+    found = assert_same(launch, "printf", "a\\nb", traced=False)
     assert b"the capture hook was not loaded" in found.stderr
 
 
 @pytest.mark.parametrize("switch", ["-S", "-I"])
 def test_an_interpreter_that_loads_no_hook(launch, program, switch):
-    found = assert_same(launch, sys.executable, switch, program("print('hello')"))
+    found = assert_same(launch, sys.executable, switch, program("print('hello')"), traced=False)
     assert b"the capture hook was not loaded" in found.stderr
 
 
 def test_stdin_is_inherited(launch, program):
-    assert_same(launch, sys.executable, program("print(input())"), input=b"from outside\n")
+    assert_same(launch, sys.executable, program("print(input())"), traced=False, input=b"from outside\n")
 
 
 def test_an_existing_sitecustomize_still_runs(launch, program, tmp_path):
@@ -231,7 +233,10 @@ def test_an_existing_sitecustomize_still_runs(launch, program, tmp_path):
     (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.ran = getattr(sys, 'ran', 0) + 1\n")
     launch.environ["PYTHONPATH"] = str(tmp_path / "site")
     found = assert_same(
-        launch, sys.executable, program("import sys, sitecustomize; print(sys.ran, sitecustomize.__file__)")
+        launch,
+        sys.executable,
+        program("import sys, sitecustomize; print(sys.ran, sitecustomize.__file__)"),
+        traced=False,
     )
     assert found.stdout == f"1 {tmp_path}/site/sitecustomize.py\n".encode()
 
@@ -266,7 +271,9 @@ def test_a_short_program_that_marks_nothing_is_traced(launch, program):
 
 def test_one_too_short_is_told_a_remedy_and_that_works(launch, program):
     words = (sys.executable, program(SHORT.format(steps=2)))
-    assert b"no trace: the program ended" in launch(*words).stderr
+    failed = launch(*words)
+    assert failed.returncode == 1
+    assert b"no trace: the program ended" in failed.stderr
     assert b"no trace" not in launch(*words, options=("--force", "--window", "all")).stderr
     assert "jit__lambda" in {module.name for module in read_traces([launch.run_dir]).modules}
 

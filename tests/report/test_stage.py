@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pgle.report.stage import show_text
+from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.stage import StageName, StageRequest, StageResult
 
 NEXT = [
@@ -22,12 +23,10 @@ def test_the_next_command_can_be_run(
     there: list[str],
     said: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in there:
         (tmp_path / name).mkdir()
-    monkeypatch.setattr("pgle.report.stage.traces", lambda run_dir: (run_dir / "trace",))
-    request = StageRequest(stage, ("python",), tmp_path, "perf", capture="simulated")
+    request = StageRequest(stage, ("python",), RunDirectory(tmp_path), "perf")
     show_text(StageResult(request, simulated=True, exit_code=0))
     assert capsys.readouterr().out.splitlines()[-1] == said.format(run=tmp_path)

@@ -4,7 +4,7 @@ RUN/manifest.json                 what was run, with what, and what came of it; 
 RUN/captured/                     StableHLO of a program that ran on CPU devices, for the simulated GPU
 RUN/profile.pbtxt                 the cost profile, with its sidecar ``profile.pbtxt.json``
 RUN/profiles/profile-HASH.pbtxt   the same, under the name that XLA is given
-RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an older run of a stage is STAGE.1, STAGE.2 …
+RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an older run is STAGE.1 …
     output.log facts.json steps.jsonl hlo/    of rank 0; ``output.rank0003.log`` … of rank 3
     ir/                           StableHLO of every function that rank 0 compiled
     trace/rank0003…               a folder of the JAX profiler or a report of nsys
@@ -159,7 +159,11 @@ class StageFolder:
         for path in kept:
             if path.name != "trace":
                 yield path
-        yield from (path for path in sorted(self.path.glob("trace/**/*")) if path.name.endswith(TRACES))
+        yield from self.trace_files()
+
+    def trace_files(self) -> tuple[Path, ...]:
+        """Every file that a profiler wrote, those of all ranks."""
+        return tuple(path for path in sorted(self.path.glob("trace/**/*")) if path.name.endswith(TRACES))
 
     def traces(self) -> tuple[Path, ...]:
         """Its traces, one per rank; of a report and the recording that it was made of, the report."""

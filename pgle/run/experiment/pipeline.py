@@ -15,7 +15,7 @@ from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
 from pgle.run.experiment.stage import (
     BackEnd,
-    StageFailed,
+    StageError,
     StageRequest,
     StageResult,
     content_addressed,
@@ -94,7 +94,7 @@ def run_pipeline(request: PipelineRequest, announce: Announce) -> Pipeline:
         UserError: a stage cannot be run; those before it are kept, and the next call goes on there. Or this is one of
             several ranks: each would convert and compare what the others have not finished writing.
         WorkloadError: the user's program failed.
-        StageFailed: a stage did not do its work, though the program ended well.
+        StageError: a stage did not do its work, though the program ended well.
     """
     rank = find_rank()
     if not rank.is_alone:
@@ -149,7 +149,7 @@ class _Experiment:
         """Run a stage by the back end, where it is due.
 
         Raises:
-            StageFailed: it did not do its work, though the program ended well.
+            StageError: it did not do its work, though the program ended well.
         """
         back_end = self._request.back_end
         if not self._is_due(stage.stage, back_end.asked(stage), back_end.inputs(stage)):
@@ -158,28 +158,31 @@ class _Experiment:
         ours = read_manifest(self._run.path).last(stage.stage) is not None
         result = run_held(stage, back_end, again=ours or force, force=force)
         if result.failed:
-            raise StageFailed(f"{stage.stage}: {result.failed}")
+            raise StageError(f"{stage.stage}: {result.failed}")
         self._results.append(result)
 
     def _convert(self) -> None:
         """Trace → profile. A profile that lies there and that this did not write is left alone."""
         run, folder = self._run, self._request.stage.folder
-        inputs = [*folder.traces(), *(path for path in (folder.rank().hlo,) if path.is_dir())]
-        record = StageRecord(
-            "convert", started=now(), inputs=tuple(record_file(path, run.path) for path in inputs)
-        )  # fmt: skip
+        dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
+        inputs = tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps))
+        record = StageRecord("convert", started=now(), inputs=inputs)
         if not self._is_due("convert", record.asked, record.inputs):
             return
         outputs = (run.profile, sidecar_path(run.profile))
         last = read_manifest(run.path).last("convert")
         written = () if last is None else last.outputs
-        for path in outputs:
-            if path.exists() and record_file(path, run.path) not in written and not self._request.force:
+        was_killed = last is not None and last.exit_code is None  # what it left had no time to be recorded
+        for path in () if self._request.force or was_killed else outputs:
+            if path.exists() and record_file(path, run.path) not in written:
                 what = "was not written by 'pgle run', or was changed since"
                 raise UserError(what, where=path, remedy="move it away, choose another --run-dir or pass --force")
         extend_manifest(run.path, record)
-        dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
-        self._conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
+        try:
+            self._conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
+        except UserError as error:
+            extend_manifest(run.path, replace(record, ended=now(), exit_code=error.exit_code, failed=error.line()))
+            raise
         files = tuple(record_file(path, run.path) for path in outputs)
         extend_manifest(run.path, replace(record, ended=now(), exit_code=0, outputs=files))
 

@@ -105,7 +105,7 @@ class StageResult:
         return not self.failed and (self.request.stage != "perf" or used)
 
 
-class StageFailed(WorkloadError):
+class StageError(WorkloadError):
     """The program ended well, and the stage did not do its work: exit code 1."""
 
     def __init__(self, what: str) -> None:

@@ -14,9 +14,6 @@ from pgle.run.ask.flag_probe import installed, probe
 from pgle.xla.flags.modes import FlagPlan, Mode, flags_for
 from pgle.xla.flags.text import Finding, Flag, FlagList, as_bool, format_flags, parse_flags
 
-VERBOSE_MODULE = "profile_guided_latency_estimator"
-VERBOSE_LEVEL = 2
-"""Names every instruction found in the profile; 10 of older guides adds nothing in jaxlib 0.10.2 and 0.12.0.1."""
 MAX_FLAG_FILE_BYTES = 1 << 20
 
 Cache: TypeAlias = Literal["off", "keep"] | Path
@@ -24,35 +21,16 @@ Cache: TypeAlias = Literal["off", "keep"] | Path
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One variable that pgle sets.
-
-    Attributes:
-        name: of the variable.
-        before: the user's value; None where it was not set.
-        after: the value the child gets.
-        reason: why.
-    """
-
-    name: str
-    before: str | None
-    after: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class ChildEnvironment:
-    """The environment of a child and how it came about.
+    """The environment of a child.
 
     Attributes:
         values: the whole environment, for `subprocess`.
-        changes: what differs from the user's, by name.
         plan: the flags and why.
         warnings: what gives way, is left out or will go wrong.
     """
 
     values: Mapping[str, str]
-    changes: tuple[Change, ...]
     plan: FlagPlan
     warnings: tuple[Finding, ...]
 
@@ -128,7 +106,6 @@ def build_environment(
     stablehlo_to: str = "",
     profile: str = "",
     cache: Cache = "off",
-    verbose: bool = False,
     more_flags: Sequence[str] = (),
     own_dumps: bool = False,
 ) -> ChildEnvironment:
@@ -143,7 +120,6 @@ def build_environment(
         profile: absolute path of the cost profile, for mode ``perf``.
         cache: off (default): everything is compiled, so that log lines and dumps exist. A cached executable gives
             neither, and the cache does not notice a changed profile under an old name.
-        verbose: also log every instruction that was found in the profile (megabytes for large modules).
         more_flags: of the command line; they win over XLA_FLAGS of `environ`.
         own_dumps: leave out the user's ``xla_dump_…``.
 
@@ -156,27 +132,13 @@ def build_environment(
     plan, unknown = _leave_out_unknown(plan, user, python)
     wanted = dict(plan.environment)
     if stablehlo_to:
-        wanted["JAX_DUMP_IR_TO"] = stablehlo_to
-    if verbose:
-        wanted["TF_CPP_VMODULE"] = _verbose(base.get("TF_CPP_VMODULE", ""))
-    reasons = {choice.name: choice.reason for choice in plan.choices} | _REASONS
-    changes = [Change("XLA_FLAGS", base.get("XLA_FLAGS"), plan.xla_flags, "flags of the run")]
-    changes += [
-        Change(name, base.get(name), value, reasons[name])
-        for name, value in wanted.items()
-        if name not in base or (name == "TF_CPP_VMODULE" and base[name] != value)
-    ]
-    changes += _cache_changes(cache, base)
-    changes = [change for change in changes if change.after != (change.before or "")]
-    values = base | {change.name: change.after for change in changes}
-    warnings = (*plan.warnings, *unknown, *_conflicts(values, mode))
-    return ChildEnvironment(values, tuple(changes), plan, warnings)
-
-
-_REASONS = {
-    "JAX_DUMP_IR_TO": "keeps the program as it was before XLA, for rehearsals",
-    "TF_CPP_VMODULE": "logs each instruction found in the profile",
-}
+        wanted["JAX_DUMP_IR_TO"] = stablehlo_to  # the program as it was before XLA, for rehearsals
+    values = {**wanted, **base, "XLA_FLAGS": plan.xla_flags}
+    if cache == "off":
+        values["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    elif cache != "keep":
+        values["JAX_COMPILATION_CACHE_DIR"] = str(cache)
+    return ChildEnvironment(values, plan, (*plan.warnings, *unknown, *_conflicts(values, mode)))
 
 
 def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[Finding, ...]]:
@@ -198,25 +160,6 @@ def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tu
             findings.append(Finding("error", verdict.status, flag.name, message, "see 'pgle flags lint'"))
     text = " ".join(part for part in (format_flags(kept), user.text.strip()) if part)
     return replace(plan, flags=tuple(kept), xla_flags=text), tuple(findings)
-
-
-def _verbose(before: str) -> str:
-    if any(item.split("=")[0] == VERBOSE_MODULE for item in before.split(",")):
-        return before
-    return ",".join(item for item in (before, f"{VERBOSE_MODULE}={VERBOSE_LEVEL}") if item)
-
-
-def _cache_changes(cache: Cache, base: Mapping[str, str]) -> list[Change]:
-    """How the compilation cache is kept apart; the one place where a value of the user's may be replaced."""
-    if cache == "keep":
-        return []
-    if cache == "off":
-        name, after = "JAX_ENABLE_COMPILATION_CACHE", "false"
-        reason = "a cached executable gives neither log lines nor dumps"
-    else:
-        name, after = "JAX_COMPILATION_CACHE_DIR", str(cache)
-        reason = "keeps the executables of this run apart"
-    return [Change(name, base.get(name), after, reason)]
 
 
 def _conflicts(values: Mapping[str, str], mode: Mode) -> list[Finding]:

@@ -182,10 +182,7 @@ def hook_warnings(files: RankFiles, facts: Mapping[str, Any]) -> list[str]:
             "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, a cleared environment, or no "
             f"Python in the program){NOTHING}"
         ]
-    return [
-        "the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH"
-        f"{NOTHING}"
-    ]
+    return [f"the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH{NOTHING}"]
 
 
 def verdict(profile: Path | None, files: RankFiles, facts: Mapping[str, Any]) -> ModuleVerdict | None:

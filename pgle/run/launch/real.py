@@ -140,7 +140,8 @@ class RealBackEnd:
         judged = verdict(request.profile, files, facts)
         if facts.get("xla_flags"):
             record = replace(record, xla_flags=facts["xla_flags"])
-        topology = {name: facts[name] for name in ("platform", "devices", "process_count") if name in facts}
+        seen = ("platform", "devices", "process_count")
+        topology: dict[str, Any] = {name: facts[name] for name in seen if name in facts}
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
         record = end_record(
             request, replace(record, topology=topology), code, outputs=outputs, warnings=found,

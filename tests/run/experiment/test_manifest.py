@@ -16,8 +16,8 @@ from pgle.run.experiment.manifest import (
     extend_manifest,
     read_manifest,
     record_file,
-    same_program,
 )
+from pgle.run.experiment.same_program import same_program
 
 PROFILE = StageRecord(
     stage="profile",

@@ -4,8 +4,10 @@ import sys
 
 import pytest
 
+from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import read_manifest
 from pgle.run.experiment.recording import begin_record, end_record
+from pgle.run.experiment.stage import StageRequest
 from pgle.run.launch.environment import build_environment
 
 
@@ -13,12 +15,14 @@ from pgle.run.launch.environment import build_environment
 def begun(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     environment = build_environment("async", environ={"XLA_FLAGS": "--xla_gpu_autotune_level=0", "HOME": "/home/me"})
-    return tmp_path / "run", begin_record(tmp_path / "run", "profile", ["python", "t.py", "--api-key=x"], environment)
+    words = ("python", "t.py", "--api-key=x")
+    request = StageRequest("profile", words, RunDirectory(tmp_path / "run"), "async")
+    return request, begin_record(request, environment, asked=request.asked(), inputs=request.inputs())
 
 
 def test_a_stage_that_is_running_is_in_the_manifest(begun):
-    run_dir, record = begun
-    assert read_manifest(run_dir).stages == (record,)
+    request, record = begun
+    assert read_manifest(request.run.path).stages == (record,)
     assert (record.exit_code, record.ended) == (None, "")
 
 
@@ -37,11 +41,11 @@ def test_nothing_private_is_recorded(begun):
 
 
 def test_the_end_completes_the_record(begun):
-    run_dir, record = begun
-    trace = run_dir / "trace.pb"
+    request, record = begun
+    trace = request.run.path / "trace.pb"
     trace.write_bytes(b"abc")
-    end_record(run_dir, record, 3, outputs=[trace], warnings=["slow"], facts={"steps": 5})
-    (ended,) = read_manifest(run_dir).stages
+    end_record(request, record, 3, outputs=[trace], warnings=["slow"], facts={"steps": 5})
+    (ended,) = read_manifest(request.run.path).stages
     assert (ended.exit_code, ended.outputs[0].path, ended.warnings[-1]) == (3, "trace.pb", "slow")
     assert ended.facts == {"steps": 5}
     assert ended.ended > ended.started

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pgle.run.experiment.stage import StageRequest
+from pgle.run.experiment.directory import RunDirectory
 from pgle.run.launch.console_steps import StepLine, StepLines, console_records
-from pgle.run.launch.evidence import AUTO_PGLE, hook_warnings, trace_warnings, trouble
-from pgle.run.launch.files import RealFiles
-from pgle.run.launch.nsys_profile import judge_end, nsys_command
-from pgle.run.launch.ranks import Rank
+from pgle.run.launch.evidence import AUTO_PGLE, hook_warnings, trouble, why_no_trace
+from pgle.run.launch.nsys_profile import is_readable, judge_end, nsys_command
+from pgle.run.launch.real import _few_executions
 from pgle.steps.collect_console import step_number
 
 # Lines as programs and drivers print them.
@@ -54,34 +53,36 @@ def test_a_quiet_log_has_no_trouble(tmp_path):
 
 @pytest.fixture
 def files(tmp_path):
-    request = StageRequest("profile", ("true",), tmp_path, "sync", "jax")
-    result = RealFiles(request.files, Rank())
-    result.stage.trace.mkdir(parents=True)
+    result = RunDirectory(tmp_path).stage("profile").rank()
+    result.trace.parent.mkdir(parents=True)
     return result
 
 
 def test_why_there_is_no_trace(files):
-    request = StageRequest("profile", ("true",), files.stage.run_dir, "sync", "jax")
     facts = {
         "finished": True,
         "window": {"none": "the program ended after steps 0 to 2", "remedy": "let it run longer"},
     }
-    assert trace_warnings(request, files, facts, None) == [
-        "no trace: the program ended after steps 0 to 2; let it run longer"
-    ]
-    (line,) = trace_warnings(request, files, {"finished": False}, None)
-    assert "was killed before its steps were traced" in line
-    (line,) = trace_warnings(request, files, {"finished": False, "window_opened": 1.0}, None)
-    assert "was killed while it was traced" in line
+    assert why_no_trace("jax", files, facts) == "no trace: the program ended after steps 0 to 2; let it run longer"
+    assert "was killed before its steps were traced" in why_no_trace("jax", files, {"finished": False})
+    facts = {"finished": False, "window_opened": 1.0}
+    assert "was killed while it was traced" in why_no_trace("jax", files, facts)
 
 
-def test_a_trace_of_hardly_anything_is_said(files):
-    request = StageRequest("profile", ("true",), files.stage.run_dir, "sync", "jax")
-    files.trace.mkdir()
-    (files.trace / "vm.xplane.pb").touch()
-    (line,) = trace_warnings(request, files, {"finished": True, "window": {"seconds": 0.1, "executions": 1}}, None)
+def test_a_missing_report_is_explained_in_the_words_of_nsys(files):
+    files.log.write_text(
+        "step 1 error 0.2\nImporter error status: The importer binary and its dependencies were not found.\n"
+    )
+    line = why_no_trace("nsys", files, {"finished": True, "window": {"steps": [1, 5]}})
+    assert "(nsys says: Importer error status: The importer binary and its dependencies were not found.)" in line
+    assert "install all of Nsight Systems" in line
+    assert "error 0.2" not in line
+
+
+def test_a_trace_of_hardly_anything_is_said():
+    (line,) = _few_executions({"window": {"seconds": 0.1, "executions": 1}})
     assert "--window all" in line
-    assert trace_warnings(request, files, {"finished": True, "window": {"seconds": 0.1, "executions": 20}}, None) == []
+    assert _few_executions({"window": {"seconds": 0.1, "executions": 20}}) == []
 
 
 def test_an_unloaded_hook_and_a_program_without_jax_are_told_apart(files):
@@ -139,21 +140,28 @@ def test_without_printed_times_those_between_lines_count_per_step():
     assert [(record["step"], record["step_time_s"]) for record in records] == [(10, 0.2), (20, 0.3)]
 
 
-def test_a_program_that_nsys_ends_after_its_range_has_not_failed(tmp_path):
-    (tmp_path / "rank0000.nsys-rep").touch()
-    assert judge_end(143, tmp_path / "rank0000")[0] == 0
-    assert judge_end(1, tmp_path / "rank0000")[0] == 1
+def test_a_program_that_nsys_ends_after_its_range_has_not_failed(files):
+    files.report.touch()
+    assert judge_end(143, files)[0] == 0
+    assert judge_end(1, files)[0] == 1
 
 
-def test_a_program_that_is_ended_without_a_report_has(tmp_path):
-    assert judge_end(143, tmp_path / "rank0000") == (143, ())
+def test_a_program_that_is_ended_without_a_report_has(files):
+    assert judge_end(143, files) == (143, ())
 
 
-def test_what_nsys_could_not_import_is_named(tmp_path):
-    (tmp_path / "rank0000.qdstrm").touch()
-    code, (warning,) = judge_end(0, tmp_path / "rank0000")
+def test_what_nsys_could_not_import_is_named(files):
+    files.report.with_suffix(".qdstrm").touch()
+    code, (warning,) = judge_end(0, files)
     assert code == 0
     assert "rank0000.qdstrm" in warning
+
+
+@pytest.mark.parametrize(("importer", "readable"), [(None, False), ("/bin/QdstrmImporter", True)])
+def test_a_raw_recording_is_a_trace_where_it_can_be_imported(files, monkeypatch, importer, readable):
+    files.report.with_suffix(".qdstrm").touch()
+    monkeypatch.setattr("pgle.run.launch.nsys_profile.find_importer", lambda: importer)
+    assert is_readable(files) == readable
 
 
 @pytest.mark.nsys

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.experiment.stage import StageFiles, StageRequest
-from pgle.run.launch.files import RealFiles, make_folder, read_facts
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.stage import StageRequest
+from pgle.run.launch.hook import read_facts
 from pgle.run.launch.ranks import UNKNOWN, Rank, find_rank
+from pgle.run.launch.real import _make_folder
 
 
 @pytest.mark.parametrize(
@@ -36,8 +38,8 @@ def test_found(environ, rank):
 
 
 def test_files_of_a_rank_carry_its_number_and_those_of_rank_0_none():
-    stage = StageFiles(run_dir=Path("r"), stage="profile")
-    zero, three = RealFiles(stage, Rank(0, 4)), RealFiles(stage, Rank(3, 4))
+    stage = RunDirectory(Path("r")).stage("profile")
+    zero, three = stage.rank(), stage.rank(3)
     assert [str(path) for path in (zero.log, zero.steps, zero.facts, zero.hlo, zero.trace)] == [
         "r/profile/output.log", "r/profile/steps.jsonl", "r/profile/facts.json", "r/profile/hlo",
         "r/profile/trace/rank0000",
@@ -50,33 +52,47 @@ def test_files_of_a_rank_carry_its_number_and_those_of_rank_0_none():
 def perf(tmp_path, content: str) -> StageRequest:
     profile = tmp_path / f"{len(content)}.pbtxt"
     profile.write_text(content)
-    return StageRequest("perf", ("true",), tmp_path / "run", "perf", "jax", profile)
+    return StageRequest("perf", ("true",), RunDirectory(tmp_path / "run"), "perf", profile)
 
 
-def test_ranks_with_one_profile_share_a_folder(tmp_path):
+@pytest.fixture
+def as_rank(monkeypatch):
+    """Be one rank of several."""
+
+    def become(rank: int) -> None:
+        monkeypatch.setenv("PGLE_RANK", str(rank))
+        monkeypatch.setenv("PGLE_RANKS", "3")
+
+    return become
+
+
+def test_ranks_with_one_profile_share_a_folder(tmp_path, as_rank):
     request = perf(tmp_path, "a")
     for rank in range(3):
-        make_folder(request, RealFiles(request.files, Rank(rank, 3)), force=False)
+        as_rank(rank)
+        _make_folder(request, again=False)
 
 
-def test_a_rank_with_another_profile_is_refused(tmp_path):
+def test_a_rank_with_another_profile_is_refused(tmp_path, as_rank):
     first, second = perf(tmp_path, "a"), perf(tmp_path, "bb")
-    make_folder(first, RealFiles(first.files, Rank(0, 2)), force=False)
+    as_rank(0)
+    _make_folder(first, again=False)
+    as_rank(1)
     with pytest.raises(UserError, match="another rank was given another profile"):
-        make_folder(second, RealFiles(second.files, Rank(1, 2)), force=False)
+        _make_folder(second, again=False)
 
 
-def test_a_rank_that_has_run_into_a_directory_does_not_run_into_it_again(tmp_path):
+def test_a_rank_that_has_run_into_a_directory_does_not_run_into_it_again(tmp_path, as_rank):
     request = perf(tmp_path, "a")
-    files = RealFiles(request.files, Rank(1, 2))
-    make_folder(request, files, force=False)
-    files.log.write_text("")
+    as_rank(1)
+    _make_folder(request, again=False)
+    request.folder.rank(1).log.write_text("")
     with pytest.raises(UserError, match="rank 1 has run perf into it already"):
-        make_folder(request, files, force=True)
+        _make_folder(request, again=True)
 
 
 def test_facts_are_those_of_the_process_with_most_steps(tmp_path):
-    files = RealFiles(StageFiles(tmp_path, "profile"), Rank())
+    files = RunDirectory(tmp_path).stage("profile").rank()
     files.folder.mkdir()
     for name, pid, steps in (("facts.json", 1, 0), ("facts.pid7.json", 7, 12), ("facts.rank0001.json", 9, 50)):
         (files.folder / name).write_text(json.dumps({"pid": pid, "steps": steps, "compile_s": 1.0}))

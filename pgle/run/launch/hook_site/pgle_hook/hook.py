@@ -20,7 +20,7 @@ FACTS_S = 5.0
 """How often the facts file is renewed for memory peaks alone."""
 
 NEWS_S = 1.0
-"""How often it is renewed where something in it has changed; the first time at once, for programs that are killed soon."""
+"""How often it is renewed where something has changed; the first time at once, for programs that are killed soon."""
 
 
 class Hook:

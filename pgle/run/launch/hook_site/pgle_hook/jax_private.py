@@ -1,4 +1,4 @@
-"""Everything of jax that is private and that the hook uses. Where a release lacks a part, what stands on it is left out.
+"""All of jax that is private and that the hook uses. Where a release lacks a part, what stands on it is left out.
 
 Known to work: jax 0.4.31 to 0.12.
 """

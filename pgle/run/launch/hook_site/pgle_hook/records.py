@@ -15,8 +15,9 @@ KEPT_TIMES = 200
 
 
 class StepWriter:
-    """Appends JSON lines to the rank's steps file, which is made with the first step; whole lines at once, so that what a
-    killed program leaves is valid.
+    """Appends JSON lines to the rank's steps file, which is made with the first step.
+
+    Whole lines at once, so that what a killed program leaves is valid.
 
     Steps are noted by the program's thread, which then goes on at once, and written by the hook's.
 

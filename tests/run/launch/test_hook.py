@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.launch.files import HOOK_SITE
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.launch.hook import HOOK_SITE, hook_config
+from pgle.run.launch.ranks import Rank
 
 SOURCES = sorted(HOOK_SITE.rglob("*.py"))
 
@@ -25,6 +27,11 @@ def hook(monkeypatch):
     yield lambda name: importlib.import_module(f"pgle_hook.{name}")
     for name in [name for name in sys.modules if name.split(".")[0] == "pgle_hook"]:
         del sys.modules[name]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_jax_is_private_in_one_file_only(path):
+    assert "jax._src" not in path.read_text() or path.name == "jax_private.py"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
@@ -175,7 +182,7 @@ def test_why_a_window_never_opened(hook):
 
 
 def test_step_records_are_whole_lines_and_processes_do_not_mix(hook, tmp_path):
-    first, second = (hook("steps").StepWriter(str(tmp_path / "steps.jsonl")) for _ in range(2))
+    first, second = (hook("records").StepWriter(str(tmp_path / "steps.jsonl")) for _ in range(2))
     first.note(3, 0.25, False, True)
     second.note(3, 0.5, True, False)
     first.write(first.take())
@@ -197,42 +204,48 @@ def test_step_records_are_whole_lines_and_processes_do_not_mix(hook, tmp_path):
 )
 def test_flags_that_a_program_replaces_are_added_again(hook, there, after):
     environ = {"XLA_FLAGS": there}
-    hook("flags").restore(["--a=1", "--b=2"], environ)
+    hook("place").restore_flags(["--a=1", "--b=2"], environ)
     assert environ["XLA_FLAGS"] == after
 
 
-def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook, tmp_path):
-    environ = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
-    launchers = [["SLURM_PROCID", "SLURM_STEP_NUM_TASKS"]]
-    config = {"folder": "/f", "rank": 0, "ranks": 1, "launchers": launchers}
+def told(folder: Path, rank: Rank | None = None, **changes) -> dict:
+    """What the launcher tells the hook of a profile stage in a folder, after a way through JSON."""
+    options = {"capture": "none", "window": "none", "flags": (), "auto_pgle": False} | changes
+    return json.loads(json.dumps(hook_config(RunDirectory(folder).stage("profile"), rank or Rank(), **options)))
+
+
+SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}
+
+
+def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
     place = hook("place").Place
-    assert place(config, environ).steps == "/f/steps.rank0003.jsonl"
-    assert place(config, environ).control == "/f/.control"
-    assert place(config | {"rank": 2, "ranks": 4}, environ).facts == "/f/facts.rank0002.json"
+    stage = RunDirectory(Path("/f")).stage("profile")
+    alone = place(told(Path("/f")), SLURM)
+    assert (alone.steps, alone.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
+    assert alone.control == str(stage.rank(0).control)
+    assert place(told(Path("/f"), Rank(2, 4)), SLURM).facts == str(stage.rank(2).facts)
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("--a=1 --xla_dump_to=/f/hlo --b", "--a=1 --xla_dump_to=/f/hlo.rank0003 --b"),
-        ('--xla_dump_to="/f/hlo"', '--xla_dump_to="/f/hlo.rank0003"'),
-        ("--xla_dump_to=/f/hlo.rank0003", "--xla_dump_to=/f/hlo.rank0003"),  # a child of the rank
+        ("--a=1 --xla_dump_to=/f/profile/hlo --b", "--a=1 --xla_dump_to=/f/profile/hlo.rank0003 --b"),
+        ('--xla_dump_to="/f/profile/hlo"', '--xla_dump_to="/f/profile/hlo.rank0003"'),
+        ("--xla_dump_to=/f/profile/hlo.rank0003", "--xla_dump_to=/f/profile/hlo.rank0003"),  # a child of the rank
         ("--xla_dump_to=/mine", "--xla_dump_to=/mine"),
     ],
 )
 def test_ranks_of_one_launcher_dump_into_folders_of_their_own(hook, before, after):
-    config = {"folder": "/f", "rank": 0, "ranks": 1, "launchers": [["RANK", "SIZE"]]}
-    environ = {"RANK": "3", "SIZE": "4", "XLA_FLAGS": before, "JAX_DUMP_IR_TO": "/f/ir"}
-    hook("place").Place(config, environ).keep_apart(environ)
+    environ = {**SLURM, "XLA_FLAGS": before, "JAX_DUMP_IR_TO": "/f/profile/ir"}
+    hook("place").Place(told(Path("/f")), environ).keep_apart(environ)
     assert environ["XLA_FLAGS"] == after
     assert "JAX_DUMP_IR_TO" not in environ
 
 
 def test_rank_0_dumps_where_it_was_told_to(hook):
-    config = {"folder": "/f", "rank": 0, "ranks": 1, "launchers": [["RANK", "SIZE"]]}
-    environ = {"RANK": "0", "SIZE": "4", "XLA_FLAGS": "--xla_dump_to=/f/hlo", "JAX_DUMP_IR_TO": "/f/ir"}
+    environ = {**SLURM, "SLURM_PROCID": "0", "XLA_FLAGS": "--xla_dump_to=/f/profile/hlo", "JAX_DUMP_IR_TO": "/f"}
     kept = dict(environ)
-    hook("place").Place(config, environ).keep_apart(environ)
+    hook("place").Place(told(Path("/f")), environ).keep_apart(environ)
     assert environ == kept
 
 
@@ -251,8 +264,9 @@ def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
 
 
 def in_python(code: str, config: dict, folder: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "hook.json").write_text(json.dumps({"folder": str(folder), **config}))
-    environ = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": str(folder / "hook.json")}
+    stage = folder / "profile"
+    stage.mkdir(exist_ok=True)
+    environ = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": json.dumps(told(folder, **config))}
     environ["JAX_PLATFORMS"] = "cpu"
     return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
 
@@ -294,9 +308,8 @@ def test_nothing_is_counted_where_no_window_is_wanted(tmp_path):
     assert in_python(code, {"window": "none"}, tmp_path).stdout == "jax._src.pjit\n"
 
 
-def test_a_broken_configuration_is_one_warning(tmp_path):
-    (tmp_path / "hook.json").write_text("not json")
-    environ = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": str(tmp_path / "hook.json")}
+def test_a_broken_configuration_is_one_warning():
+    environ = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "PGLE_HOOK": "not json"}
     done = subprocess.run([sys.executable, "-c", "print(1)"], env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert done.stderr.count("\n") == 1
@@ -313,9 +326,7 @@ with jax.profiler.StepTraceAnnotation("train", step_num=2):
     pass
 print("done")
 """
-    folder = tmp_path / "stage"
-    folder.mkdir()
-    done = in_python(code.format(folder=str(folder)), {"window": "none"}, folder)
+    done = in_python(code.format(folder=str(tmp_path / "profile")), {"window": "none"}, tmp_path)
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert "the capture hook failed (FileNotFoundError" in done.stderr
     assert "Traceback" not in done.stderr
@@ -335,7 +346,7 @@ os.wait()
 step(2)
 """
     assert in_python(code, {"window": "none"}, tmp_path).returncode == 0
-    steps = [json.loads(line)["step"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "profile/steps.jsonl").read_text().splitlines()]
     assert steps == [1, 2]
 
 
@@ -351,7 +362,7 @@ for number in range(4):
         step("eval", 0)
 """
     assert in_python(code, {"window": "none"}, tmp_path).returncode == 0
-    steps = [json.loads(line)["step"] for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "profile/steps.jsonl").read_text().splitlines()]
     assert steps == [0, 1, 2, 3]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgle.run.auto import AutoRequest, _outcome
+from pgle.run.experiment.auto import AutoRequest, _outcome
 
 REQUEST = AutoRequest(("python", "train.py"), run_dir=None)
 GPU = {"compilations": 3, "platform": "gpu"}

@@ -1,0 +1,227 @@
+"""`pgle run` on a back end that leaves a recorded trace: which stages run again, and what is never taken for done."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from pgle.errors import UserError, WorkloadError
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.manifest import StageRecord, extend_manifest, read_manifest
+from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
+from pgle.run.experiment.recording import end_record
+from pgle.run.experiment.stage import StageError, StageRequest, StageResult, now
+from pgle.xla.log.reasons import Verdict
+
+RECORDED = Path(__file__).parents[3] / "testdata" / "jax_xplane"
+STAGES = ["profile", "convert", "baseline", "perf"]
+OUTPUTS = [
+    ("profile/output.log", "profile"), ("profile/steps.jsonl", "profile"), ("profile/hlo", "profile"),
+    ("profile/trace/rank0000/host.xplane.pb", "profile"), ("profile.pbtxt", "convert"),
+    ("profile.pbtxt.json", "convert"),
+    ("baseline/output.log", "baseline"), ("baseline/steps.jsonl", "baseline"), ("perf/steps.jsonl", "perf"),
+    ("perf", "perf"),
+]  # fmt: skip
+
+
+@dataclass
+class Recorded:
+    """Runs no program: every stage leaves the files of one that was recorded.
+
+    Attributes:
+        ran: the stages that were run.
+        exit_code: of the program.
+        killed_in: the stage in which pgle is killed: its record stays open.
+        traces: whether the profile stage leaves a trace.
+    """
+
+    ran: list[str] = field(default_factory=list)
+    exit_code: int = 0
+    killed_in: str = ""
+    traces: bool = True
+
+    def check(self, request):
+        pass
+
+    def asked(self, request):
+        return request.asked()
+
+    def inputs(self, request):
+        return request.inputs()
+
+    def run(self, request, *, again, force):
+        request.folder.make(again=again)
+        self.ran.append(request.stage)
+        record = StageRecord(request.stage, started=now(), asked=self.asked(request), inputs=self.inputs(request))
+        extend_manifest(request.run.path, record)
+        if self.killed_in == request.stage:
+            raise KeyboardInterrupt
+        files = request.folder.rank()
+        files.log.write_text("I am the program\n")
+        lines = [f'{{"step": {step}, "step_time_s": 0.{1000 + step % 7}}}\n' for step in range(40)]
+        files.steps.write_text("".join(lines))
+        if request.stage == "profile" and self.traces:
+            files.trace.mkdir(parents=True)
+            shutil.copyfile(RECORDED / "jax_conv_minimal_legacy.xplane.pb", files.trace / "host.xplane.pb")
+            files.hlo.mkdir()
+            hlo = RECORDED / "hlo_proto" / "jit_forward_3d_conv(15).hlo_proto.pb"
+            shutil.copyfile(hlo, files.hlo / "jit_forward_3d_conv.hlo.pb")
+        failed = "" if request.stage != "profile" or self.traces else "no trace: too short; let it run longer"
+        facts = {"verdict": Verdict.USED.value}
+        end_record(request, record, self.exit_code, outputs=request.folder.outputs(), facts=facts, failed=failed)
+        if self.exit_code:
+            raise WorkloadError(self.exit_code, "the program ended with 9")
+        return StageResult(request, False, 0, failed=failed)
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """Run the pipeline in one directory; the stages that were run, skipped and announced."""
+
+    def run(command: str = "train", force: bool = False, **back_end):
+        recorded, said = Recorded(**back_end), []
+        stage = StageRequest("profile", tuple(command.split()), RunDirectory(tmp_path / "run"), "sync")
+        try:
+            result = run_pipeline(PipelineRequest(stage, recorded, force=force), said.append)
+        finally:
+            run.ran, run.said = [item for item in said if item.split(":")[0] in STAGES], said
+            run.launched = recorded.ran
+        return result
+
+    run.folder = tmp_path / "run"
+    return run
+
+
+def test_what_is_done_is_skipped(experiment):
+    experiment()
+    assert experiment().skipped == tuple(STAGES)
+    assert experiment.launched == []
+
+
+@pytest.mark.parametrize(("output", "stage"), OUTPUTS)
+def test_a_stage_whose_output_is_gone_runs_again(experiment, output, stage):
+    experiment()
+    path = experiment.folder / output
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    result = experiment()
+    assert result.good
+    assert (stage in result.skipped) is False
+    assert any(line.startswith(f"{stage}: again, {output}") and line.endswith(" is gone") for line in experiment.said)
+    assert path.exists()
+
+
+def test_a_stage_whose_output_has_changed_runs_again(experiment):
+    experiment()
+    (experiment.folder / "baseline/steps.jsonl").write_text("")
+    assert experiment().skipped == ("profile", "convert", "perf")
+
+
+def test_a_file_that_a_viewer_puts_beside_a_trace_changes_nothing(experiment):
+    experiment()
+    (experiment.folder / "profile/trace/rank0000/ALL_HOSTS.op_stats.pb").write_text("cache")
+    assert experiment().skipped == tuple(STAGES)
+
+
+def test_a_run_that_died_under_force_is_not_taken_for_done(experiment):
+    experiment()
+    with pytest.raises(WorkloadError):
+        experiment(force=True, exit_code=9)
+    result = experiment()
+    assert "profile: again, its last run ended with exit code 9" in experiment.said
+    assert result.good
+
+
+def test_a_failed_run_of_another_command_is_not_taken_for_done(experiment):
+    experiment()
+    with pytest.raises(WorkloadError):
+        experiment("other", exit_code=9)
+    assert experiment().good
+    assert experiment.launched == ["profile"]  # its trace is what it was, and so are the later stages
+
+
+def test_another_command_runs_every_stage(experiment):
+    experiment("train --layers 2")
+    experiment("train --layers 4")
+    assert experiment.launched == ["profile", "baseline", "perf"]
+    assert "profile: again, the command is another than in its last run" in experiment.said
+    assert (experiment.folder / "profile.1").is_dir()
+
+
+def test_an_edited_program_runs_every_stage(experiment, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("1")
+    experiment(f"python {script}")
+    script.write_text("2")
+    experiment(f"python {script}")
+    assert experiment.launched == ["profile", "baseline", "perf"]
+
+
+def test_other_flags_in_the_environment_run_every_stage(experiment, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
+    experiment()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=1")
+    experiment()
+    assert experiment.launched == ["profile", "baseline", "perf"]
+
+
+def test_a_profile_stage_without_a_trace_has_failed_and_runs_again(experiment):
+    with pytest.raises(StageError, match="profile: no trace: too short; let it run longer") as caught:
+        experiment(traces=False)
+    assert caught.value.exit_code == 1
+    assert experiment().good
+    assert "profile: again, its last run failed: no trace: too short; let it run longer" in experiment.said
+
+
+@pytest.mark.parametrize("stage", ["profile", "baseline", "perf"])
+def test_killed_in_a_stage_it_goes_on_with_that(experiment, stage):
+    with pytest.raises(KeyboardInterrupt):
+        experiment(killed_in=stage)
+    result = experiment()
+    assert result.good
+    assert experiment.launched == [name for name in ("profile", "baseline", "perf") if name not in result.skipped]
+    assert experiment.launched[0] == stage
+
+
+def test_killed_after_a_profile_was_written_and_before_that_was_recorded(experiment):
+    experiment()
+    record = read_manifest(experiment.folder).last("convert")
+    extend_manifest(experiment.folder, replace(record, started=now(), exit_code=None, outputs=()))
+    assert experiment().good
+
+
+def test_a_profile_of_someone_else_is_not_overwritten(experiment):
+    experiment.folder.mkdir()
+    (experiment.folder / "profile.pbtxt").write_text("mine")
+    with pytest.raises(UserError, match=r"was not written by 'pgle run', or was changed since.*--force"):
+        experiment()
+    assert (experiment.folder / "profile.pbtxt").read_text() == "mine"
+    assert experiment(force=True).good
+
+
+def test_a_folder_of_someone_else_is_not_moved(experiment):
+    (experiment.folder / "baseline").mkdir(parents=True)
+    (experiment.folder / "baseline" / "notes").write_text("mine")
+    with pytest.raises(UserError, match="stage baseline was run into it already"):
+        experiment()
+    assert (experiment.folder / "baseline" / "notes").read_text() == "mine"
+
+
+def test_two_at_once_in_one_directory_are_refused(experiment):
+    with (
+        RunDirectory(experiment.folder).held(),
+        pytest.raises(UserError, match=r"another pgle \(process \d+ on .*\) is at work in it; wait until it has ended"),
+    ):
+        experiment()
+    assert experiment().good
+
+
+def test_a_run_directory_of_an_older_pgle_is_refused_with_a_remedy(experiment):
+    experiment.folder.mkdir()
+    (experiment.folder / "pipeline.json").write_text('{"profile": "0123456789abcdef"}')
+    with pytest.raises(UserError, match=r"pipeline.json: is of an older pgle.*--force"):
+        experiment()
+    assert experiment(force=True).good
+    assert experiment().skipped == tuple(STAGES)

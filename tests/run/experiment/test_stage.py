@@ -1,0 +1,20 @@
+"""What a stage can be asked for."""
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.experiment.stage import choose_back_end
+
+WINDOWS = ["auto", "all", "steps:5", "steps:5-10", "seconds:10", "seconds:0.5"]
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows(window: str) -> None:
+    assert choose_back_end("jax", window).asked  # no error
+
+
+@pytest.mark.parametrize("capture", ["jax", "simulated"])
+@pytest.mark.parametrize("window", ["", "foo", "steps:", "steps:10-5", "seconds:-1", "steps:5-10 "])
+def test_other_windows_are_refused_before_anything_runs(window: str, capture) -> None:
+    with pytest.raises(UserError, match="no such window"):
+        choose_back_end(capture, window)
