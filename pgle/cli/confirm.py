@@ -44,10 +44,10 @@ def command(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     from pgle.report import confirm as report
     from pgle.report.progress import progress
     from pgle.run.confirm import ConfirmRequest, confirm
-    from pgle.xla.log.reasons import Verdict
+    from pgle.xla.log.reasons import ProfileUse
 
     with progress("reading log") as advance:
         verdict = confirm(ConfirmRequest(**options, named=True), progress=advance)
     (report.show_json if as_json else report.show)(verdict)
-    if verdict.main.verdict is not Verdict.USED:
+    if verdict.main.verdict is not ProfileUse.USED:
         ctx.exit(1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
 from pgle.report import json
 from pgle.report.text import MAX_WIDTH, console, printable, table, warn
-from pgle.xla.log.reasons import ModuleVerdict, Verdict
+from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
 from pgle.xla.log.verdict import LogVerdict
 
 SCHEMA = "pgle.confirm/1"
@@ -20,11 +20,11 @@ MAX_MODULE = 40
 _DONE = re.compile(r"-done(\.\d+)*$")
 
 _STYLES = {
-    Verdict.USED: "green",
-    Verdict.USED_WITHOUT_MATCHES: "yellow",
-    Verdict.CANNOT_TELL: "yellow",
-    Verdict.NOT_USED: "red",
-    Verdict.WRONG_FORMAT: "red",
+    ProfileUse.USED: "green",
+    ProfileUse.USED_WITHOUT_MATCHES: "yellow",
+    ProfileUse.CANNOT_TELL: "yellow",
+    ProfileUse.NOT_USED: "red",
+    ProfileUse.WRONG_FORMAT: "red",
 }
 
 
@@ -43,6 +43,8 @@ def show(verdict: LogVerdict) -> None:
         out.print(
             Text(f"{printable(path)} was read for {times} module{'s' * (times > 1)}"), style="dim", soft_wrap=True
         )
+    if len(verdict.ranks) > 1:
+        out.print(Text(printable(f"ranks: {_ranks_text(verdict.ranks)}")), soft_wrap=True)
     out.print()
     for line in main_lines(verdict.main):
         out.print(Text(printable(line)), soft_wrap=True)
@@ -65,6 +67,16 @@ def main_lines(main: ModuleVerdict) -> list[str]:
     return lines
 
 
+def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
+    """Which ranks used the profile, and which did not."""
+    parts = []
+    for use in dict.fromkeys(ranks.values()):
+        names = [rank or "(no label)" for rank, verdict in ranks.items() if verdict is use]
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        parts.append(f"{use} on {', '.join(names[:MAX_NAMES])}{more}")
+    return "; ".join(parts)
+
+
 def _uncounted(main: ModuleVerdict) -> str:
     """Why XLA's own numbers are others; empty where they are not."""
     if main.wanted is None or main.missing is None or (main.found or 0) + main.missing == main.wanted:
@@ -85,9 +97,10 @@ def show_json(verdict: LogVerdict) -> None:
     json.show(
         SCHEMA,
         {
-            "used": verdict.main.verdict is Verdict.USED,
+            "used": verdict.main.verdict is ProfileUse.USED,
             "main": verdict.main,
             "modules": verdict.modules,
+            "ranks": verdict.ranks,
             "sub_modules": verdict.sub_modules,
             "reads": verdict.reads,
             "warnings": verdict.warnings,
@@ -96,7 +109,9 @@ def show_json(verdict: LogVerdict) -> None:
 
 
 def _rows(items: Sequence[ModuleVerdict]) -> list[tuple[object, ...]]:
-    names = [_cut(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}", MAX_MODULE) for item in items]
+    names = [
+        _cut(f"{printable(name_of(item))}{f' ×{item.times}' if item.times > 1 else ''}", MAX_MODULE) for item in items
+    ]
     verdicts = max((len(item.verdict) for item in items), default=0)
     # "found", "missing" and "line" take some 20 columns with their gaps
     width = MAX_WIDTH - max(map(len, names), default=0) - verdicts - 34
@@ -107,7 +122,7 @@ def _rows(items: Sequence[ModuleVerdict]) -> list[tuple[object, ...]]:
             "–" if item.found is None else item.found,
             "–" if item.missing is None else item.missing,
             "–" if item.line is None else item.line,
-            _cut(item.proof, width),
+            _cut(printable(item.proof), width),
         )
         for name, item in zip(names, items, strict=True)
     ]

@@ -9,7 +9,7 @@ from pgle.report import convert as convert_report
 from pgle.report import json, stage
 from pgle.report.text import console, warn
 from pgle.run.experiment.pipeline import Pipeline
-from pgle.xla.log.reasons import Verdict
+from pgle.xla.log.reasons import ProfileUse
 
 
 def announce(line: str) -> None:
@@ -43,7 +43,7 @@ def _use(result: Pipeline) -> str:
     if result.used:
         return "used by XLA for the main module"
     for item in result.stages:
-        if item.verdict is not None and item.verdict.verdict is Verdict.CANNOT_TELL:
+        if item.verdict is not None and item.verdict.verdict is ProfileUse.CANNOT_TELL:
             return f"cannot tell whether it was used: {item.verdict.why}"
     return "NOT used, see pgle confirm"
 

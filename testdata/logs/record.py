@@ -9,10 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pgle.run.rehearsal import LOG, RehearsalRequest, rehearse_compile
-
 from pgle.errors import UserError
-from pgle.xla.log import Kind, read_events
+from pgle.run.rehearse.compile import LOG, RehearsalRequest, rehearse_compile
+from pgle.xla.log.events import read_events
+from pgle.xla.log.wordings import Kind
 from pgle.xla.targets import load_target
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"

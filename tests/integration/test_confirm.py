@@ -89,9 +89,9 @@ def test_compressed_log(tmp_path: Path, testdata: Path) -> None:
     ("arguments", "message"),
     [
         (["nowhere.log"], "nowhere.log: no such file"),
-        (["testdata"], "testdata: cannot be read (Is a directory)"),
+        (["testdata"], "testdata: a directory without the log of a perf stage"),
         ([f"{LOGS}/used.log", "--module", "("], "'--module': '(' is not a regular expression"),
-        ([f"{LOGS}/used.log", "--schedule", "nowhere"], "pass --profile PROFILE"),
+        ([f"{LOGS}/used.log", "--schedule", "nowhere"], "nowhere: no such file or directory"),
         ([f"{LOGS}/used.log", "--jax", "new"], "--jax 'new' is not a version of jax; write it like 0.6.2"),
         ([f"{LOGS}/used.log", "--profile", "nowhere.pbtxt"], "nowhere.pbtxt"),
     ],
@@ -131,3 +131,53 @@ def test_what_is_no_log(
         capsys.readouterr().err
         == f"pgle: {tmp_path / name}: {said}; give the log of the run, stdout and stderr together\n"
     )
+
+
+DUMPS = "testdata/hlo/jax-0.12.0.1/sync"
+
+
+@pytest.mark.parametrize(
+    "profile", ["", "not a profile", "costs { nothing: 1 }"], ids=["empty", "text", "other fields"]
+)
+@pytest.mark.parametrize(("case", "code"), [("used", 0), ("half", 0), ("wrong_path", 1), ("text_in_pb", 1)])
+def test_a_schedule_without_a_readable_profile_leaves_the_verdict_of_the_log(
+    case: str, code: int, profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "profile.pbtxt"
+    path.write_text(profile)
+    assert run(["confirm", f"{LOGS}/{case}.log", "--schedule", DUMPS, "--profile", str(path)]) == code
+
+
+def test_a_profile_that_is_gone_leaves_the_verdict_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["confirm", f"{LOGS}/used.log", "--schedule", DUMPS]) == 0
+    assert "the schedule dump was not looked at: a schedule dump proves nothing without the profile" in (
+        " ".join(capsys.readouterr().err.split())
+    )
+
+
+def test_hidden_info_lines_beside_a_schedule_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "run.log"
+    log.write_text("step 1\nstep 2\n")
+    assert run(["confirm", str(log), "--schedule", DUMPS]) == 1
+    found = capsys.readouterr()
+    assert "cannot-tell: the log holds no INFO line of XLA" in found.out
+    assert "pass --profile PROFILE" in found.err
+
+
+def test_a_run_directory_is_its_perf_stage(tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "perf").mkdir()
+    (tmp_path / "perf/output.log").write_bytes((testdata / "logs/jax_0.12.0.1/used.log").read_bytes())
+    assert run(["confirm", str(tmp_path)]) == 0
+    (tmp_path / "perf/output.rank0003.log").write_bytes((testdata / "logs/jax_0.12.0.1/no_profile.log").read_bytes())
+    assert run(["confirm", str(tmp_path)]) == 1
+    text = capsys.readouterr().out
+    assert "jit_train_step: not-used: on 1 of 2 ranks (3): the scheduler ran, but no profile was found" in text
+    assert "used on 0; not-used on 3" in text
+
+
+def test_ranks_in_json(tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (testdata / "logs/jax_0.12.0.1/used.log").read_text().splitlines()
+    log = tmp_path / "run.log"
+    log.write_text("".join(f"{rank}: {line}\n" for line in lines for rank in (0, 1)))
+    assert run(["confirm", str(log), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == {"0": "used", "1": "used"}

@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.xla.flags.text import Flag
+from pgle.xla.log.wordings import flag_refusal
 
 TIMEOUT_S = 120
 """For the child, which needs about a second; a cold network file system may need a hundred times that."""
@@ -73,7 +74,7 @@ print(json.dumps(answers))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FlagAnswer:
     """What jaxlib makes of one flag.
 
     Attributes:
@@ -98,10 +99,10 @@ class Probe:
 
     python: str
     jaxlib: str
-    verdicts: Mapping[str, Verdict]
+    verdicts: Mapping[str, FlagAnswer]
 
-    def of(self, flag: Flag) -> Verdict | None:
-        """The verdict on a flag; None where it was not asked."""
+    def of(self, flag: Flag) -> FlagAnswer | None:
+        """The answer on a flag; None where it was not asked."""
         return self.verdicts.get(flag.text)
 
 
@@ -178,26 +179,21 @@ def probe(flags: Iterable[Flag], python: str | None = None, *, cache: bool = Tru
     new = [text for text in texts if _key(text) not in kept]
     if new:
         answers = json.loads(_child(executable, PROBE_CHILD, json.dumps(new)))
-        kept |= {_key(text): verdict(*answer) for text, answer in zip(new, answers, strict=True)}
+        kept |= {_key(text): answer(*said) for text, said in zip(new, answers, strict=True)}
         if cache:
             _write(store, kept)
     return Probe(executable, found.jaxlib, {text: kept[_key(text)] for text in texts})
 
 
-def verdict(exit_code: int, said: str) -> Verdict:
+def answer(exit_code: int, said: str) -> FlagAnswer:
     """What a fork's exit code and stderr mean."""
-    lines = [line.split("] ", 1)[-1].strip() for line in said.splitlines()]
-    for line in lines:
-        if line.startswith("Unknown flag") and exit_code != 0:
-            return Verdict("unknown", line)
-    for line in lines:
-        if line.startswith(("Couldn't interpret value", "Illegal value")):
-            return Verdict("bad-value", line)
+    refused = flag_refusal(said)
+    if refused is not None and (exit_code != 0 or refused[0] == "bad-value"):
+        return FlagAnswer(*refused)
     if exit_code == 0:
-        return Verdict("known")
-    if any("Flag parsing failed" in line for line in lines):
-        return Verdict("bad-value", "Flag parsing failed.")
-    return Verdict("failed", next((line for line in lines if line), f"ended with {exit_code}"))
+        return FlagAnswer("known")
+    lines = [line.split("] ", 1)[-1].strip() for line in said.splitlines()]
+    return FlagAnswer("failed", next((line for line in lines if line), f"ended with {exit_code}"))
 
 
 def cache_directory() -> Path:
@@ -218,15 +214,15 @@ def _key(text: str) -> str:
     return f"{name}=PATH" if equals and "/" in value else text
 
 
-def _read(store: Path) -> dict[str, Verdict]:
+def _read(store: Path) -> dict[str, FlagAnswer]:
     try:
         entries = json.loads(store.read_text(encoding="utf-8"))
-        return {key: Verdict(*entry) for key, entry in entries.items()}
+        return {key: FlagAnswer(*entry) for key, entry in entries.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}  # absent or damaged: ask again
 
 
-def _write(store: Path, kept: Mapping[str, Verdict]) -> None:
+def _write(store: Path, kept: Mapping[str, FlagAnswer]) -> None:
     entries = {key: [entry.status, entry.message] for key, entry in sorted(kept.items())}
     try:
         write_files({store: json.dumps(entries, indent=0) + "\n"}, force=True)

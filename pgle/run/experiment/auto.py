@@ -20,7 +20,8 @@ from pgle.run.experiment.stage import StageRequest, StageResult, run_stage
 from pgle.run.launch.evidence import lines_about
 from pgle.run.launch.hook import read_facts
 from pgle.run.launch.real import RealBackEnd, checked_window, interpreter
-from pgle.xla.log.reasons import ModuleVerdict, Verdict
+from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
+from pgle.xla.log.wordings import EMPTY_TRACE, PGLE_CACHE_MISS, PGLE_CACHE_WRITE
 
 FIRST_RELEASE = (0, 4, 31)
 """Of jax with AutoPGLE; merged 2024-05-29 and absent from 0.4.26."""
@@ -28,10 +29,6 @@ FIRST_HANDOVER = (0, 5, 1)
 """Of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE."""
 NO_GRAPHS_AT_ALL = ((0, 5, 0), (0, 5, 3))
 """From the first to the second release AutoPGLE leaves command buffers off for good, later for its traces only."""
-
-_EMPTY = b"pgle collected an empty trace"
-_MISS = re.compile(r"PERSISTENT CACHE MISS for PGLE-optimized (\S+)")
-_UNEXPECTED = re.compile(r"PERSISTENT CACHE WRITE with key \S+ this is unexpected|CACHE WRITE .*EXPECT_PGLE")
 
 Outcome = Literal["recompiled", "loaded", "empty-trace", "ahead-of-time", "too-few-runs", "no-gpu", "nothing-compiled"]
 
@@ -189,7 +186,7 @@ def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple
         return "nothing-compiled", "the program compiled nothing with jax, or the hook was not loaded"
     if facts.get("platform") == "cpu":
         return "no-gpu", "AutoPGLE measures GPU work, and jax ran on CPU devices; run it on GPUs"
-    if any(lines_about(log, (_EMPTY,))):
+    if any(lines_about(log, (EMPTY_TRACE.lower().encode(),))):
         return "empty-trace", (
             "its traces were empty: another tool holds CUPTI (nsys, DCGM); stop that, then use --then-nsys for nsys"
         )
@@ -216,10 +213,10 @@ def _hand_over(result: AutoResult) -> AutoResult:
     files = request.folder.rank(stage.rank)
     seen = read_facts(files).get("auto_pgle", {})
     lines = list(lines_about(files.log, (b"cache miss for pgle", b"cache write")))
-    found = {name for line in lines for name in _MISS.findall(line)}
+    found = {name for line in lines for name in PGLE_CACHE_MISS.findall(line)}
     missed = sorted({*seen.get("missed", ()), *found} & set(result.recompiled))
     warnings = [f"{name} was not in the cache as AutoPGLE had left it" for name in missed]
-    if any(_UNEXPECTED.search(line) for line in lines):
+    if any(PGLE_CACHE_WRITE.search(line) for line in lines):
         warnings.append("the run under nsys compiled anew: its flags or devices differ from those of the first")
     return replace(
         result,
@@ -232,6 +229,6 @@ def _hand_over(result: AutoResult) -> AutoResult:
 
 def used(result: AutoResult) -> bool | None:
     """Whether XLA's own log says that the main module used the costs; None where it does not say."""
-    if result.verdict is None or result.verdict.verdict is Verdict.CANNOT_TELL:
+    if result.verdict is None or result.verdict.verdict is ProfileUse.CANNOT_TELL:
         return None
-    return result.verdict.verdict is Verdict.USED
+    return result.verdict.verdict is ProfileUse.USED

@@ -26,7 +26,7 @@ from pgle.run.launch.ranks import find_rank
 from pgle.run.verify import VerifyRequest, verify
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
-from pgle.xla.log.reasons import Verdict
+from pgle.xla.log.reasons import ProfileUse
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class _Experiment:
             conversion=self._conversion,
             coverage=coverage,
             covered=coverage.is_ok(request.min_time_coverage),
-            used=perf is not None and perf.facts.get("verdict") == Verdict.USED,
+            used=perf is not None and perf.facts.get("verdict") == ProfileUse.USED,
             comparison=comparison,
             checks=checks,
             warnings=warnings,

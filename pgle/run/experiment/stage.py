@@ -20,7 +20,7 @@ from pgle.run.launch.environment import given_flags
 from pgle.run.launch.masking import kept_argv
 from pgle.run.launch.ranks import find_rank
 from pgle.xla.flags.modes import Mode
-from pgle.xla.log.reasons import ModuleVerdict, Verdict
+from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
 
@@ -101,7 +101,7 @@ class StageResult:
 
         A program without jax may have run well all the same.
         """
-        used = self.verdict is not None and self.verdict.verdict is Verdict.USED
+        used = self.verdict is not None and self.verdict.verdict is ProfileUse.USED
         return not self.failed and (self.request.stage != "perf" or used)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -16,49 +15,10 @@ from pgle.run.experiment.directory import RankFiles
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines, as_lines, console_records
 from pgle.run.launch.process import mentions
 from pgle.run.step_inputs import read_runs
-from pgle.xla.log.reasons import ModuleVerdict, Verdict
+from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
+from pgle.xla.log.wordings import EMPTY_TRACE, NSYS_FAILED, PROFILER_TROUBLE, PROFILER_WORDS
 
-# What a log says where profilers get in each other's way (CUPTI has one subscriber before CUDA 13.2), or lose data.
-TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
-    (
-        re.compile(
-            r"CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED|max(?:imum)? limit (?:of subscribers )?reached"
-            r"|CUPTI.*(?:error|code)[^0-9]{0,10}39\b"
-        ),
-        "another profiler (nsys, DCGM, AutoPGLE) holds CUPTI, so the trace has no GPU activities; "
-        "stop it, or use --capture nsys",
-    ),
-    (
-        re.compile(r"CUPTI_ERROR_INSUFFICIENT_PRIVILEGES|ERR_NVGPUCTRPERM"),
-        "the driver lets only administrators profile; load the nvidia module with "
-        "NVreg_RestrictProfilingToAdminUsers=0 (see 'pgle doctor')",
-    ),
-    (
-        re.compile(r"Another profiling session (?:is )?active|Only one profile may be run at a time"),
-        "two profiler sessions in one process; one of them was lost",
-    ),
-    (
-        re.compile(
-            r"\bdropped (?:\d+ )?(?:events|records|CUPTI|activit)|(?:events|records|activities) (?:were )?dropped", re.I
-        ),
-        "the profiler dropped events, so some costs are missing; trace a shorter --window",
-    ),
-    (
-        re.compile(r"nv-hostengine|DCGM.*(?:conflict|in use|profiling)", re.I),
-        "DCGM profiles these GPUs as well; pause it with 'dcgmi profile --pause'",
-    ),
-)  # fmt: skip
-
-_EMPTY_AUTO_PGLE = "PGLE collected an empty trace"
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
-
-
-_TROUBLE_WORDS = (b"cupti", b"maximum limit", b"max limit", b"nvgpuctrperm", b"profil", b"dropped", b"nv-hostengine",
-                  b"dcgm", b"pgle")  # fmt: skip
-"""One of these is in every line that any of the patterns above matches."""
-
-_NSYS_SAYS = re.compile(r"^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:)")
-"""How lines of `nsys profile` begin that say why there is no report."""
 NOTHING = ": no steps, no trace"
 BLOCK_BYTES = 1 << 20
 LINE_CHARACTERS = 10_000
@@ -79,12 +39,12 @@ def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
 def trouble(log: Path) -> list[str]:
     """What the lines of a log say went wrong with profiling, each once."""
     found = set()
-    for line in lines_about(log, _TROUBLE_WORDS):
-        if _EMPTY_AUTO_PGLE in line:  # it names CUPTI's error as one of the things that may have been
+    for line in lines_about(log, PROFILER_WORDS):
+        if EMPTY_TRACE in line:  # it names CUPTI's error as one of the things that may have been
             found.add(AUTO_PGLE)
         else:
-            found |= {text for pattern, text in TROUBLE if pattern.search(line)}
-    return [AUTO_PGLE] * (AUTO_PGLE in found) + [text for _, text in TROUBLE if text in found]
+            found |= {text for pattern, text in PROFILER_TROUBLE if pattern.search(line)}
+    return [AUTO_PGLE] * (AUTO_PGLE in found) + [text for _, text in PROFILER_TROUBLE if text in found]
 
 
 def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
@@ -145,7 +105,7 @@ def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> st
     why, remedy = _why_no_window(capture, files, facts)
     said: list[str] = []
     if capture == "nsys":
-        said = [line.strip() for line in lines_about(files.log, (b"error", b"unable")) if _NSYS_SAYS.match(line)]
+        said = [line.strip() for line in lines_about(files.log, (b"error", b"unable")) if NSYS_FAILED.match(line)]
     quoted = f" (nsys says: {' '.join(dict.fromkeys(said))[:500]})" if said else ""
     return f"no trace: {why}{quoted}; {remedy}"
 
@@ -193,16 +153,17 @@ def verdict(profile: Path | None, files: RankFiles, facts: Mapping[str, Any]) ->
     if platform == "cpu":
         why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
         remedy = "run it on GPUs, or see what a GPU would do: --capture simulated"
-        return ModuleVerdict("", Verdict.CANNOT_TELL, why, remedy=remedy, profile=str(profile))
+        return ModuleVerdict("", ProfileUse.CANNOT_TELL, why, remedy=remedy, profile=str(profile))
     if not facts and not files.seen.exists() and not files.log.stat().st_size:
         why = "the program left neither log lines nor facts"
-        return ModuleVerdict("", Verdict.CANNOT_TELL, why, profile=str(profile))
-    release = facts.get("versions", {}).get("jax")
-    alone = ConfirmRequest(str(files.log), profile=profile, release=release)
-    if files.hlo.is_dir() and next(files.hlo.rglob("*.schedule.*"), None):
-        try:
-            with_dump = ConfirmRequest(str(files.log), schedule=files.hlo, profile=profile, release=release)
-            return confirm(with_dump).main
-        except UserError:  # no dump of the main module: the log has to do
-            return confirm(alone).main
-    return confirm(alone).main
+        return ModuleVerdict("", ProfileUse.CANNOT_TELL, why, profile=str(profile))
+    has_dump = files.hlo.is_dir() and next(files.hlo.rglob("*.schedule.*"), None) is not None
+    return confirm(
+        ConfirmRequest(
+            str(files.log),
+            schedule=files.hlo if has_dump else None,
+            profile=profile,
+            release=facts.get("versions", {}).get("jax"),
+            whole=bool(facts.get("finished")),
+        )
+    ).main

@@ -203,5 +203,5 @@ def _write_steps(files: RankFiles, trace: Trace) -> tuple[float, ...]:
 def _verdict(request: StageRequest, compiled: RehearsalResult) -> ModuleVerdict | None:
     if request.profile is None:
         return None
-    found = confirm(ConfirmRequest(str(compiled.log), schedule=compiled.schedule, profile=request.profile))
-    return found.main
+    wanted = ConfirmRequest(str(compiled.log), schedule=compiled.schedule, profile=request.profile, whole=True)
+    return confirm(wanted).main

@@ -22,7 +22,8 @@ import pgle
 from pgle.errors import UserError
 from pgle.files import read_bytes, write_files
 from pgle.run.rehearse.crash import crash
-from pgle.run.rehearse.worker import NO_TOOLKIT, RESULT, STARTED
+from pgle.run.rehearse.worker import RESULT, STARTED
+from pgle.xla.log.wordings import NO_TOOLKIT
 
 EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
 """What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""

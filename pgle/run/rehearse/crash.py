@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from pgle.errors import UserError
+from pgle.xla.log.wordings import FATAL, flag_refusal
 
 TAIL = 200_000
 """Characters at the end of the log that are searched."""
-
-_FATAL = re.compile(r"^F\d{4} .*?\] (.*)$|^[-\d]+ [\d:.]+: F .*?\] (.*)$", re.MULTILINE)
 
 
 def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
@@ -22,17 +20,12 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
         log: its output.
         flags: XLA flags that the user gave.
     """
-    text = log.read_text(errors="replace")[-200_000:]
-    fatal = _FATAL.search(text)
+    text = log.read_text(errors="replace")[-TAIL:]
+    if (refused := flag_refusal(text)) is not None:
+        said = refused[1] if "Flag parsing failed" not in refused[1] else f"a value of one of {' '.join(flags)}"
+        return UserError(f"this XLA refuses a flag: {said}", remedy="leave it out, or see: pgle flags lint")
+    fatal = FATAL.search(text)
     line = next((group for group in fatal.groups() if group), "") if fatal else ""
-    if "Unknown flag" in line:
-        return UserError(f"this XLA refuses a flag: {line.strip()}", remedy="leave it out, or see: pgle flags lint")
-    bad = re.search(r"Couldn't interpret value .* for flag .*", text)
-    if bad:
-        return UserError(f"this XLA refuses a flag: {bad[0].strip()}", remedy="see: pgle flags explain FLAG")
-    if "Flag parsing failed" in line:
-        given = " ".join(flags)
-        return UserError(f"this XLA refuses the value of a flag, one of {given}", remedy="see: pgle flags lint")
     if code == -9:
         return UserError("the compiler was killed, most likely for memory", where=log)
     last = line or next((row for row in reversed(text.splitlines()) if row.strip()), "no output")

@@ -22,7 +22,7 @@ from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
-from pgle.xla.log.reasons import ModuleVerdict, Verdict
+from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
@@ -106,7 +106,7 @@ class Rehearsal:
     @property
     def used(self) -> bool:
         """Whether XLA used the profile, with at least one matching name."""
-        return self.verdict.verdict is Verdict.USED
+        return self.verdict.verdict is ProfileUse.USED
 
     @property
     def good(self) -> bool:
@@ -137,7 +137,7 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
             first, second = one.result(), two.result()
     given = read_profile(profile)
     baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
-    verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=profile)).main
+    verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=profile, whole=True)).main
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.flags),
         placements(profiled.module, profiled.prediction.timeline, request.flags),
@@ -158,7 +158,7 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
 
 def _worth(verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequence[Move], costs_are: str) -> str:
     """Is PGLE worth a job? Where XLA did not take the profile, the two schedules say nothing about it."""
-    if moves and verdict.verdict is not Verdict.USED:
+    if moves and verdict.verdict is not ProfileUse.USED:
         return f"Cannot tell: XLA did not use the profile here ({verdict.why})."
     return judge_worth(baseline.prediction, profiled.prediction, moves, costs_are)
 

@@ -16,16 +16,12 @@ from typing import Any
 
 from pgle.errors import UserError
 from pgle.files import read_bytes, write_files
+from pgle.xla.log.wordings import NO_TOOLKIT
 
 RESULT = "result.json"
 """Name of the answer, in the folder of the request."""
 STARTED = "started.json"
 """What is known before compiling, beside it: all there is when the compiler crashes."""
-
-# What ends code generation on a machine without a CUDA toolkit, after scheduling is done and dumped:
-# "No PTX compilation provider is available", "libdevice not found at ./libdevice.10.bc", "Couldn't get ptxas version",
-# "Couldn't find a suitable version of ptxas".
-NO_TOOLKIT = re.compile(r"No PTX compilation provider|libdevice|\bptxas\b|\bnvlink\b|fatbinary", re.IGNORECASE)
 
 MLIR_BYTECODE = b"ML\xefR"
 

@@ -1,77 +1,112 @@
-"""Blocks of XLA's log: what was said during the scheduling of one module."""
+"""Events gathered into blocks: what the log of each rank says of the scheduling of each module."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pgle.xla.log.events import Event
+from pgle.xla.log.wordings import Kind
 
 MAX_NAMES = 2000
 """Missing names kept per module; more are counted only."""
+MAX_THREADS = 4096
 
 _END = re.compile(r"(.+)-(start|done)(?:\.\d+)*")
+_FINGERPRINT_FILE = re.compile(r"(?:^|/)([0-9a-f]{32})\.pb(?:txt)?$")
 
 
 @dataclass(slots=True)
 class Block:
-    """What the log says about the scheduling of one module.
+    """What the log says about the scheduling of one module, in the order in which XLA says it.
 
     Attributes:
-        rank: what stands before XLA's prefix on its lines (``[3]``), to tell ranks of one log apart.
+        thread: that schedules it; empty where the log does not say.
+        order: number of the block in the rank's log.
         module: its name; empty where no line names it.
         fingerprint: where a line gives it.
+        syntax: where the profile is wrong, from the parser.
+        unreadable: first line that says the profile cannot be parsed.
+        no_file: first line that says the profile is not there.
         read: the profile was parsed.
         profile: the profile was given to the scheduler.
+        not_in_module: the "may not applicable" line of 2024.
         found: instructions with a cost; None where no line counts them.
         missing: instructions without; None where no line counts them.
         missing_names: at most `MAX_NAMES` of them.
-        missing_ends: how many of all of them are the start or the done of what, such as ``("fusion", "done")``.
+        listed: how many the log lists.
+        missing_ends: how many of these are the start or the done of what, such as ``("fusion", "done")``.
         counted: the line that counts.
-        not_in_module: the "may not applicable" line of 2024.
-        no_file: first line that says the profile is not there.
-        unreadable: first line that says it cannot be parsed.
-        syntax: where it is wrong, from the parser.
-        lhs: the scheduler ran.
-        estimator: another cost model was taken.
         discarded: the accuracy checker failed the compilation.
+        estimator: another cost model was taken.
         costs_found: VLOG lines that take a cost from the profile.
-        order: number of the block in the log.
+        lhs: the scheduler ran.
         began: time of day of its first line; None where lines have none.
         ended: the same of the last line before the next block.
-        closed: the module is done; the next line belongs to another.
+        closed: the module is done, or the next one has begun.
     """
 
-    rank: str
+    thread: str
     order: int
     module: str = ""
     fingerprint: str = ""
+    syntax: Event | None = None
+    unreadable: Event | None = None
+    no_file: Event | None = None
     read: Event | None = None
     profile: Event | None = None
+    not_in_module: Event | None = None
     found: int | None = None
     missing: int | None = None
     missing_names: list[str] = field(default_factory=list)
+    listed: int = 0
     missing_ends: Counter[tuple[str, str]] = field(default_factory=Counter)
     counted: Event | None = None
-    not_in_module: Event | None = None
-    no_file: Event | None = None
-    unreadable: Event | None = None
-    syntax: Event | None = None
-    lhs: Event | None = None
-    estimator: Event | None = None
     discarded: Event | None = None
+    estimator: Event | None = None
     costs_found: int = 0
+    lhs: Event | None = None
     began: float | None = None
     ended: float | None = None
     closed: bool = False
 
     def miss(self, name: str) -> None:
         """Note a name that the log lists as missing."""
+        self.listed += 1
         if len(self.missing_names) < MAX_NAMES:
             self.missing_names.append(name)
         if end := _END.fullmatch(name):
             self.missing_ends[end[1], end[2]] += 1
+
+    @property
+    def took_profile(self) -> bool:
+        """Whether the scheduler got its costs from the profile."""
+        return self.profile is not None or self.found is not None or self.missing is not None
+
+    @property
+    def is_past_lookup(self) -> bool:
+        """Whether XLA has said all that it says between the lookup of the profile and the schedule."""
+        return self.lhs is not None or self.closed
+
+    @property
+    def lacked_profile(self) -> bool:
+        """Whether a line says that the module was, or would have been, scheduled without the profile."""
+        return not self.took_profile and any((self.no_file, self.unreadable, self.estimator, self.lhs))
+
+    @property
+    def fingerprint_sought(self) -> str:
+        """The fingerprint of a module that has no file in the directory of profiles; empty for a single file."""
+        found = _FINGERPRINT_FILE.search(self.no_file.subject) if self.no_file else None
+        return found[1] if found else ""
+
+    @property
+    def profile_is_its_own(self) -> bool:
+        """Whether what it read was meant for this module alone: an option of its compilation, or its file."""
+        return self.read is not None and (
+            self.read.subject.startswith("fdo_profile") or bool(_FINGERPRINT_FILE.search(self.read.subject))
+        )
 
     @property
     def covered(self) -> tuple[int, int]:
@@ -95,29 +130,217 @@ class Block:
 
 
 @dataclass
-class Blocks:
-    """A whole log.
+class RankLog:
+    """What one rank says; a log without labels is of one rank.
 
     Attributes:
-        last: the last block per (rank, module); of unnamed ones the weightiest.
-        times: how many blocks there were per (rank, module).
+        last: the last block by thread, module, and whether it lacked the profile; of unnamed ones the weightiest.
+        times: how many blocks there were per module.
         reads: for how many modules each profile was parsed.
         info: first INFO line of XLA, None where there is none.
-        compiled: first line that says a module is compiled.
+        compiling: first line that says a compilation begins.
+        compiled: first line that says a module has been compiled.
+        on_cpu: JAX runs the program on CPU devices.
         cache_hits: modules that JAX loaded from its cache, with the line.
         flag_refused: XLA ended over a flag.
         discarded: the accuracy checker failed a compilation, as Python reports it (without a module).
         empty_trace: AutoPGLE recorded nothing.
-        prints_missing: True where this XLA lists instructions without a cost (0.5.1 and newer).
+        is_open: the last module that the log speaks of may not have been scheduled when the log ends.
     """
 
-    last: dict[tuple[str, str], Block] = field(default_factory=dict)
-    times: dict[tuple[str, str], int] = field(default_factory=dict)
-    reads: dict[str, int] = field(default_factory=dict)
+    last: dict[tuple[str, str, bool], Block] = field(default_factory=dict)
+    times: Counter[str] = field(default_factory=Counter)
+    reads: Counter[str] = field(default_factory=Counter)
     info: Event | None = None
+    compiling: Event | None = None
     compiled: Event | None = None
+    on_cpu: Event | None = None
     cache_hits: dict[str, Event] = field(default_factory=dict)
     flag_refused: Event | None = None
     discarded: Event | None = None
     empty_trace: Event | None = None
-    prints_missing: bool = False
+    is_open: bool = False
+
+
+@dataclass
+class Log:
+    """A whole log.
+
+    Attributes:
+        ranks: what each rank says, by its label.
+        lists_missing: this XLA lists instructions without a cost (0.5.1 and newer).
+    """
+
+    ranks: dict[str, RankLog] = field(default_factory=dict)
+    lists_missing: bool = False
+
+
+def collect(events: Iterable[Event]) -> Log:
+    """Gather the events of a log; memory grows with the number of ranks and modules, not with the log."""
+    gatherers: dict[str, _Gatherer] = {}
+    log = Log()
+    for event in events:
+        gatherers.setdefault(event.rank, _Gatherer()).take(event)
+        log.lists_missing = log.lists_missing or _lists_missing(event)
+    log.ranks = {rank: gatherer.finish() for rank, gatherer in gatherers.items()}
+    return log
+
+
+def _lists_missing(event: Event) -> bool:
+    """Whether an event shows an XLA that lists: one that names modules (0.7.0), or says else what began with 0.5.1."""
+    return (
+        (event.kind is Kind.FOUND_PROFILE and bool(event.module))
+        or event.kind in (Kind.FOUND, Kind.MISSING, Kind.LHS_OFF_NOTICE)
+        or (event.kind is Kind.READ and event.subject.startswith("fdo_profile") and "for module" not in event.text)
+        or (event.kind is Kind.LHS_RAN and event.text.startswith("[latency-hiding-scheduler]"))
+    )
+
+
+class _Gatherer:
+    """The events of one rank → its blocks."""
+
+    def __init__(self) -> None:
+        self.result = RankLog()
+        self.current: dict[str, Block] = {}  # by thread
+        self.latest: Block | None = None
+        self.unnamed: list[Block] = []  # since JAX last named a module
+        self.one_thread = False
+        self.count = 0
+        self.syntax: Event | None = None
+
+    def take(self, event: Event) -> None:
+        """Note an event: where it belongs by its kind, and what it tells of time."""
+        match event.kind:
+            case Kind.INFO:
+                self.result.info = self.result.info or event
+            case Kind.COMPILING:
+                self.result.compiling = self.result.compiling or event
+                self._close(self.current.get(self._thread(event)), event)
+            case Kind.COMPILED:
+                self.result.compiled = self.result.compiled or event
+                self._compiled(event)
+            case Kind.CACHE_HIT:
+                self.result.cache_hits.setdefault(event.module, event)
+            case Kind.ON_CPU:
+                self.result.on_cpu = self.result.on_cpu or event
+            case Kind.EMPTY_TRACE:
+                self.result.empty_trace = self.result.empty_trace or event
+            case Kind.FLAG_REFUSED:
+                self.result.flag_refused = self.result.flag_refused or event
+            case Kind.DISCARDED:  # the line is Python's, without a prefix: it ends the compilation that logged last
+                self.result.discarded = self.result.discarded or event
+                if self.latest is not None and not self.latest.closed:
+                    self.latest.discarded = event
+            case Kind.SYNTAX:
+                self.syntax = event
+            case Kind.LHS_OFF_NOTICE:
+                pass
+            case _:
+                self._scheduling(event)
+
+    def finish(self) -> RankLog:
+        """What the rank says."""
+        self.result.is_open = self.latest is not None and not self.latest.is_past_lookup
+        for block in sorted(self.current.values(), key=lambda item: item.order):
+            self._store(block)
+        return self.result
+
+    def _scheduling(self, event: Event) -> None:
+        """A line of XLA about the module that its thread schedules."""
+        block = self._block(event)
+        block.ended = event.seconds if event.seconds is not None else block.ended
+        match event.kind:
+            case Kind.FINGERPRINT:
+                block.module, block.fingerprint = event.module, event.subject
+            case Kind.UNREADABLE:
+                block.unreadable = block.unreadable or event
+                block.syntax, self.syntax = block.syntax or self.syntax, None
+            case Kind.NO_SUCH_FILE:
+                block.no_file = block.no_file or event
+            case Kind.READ:
+                block.read = event
+            case Kind.FOUND_PROFILE:
+                block.profile, block.module = event, event.module or block.module
+            case Kind.NAME_NOT_IN_MODULE:
+                block.not_in_module, block.module = event, block.module or event.module
+            case Kind.FOUND:
+                block.found, block.counted = event.count, event
+            case Kind.MISSING:
+                block.missing, block.counted = event.count, block.counted or event
+            case Kind.MISSING_NAME:
+                block.miss(event.subject)
+            case Kind.COST_FOUND:
+                block.costs_found += 1
+            case Kind.OTHER_ESTIMATOR:
+                block.estimator = event
+            case Kind.LHS_RAN:
+                block.lhs = event
+
+    def _thread(self, event: Event) -> str:
+        """The event's thread. Releases that mix TSL's prefixes, which have none, with Abseil's are read as one."""
+        if not event.thread and event.level and not self.one_thread:
+            self.one_thread = True
+            if self.latest is not None:
+                self.current = {"": self.latest}
+        return "" if self.one_thread else event.thread
+
+    def _block(self, event: Event) -> Block:
+        """The block of the event's thread, a new one where the event begins the next module."""
+        thread = self._thread(event)
+        block = self.current.get(thread)
+        if block is not None and not block.closed and not _begins_next(event, block):
+            return block
+        if block is not None:
+            self._close(block, event)
+            self._store(block)
+        elif len(self.current) >= MAX_THREADS:
+            self._store(self.current.pop(next(iter(self.current))))
+        self.count += 1
+        block = self.current[thread] = self.latest = Block(thread, self.count, began=event.seconds)
+        self.unnamed = [*self.unnamed[-1:], block]
+        return block
+
+    def _store(self, block: Block) -> None:
+        if block.read is not None:
+            self.result.reads[block.read.subject] += 1
+        self.result.times[block.module] += 1
+        key = (block.thread, block.module, block.lacked_profile)
+        known = self.result.last.get(key)
+        if known is None or (block.module and block.order > known.order) or block.weight > known.weight:
+            self.result.last[key] = block
+
+    def _compiled(self, event: Event) -> None:
+        """JAX names the module that was just compiled: old releases name it nowhere else."""
+        nameless = [block for block in self.unnamed if not block.module]
+        if len(nameless) == 1:
+            nameless[0].module = event.module
+        for block in self.unnamed:
+            self._close(block, event)
+        self.unnamed = []
+
+    def _close(self, block: Block | None, event: Event) -> None:
+        if block is not None and not block.closed:
+            block.closed = True
+            block.ended = event.seconds if event.seconds is not None else block.ended
+
+
+def _begins_next(event: Event, block: Block) -> bool:
+    """Whether an event cannot be of the module that the block is about, by the order in which XLA logs."""
+    scheduled = block.profile is not None or block.lhs is not None
+    match event.kind:
+        case Kind.FINGERPRINT:
+            return True
+        case Kind.READ:
+            return scheduled or block.found is not None
+        case Kind.NO_SUCH_FILE:
+            # Directory mode reports FP.pbtxt and FP.pb for one module.
+            known = block.no_file.subject.rpartition(".")[0] if block.no_file else None
+            return scheduled or (known is not None and known != event.subject.rpartition(".")[0])
+        case Kind.FOUND_PROFILE | Kind.UNREADABLE | Kind.OTHER_ESTIMATOR:
+            return scheduled
+        case Kind.FOUND:
+            return block.found is not None
+        case Kind.LHS_RAN:
+            return block.lhs is not None
+        case _:
+            return False

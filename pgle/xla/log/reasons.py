@@ -1,4 +1,7 @@
-"""The verdict on one module, with its reason: from the block of the log that is about it, or from its silence."""
+"""The verdict on one module, with its reason: from the block of the log that is about it, or from its silence.
+
+No verdict rests on what is missing at the end of a log, unless the log is known to be whole: it may have been cut.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,13 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pgle.xla.log.blocks import Block, Blocks
-from pgle.xla.log.events import Event, is_sub_module
-from pgle.xla.log.remedies import Remedy
+from pgle.xla.log.blocks import Block, RankLog
+from pgle.xla.log.events import Event
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
+from pgle.xla.log.wordings import CLONES, is_sub_module
 
 
-class Verdict(StrEnum):
+class ProfileUse(StrEnum):
     """Whether a module was scheduled with the profile."""
 
     USED = "used"
@@ -41,11 +44,11 @@ class ModuleVerdict:
         wanted: instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice.
         fingerprint: where the log gives it.
         times: how often the log schedules it.
-        ranks: the line prefixes (ranks) that this verdict is about, where the log has several.
+        ranks: the labels of the ranks that this verdict is about, where the log has several.
     """
 
     module: str
-    verdict: Verdict
+    verdict: ProfileUse
     why: str
     line: int | None = None
     proof: str = ""
@@ -61,80 +64,170 @@ class ModuleVerdict:
     ranks: tuple[str, ...] = ()
 
 
+class Remedy(StrEnum):
+    """What to do about a verdict; each names the next thing to type or to change."""
+
+    FORMAT = (
+        "the suffix decides: .pbtxt is text, .pb is binary; check it with `pgle show PROFILE`, "
+        "rewrite it with `pgle merge PROFILE -o NEW.pbtxt`"
+    )
+    PATH = "give an absolute path: ~ is not expanded, and a relative one counts from the process's working directory"
+    DIRECTORY = (
+        "name a file in it after the module's fingerprint (`pgle convert … -o DIR/`), or give one .pbtxt file; "
+        "disabled async collectives, combine thresholds and device count change fingerprints"
+    )
+    NOT_GIVEN = (
+        "check --xla_gpu_pgle_profile_file_or_directory_path in XLA_FLAGS: the file must end in .pbtxt or .pb "
+        "(other suffixes are ignored without a word)"
+    )
+    SILENT = (
+        "set --xla_gpu_enable_latency_hiding_scheduler=true (an explicit false disables the profile since 0.11.2; "
+        "unset does so before 0.5.1), and end the profile's name in .pbtxt or .pb"
+    )
+    CHECKER = "leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN), and check coverage with `pgle verify`"
+    PARTIAL = "see what is missing with `pgle verify PROFILE --hlo DUMP`, fill it with `pgle complete`"
+    NO_NAMES = (
+        "the profile is of another program, XLA version or fingerprint: compare with `pgle verify PROFILE --hlo DUMP`"
+    )
+    STALE = (
+        "the profile comes from another compilation of this program: profile again with the flags and the jax of "
+        "this run, and check with `pgle verify PROFILE --hlo DUMP`"
+    )
+    OTHER_MODULE = "normal for helper modules; for the main module see `pgle verify PROFILE --hlo DUMP`"
+    OLD_XLA = (
+        "say which jax it was (--jax 0.6.2), or run with "
+        "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass "
+        "`--schedule DIR --profile PROFILE`"
+    )
+    CACHE = "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty JAX_COMPILATION_CACHE_DIR"
+    LEVEL = (
+        "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO lines), or pass --schedule"
+    )
+    EMPTY_TRACE = "another profiler, such as nsys, holds CUPTI: run `pgle auto` without it first"
+    FLAG = "see `pgle flags lint`"
+    MODULE = "choose another --module"
+    WHOLE_LOG = "give the whole log of the run"
+    WHOLE_OR_SILENT = f"{WHOLE_LOG}; if this is all of it, {SILENT}"
+    CPU = "run it on GPUs, or see what a GPU would do: `pgle rehearse`, `pgle perf --capture simulated`"
+    RANKS = "give every rank the same profile, flags and log level: ranks with different schedules deadlock"
+
+
 @dataclass(frozen=True)
 class Context:
     """What else bears on the verdict on a block.
 
     Attributes:
-        blocks: all of the log.
+        log: all of the rank's log.
         names: in the profile, in file order.
         common_miss: the first missing name of most modules, in the wording of 2024.
         lists_missing: this XLA lists the instructions without a cost.
+        whole: the program is known to have ended by itself, so that the log is not cut.
+        release: of jax; None where unknown.
         schedule: what a schedule dump says of the main module.
     """
 
-    blocks: Blocks
-    names: tuple[str, ...]
-    common_miss: str
-    lists_missing: bool
+    log: RankLog
+    names: tuple[str, ...] = ()
+    common_miss: str = ""
+    lists_missing: bool = False
+    whole: bool = False
+    release: tuple[int, ...] | None = None
     schedule: ScheduleEvidence | None = None
 
 
 def judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
     """The verdict on a module by the last that the log says of its scheduling on one rank."""
-    profile = block.read.subject if block.read else ""
-    base = ModuleVerdict(name, Verdict.CANNOT_TELL, "", profile=profile, fingerprint=block.fingerprint)
-    base = replace(base, found=block.found, missing=block.missing, missing_names=tuple(sorted(block.missing_names)))
+    base = ModuleVerdict(
+        name,
+        ProfileUse.CANNOT_TELL,
+        "",
+        profile=block.read.subject if block.read else "",
+        found=block.found,
+        missing=block.missing,
+        missing_names=tuple(sorted(block.missing_names)),
+        fingerprint=block.fingerprint,
+    )
     if block.discarded is not None:
-        return _proved(base, Verdict.NOT_USED, "the accuracy checker failed the compilation", block.discarded,
-                       Remedy.CHECKER)  # fmt: skip
-    if block.profile is not None or block.found is not None:
+        why = "the accuracy checker failed the compilation"
+        return _proved(base, ProfileUse.NOT_USED, why, block.discarded, Remedy.CHECKER)
+    if block.took_profile:
         return _judge_used(context, base, block)
     if block.unreadable is not None:
         where = f" at {block.syntax.subject}" if block.syntax else ""
-        return _proved(base, Verdict.WRONG_FORMAT, f"the profile cannot be parsed{where}", block.unreadable,
-                       Remedy.FORMAT)  # fmt: skip
+        why = f"the profile cannot be parsed{where}"
+        is_last_try = "fdo" not in block.unreadable.text.lower() or block.is_past_lookup or context.whole
+        use = ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL  # else the flag's file comes next
+        return _proved(base, use, why, block.unreadable, Remedy.FORMAT)
     if block.no_file is not None:
-        directory = re.search(r"([0-9a-f]{32})\.pb(?:txt)?$", block.no_file.subject)
-        why = "the directory has no file for this fingerprint" if directory else "the profile file does not exist"
-        found = replace(base, fingerprint=base.fingerprint or (directory[1] if directory else ""))
-        remedy = Remedy.DIRECTORY if directory else Remedy.PATH
-        if directory and any(other.profile for other in context.blocks.last.values()):
-            remedy = Remedy.OTHER_MODULE
-        return _proved(found, Verdict.NOT_USED, why, block.no_file, remedy)
+        return _judge_no_file(context, base, block, block.no_file)
     if block.read is not None:
         why = "the profile was parsed, but no line says that the scheduler took it"
-        return _proved(base, Verdict.CANNOT_TELL, why, block.read, Remedy.WHOLE_LOG)
+        return _proved(base, ProfileUse.CANNOT_TELL, why, block.read, Remedy.WHOLE_LOG)
+    if block.listed:
+        why = "the log begins within XLA's list of instructions without a cost"
+        return replace(base, why=why, remedy=str(Remedy.WHOLE_LOG))
     if block.estimator is not None:
         why = f"scheduled with XLA's {block.estimator.subject} model, without a profile"
-        return _proved(base, Verdict.NOT_USED, why, block.estimator, Remedy.NOT_GIVEN)
+        return _proved(base, ProfileUse.NOT_USED, why, block.estimator, Remedy.NOT_GIVEN)
     if block.lhs is not None:
-        return _proved(base, Verdict.NOT_USED, "the scheduler ran, but no profile was found for it", block.lhs,
-                       Remedy.NOT_GIVEN)  # fmt: skip
-    return replace(base, why="the log says nothing about its scheduling", remedy=Remedy.WHOLE_LOG)
+        first = context.log.info
+        if first is not None and first.line == block.lhs.line and not context.whole:
+            why = "the scheduler ran, but the log begins there: what it said of the profile may be cut off"
+            return _proved(base, ProfileUse.CANNOT_TELL, why, block.lhs, Remedy.WHOLE_LOG)
+        why = "the scheduler ran, but no profile was found for it"
+        return _proved(base, ProfileUse.NOT_USED, why, block.lhs, Remedy.NOT_GIVEN)
+    return replace(base, why="the log says nothing about its scheduling", remedy=str(Remedy.WHOLE_LOG))
+
+
+def _judge_no_file(context: Context, base: ModuleVerdict, block: Block, line: Event) -> ModuleVerdict:
+    """There is no such file; in a directory of profiles there may be one for the module that comes next."""
+    if not block.fingerprint_sought:
+        return _proved(base, ProfileUse.NOT_USED, "the profile file does not exist", line, Remedy.PATH)
+    base = replace(base, fingerprint=base.fingerprint or block.fingerprint_sought)
+    why = "the directory has no file for this fingerprint"
+    others = any(other.read for other in context.log.last.values())
+    remedy = Remedy.OTHER_MODULE if others else Remedy.DIRECTORY
+    no_clones = context.release is not None and not CLONES[0] <= context.release < CLONES[1]
+    if context.whole or (block.lhs and (block.closed or no_clones) and not context.log.is_open):
+        return _proved(base, ProfileUse.NOT_USED, why, line, remedy)
+    why += ", but the log may end before the step itself is scheduled: other modules have files of their own"
+    return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.DIRECTORY)
 
 
 def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVerdict:
     """The module was scheduled with a profile: did any of its names match?"""
     proof = block.counted if block.counted is not None else block.profile
     assert proof is not None
-    if base.found is not None or base.missing is not None:
-        return _judge_counted(context, base, block, proof)
+    past_lookup = block.is_past_lookup or context.whole
+    if block.counted is not None:
+        # Where INFO is hidden nothing follows the list.
+        if past_lookup or (block.profile is None and None not in (block.found, block.missing)
+                           and block.listed >= (block.missing or 0)):  # fmt: skip
+            return _judge_counted(context, base, block, proof)
+        why = f"{block.found or 0} instructions have a cost, but the log ends before the module was scheduled"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     if block.not_in_module is not None:
         return _judge_2024(context, base, block.not_in_module)
-    if context.lists_missing:
+    if context.lists_missing and past_lookup:
         why = "XLA lists no instruction without a cost: every one has one"
-        return _proved(replace(base, missing=0), Verdict.USED, why, proof, "")
+        return _proved(replace(base, missing=0), ProfileUse.USED, why, proof, "")
     if block.costs_found:
-        return _proved(base, Verdict.USED, f"{block.costs_found} times a cost of the profile was taken", proof, "")
+        why = f"{block.costs_found} times a cost of the profile was taken"
+        return _proved(base, ProfileUse.USED, why, proof, "")
+    if context.lists_missing:
+        why = "the scheduler has the profile, but the log ends before XLA can list what lacks a cost"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     why = (
         "the scheduler has the profile and lists nothing as missing: from jax 0.5.1 on that is proof, before it is not"
     )
-    return _proved(base, Verdict.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
+    return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
 
 
 def _judge_counted(context: Context, base: ModuleVerdict, block: Block, proof: Event) -> ModuleVerdict:
     """XLA counted found and missing names."""
+    if block.found is None or block.missing is None:
+        why = "the log lacks a part of XLA's count of instructions with and without a cost"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     covered, wanted = block.covered
     dump = context.schedule
     if dump is not None and dump.module == base.module and dump.wanted is not None:
@@ -142,12 +235,12 @@ def _judge_counted(context: Context, base: ModuleVerdict, block: Block, proof: E
     base = replace(base, covered=covered, wanted=wanted)
     if not base.found:
         why = f"no instruction of the module has a cost in the profile (0 of {wanted})"
-        return _proved(base, Verdict.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES)
+        return _proved(base, ProfileUse.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES)
     if covered == wanted:
         why = "every instruction that wants a cost has one; XLA misses only what no schedule needs"
-        return _proved(base, Verdict.USED, why, proof, "")
+        return _proved(base, ProfileUse.USED, why, proof, "")
     why = f"{covered} of {wanted} instructions have a cost; the others got XLA's own guess"
-    return _proved(base, Verdict.USED, why, proof, Remedy.PARTIAL)
+    return _proved(base, ProfileUse.USED, why, proof, Remedy.PARTIAL)
 
 
 def _judge_2024(context: Context, base: ModuleVerdict, line: Event) -> ModuleVerdict:
@@ -157,38 +250,52 @@ def _judge_2024(context: Context, base: ModuleVerdict, line: Event) -> ModuleVer
         before = context.names.index(name)
         if before:
             why = f"the first {before} of the profile's {len(context.names)} names are in the module, {name} is not"
-            return _proved(base, Verdict.USED, why, line, Remedy.STALE)
+            return _proved(base, ProfileUse.USED, why, line, Remedy.STALE)
     elif context.common_miss and name != context.common_miss:
         why = f"{name} is not in the module; the names before it are, {context.common_miss} among them"
-        return _proved(base, Verdict.USED, why, line, Remedy.STALE)
+        return _proved(base, ProfileUse.USED, why, line, Remedy.STALE)
     why = f"the profile was given to the scheduler, but already its name {name} is not in the module"
-    return _proved(base, Verdict.CANNOT_TELL, why, line, Remedy.OTHER_MODULE)
+    return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.OTHER_MODULE)
 
 
-def judge_silence(blocks: Blocks, wanted: str | None) -> ModuleVerdict:
-    """No line about the scheduling of the main module: tell the reasons apart."""
-    base = ModuleVerdict("", Verdict.CANNOT_TELL, "")
-    hit = next((event for name, event in blocks.cache_hits.items() if wanted is None or re.search(wanted, name)), None)
-    if blocks.flag_refused is not None:
-        flag = blocks.flag_refused.subject
-        why = f"XLA ended over a flag{': ' + flag if flag else ''}"
-        return _proved(base, Verdict.NOT_USED, why, blocks.flag_refused, Remedy.FLAG)
-    if blocks.discarded is not None:
+def judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
+    """No line about the scheduling of the main module: why not?"""
+    log = context.log
+    base = ModuleVerdict("", ProfileUse.CANNOT_TELL, "")
+    hit = next((event for name, event in log.cache_hits.items() if wanted is None or re.search(wanted, name)), None)
+    if log.flag_refused is not None:
+        return refused_flag(base, log.flag_refused)
+    if log.discarded is not None:
         why = "the accuracy checker failed the compilation"
-        return _proved(base, Verdict.NOT_USED, why, blocks.discarded, Remedy.CHECKER)
+        return _proved(base, ProfileUse.NOT_USED, why, log.discarded, Remedy.CHECKER)
+    if log.on_cpu is not None and not log.last:
+        why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, log.on_cpu, Remedy.CPU)
     if hit is not None:
         why = "loaded from JAX's compilation cache, so nothing was scheduled in this run"
-        return _proved(replace(base, module=hit.module), Verdict.CANNOT_TELL, why, hit, Remedy.CACHE)
-    if wanted is not None and blocks.last:
-        names = ", ".join(sorted(name for _, name in blocks.last if name and not is_sub_module(name))[:5])
-        return replace(base, why=f"no module of the log matches {wanted!r}; it has {names}", remedy=Remedy.MODULE)
-    if blocks.info is None:
-        return replace(base, why="the log holds no INFO line of XLA: its log level hides them", remedy=Remedy.LEVEL)
-    if blocks.compiled is not None:
+        return _proved(replace(base, module=hit.module), ProfileUse.CANNOT_TELL, why, hit, Remedy.CACHE)
+    if wanted is not None and log.last:
+        names = ", ".join(sorted({name for _, name, _ in log.last if name and not is_sub_module(name)})[:5])
+        why = f"no module of the log matches {wanted!r}; it has {names or 'none with a name'}"
+        return replace(base, why=why, remedy=str(Remedy.MODULE))
+    if log.info is None:
+        why = "the log holds no INFO line of XLA: its log level hides them"
+        return replace(base, why=why, remedy=str(Remedy.LEVEL))
+    done = log.compiled or (log.compiling if context.whole else None)
+    if done is not None:
         why = "XLA compiled and logs at INFO, but neither read a profile nor ran the scheduler"
-        return _proved(base, Verdict.NOT_USED, why, blocks.compiled, Remedy.SILENT)
-    return replace(base, why="the log shows no compilation", remedy=Remedy.CACHE)
+        return _proved(base, ProfileUse.NOT_USED, why, done, Remedy.SILENT)
+    if log.compiling is not None:
+        why = "the log ends after a compilation has begun, before a word of profile or scheduler"
+        return _proved(base, ProfileUse.CANNOT_TELL, why, log.compiling, Remedy.WHOLE_OR_SILENT)
+    return replace(base, why="the log shows no compilation", remedy=str(Remedy.CACHE))
 
 
-def _proved(base: ModuleVerdict, verdict: Verdict, why: str, line: Event, remedy: str) -> ModuleVerdict:
+def refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
+    """The verdict where XLA ended over a flag."""
+    why = f"XLA ended over a flag{': ' + line.subject if line.subject else ''}"
+    return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.FLAG)
+
+
+def _proved(base: ModuleVerdict, verdict: ProfileUse, why: str, line: Event, remedy: str) -> ModuleVerdict:
     return replace(base, verdict=verdict, why=why, line=line.line, proof=line.text.strip(), remedy=str(remedy))

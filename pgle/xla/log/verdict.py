@@ -1,4 +1,4 @@
-"""From XLA's log to a verdict per module: was the cost profile used, and which line proves it."""
+"""From XLA's log to a verdict per rank and module: was the cost profile used, and which line proves it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgle.xla.log.blocks import Block, Blocks
-from pgle.xla.log.events import Event, is_clone, is_sub_module
-from pgle.xla.log.gather import collect
-from pgle.xla.log.reasons import Context, ModuleVerdict, Verdict, judge_block, judge_silence
-from pgle.xla.log.remedies import Remedy
+from pgle.xla.log.blocks import Block, Log, RankLog, collect
+from pgle.xla.log.events import Event
+from pgle.xla.log.reasons import Context, ModuleVerdict, ProfileUse, Remedy, judge_block, judge_silence, refused_flag
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
+from pgle.xla.log.wordings import LISTS_SINCE, is_clone, is_sub_module
 
 _WORST_FIRST = (
-    Verdict.WRONG_FORMAT,
-    Verdict.NOT_USED,
-    Verdict.USED_WITHOUT_MATCHES,
-    Verdict.CANNOT_TELL,
-    Verdict.USED,
+    ProfileUse.WRONG_FORMAT,
+    ProfileUse.NOT_USED,
+    ProfileUse.USED_WITHOUT_MATCHES,
+    ProfileUse.CANNOT_TELL,
+    ProfileUse.USED,
 )
-
-
-FIRST_WITH_LISTS = (0, 5, 1)
-"""First release of jax whose XLA lists the instructions that a profile has no cost for."""
+_NEGATIVE = (ProfileUse.WRONG_FORMAT, ProfileUse.NOT_USED)
 
 
 @dataclass(frozen=True)
@@ -32,124 +28,225 @@ class LogVerdict:
     """The verdict on a log.
 
     Attributes:
-        main: on the main module: the one asked for, else the one that weighs most.
-        modules: on all modules of the program, the main one first.
+        main: on the main module, that of the rank that is worst off: the module asked for, else the weightiest.
+        modules: on all modules of the program, the main one first; each as the rank has it that is worst off.
+        ranks: what each rank did with the profile, by its label, where the log tells ranks by labels.
         sub_modules: how many modules of kernel autotuner and fusions were left out.
-        reads: for how many modules each profile was parsed, sub-modules included.
+        reads: for how many modules each profile was parsed, sub-modules and all ranks included.
         warnings: what else the log gives away.
     """
 
     main: ModuleVerdict
     modules: tuple[ModuleVerdict, ...]
+    ranks: Mapping[str, ProfileUse] = field(default_factory=dict)
     sub_modules: int = 0
     reads: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Rank:
+    """The verdict on what one rank logs: on its main module, and on all of its program, the weightiest first."""
+
+    main: ModuleVerdict
+    modules: tuple[ModuleVerdict, ...]
+
+
 def judge(
-    log: Iterable[Event] | Blocks,
+    log: Iterable[Event] | Log,
     *,
     module: str | None = None,
-    schedule: ScheduleEvidence | None = None,
+    schedule: ScheduleEvidence | Mapping[str, ScheduleEvidence] | None = None,
     names: Sequence[str] = (),
     release: tuple[int, ...] | None = None,
+    whole: bool = False,
 ) -> LogVerdict:
-    """Judge a log.
+    """Judge a log: each rank by itself, then all by the one that is worst off.
 
     Args:
         log: the events of `pgle.xla.log.events.read_events`, or what `collect` made of them.
         module: regular expression for the main module; None: the module of `schedule`, else the one with the most
             scheduler memory, instructions or compile time.
-        schedule: what a schedule dump says of the same compilation; it beats the log.
+        schedule: what a schedule dump says of the same compilation, or by rank what its own says; it beats the log,
+            but one dump does not clear a rank whose log speaks against it.
         names: names in the profile, in file order; they tell how far a 2024 XLA got before its first miss.
         release: of jax, where known: from 0.5.1 on a log without missing instructions proves that all matched.
+        whole: the program ended by itself, so that silence at the end of the log means something.
     """
-    blocks = log if isinstance(log, Blocks) else collect(log)
-    lists = blocks.prints_missing or (release is not None and release >= FIRST_WITH_LISTS)
-    context = Context(blocks, tuple(names), _common_miss(blocks), lists, schedule)
+    log = log if isinstance(log, Log) else collect(log)
+    ranks = log.ranks or {"": RankLog()}
+    if len(ranks) > 1 and not ranks.get("", RankLog()).last:  # lines that no rank has written, such as a launcher's
+        ranks = {rank: said for rank, said in ranks.items() if rank}
+    context = Context(
+        RankLog(),
+        names=tuple(names),
+        common_miss=_common_miss(ranks.values()),
+        lists_missing=log.lists_missing or (release is not None and release >= LISTS_SINCE),
+        whole=whole,
+        release=release,
+    )
+    judged = {}
+    for rank, said in ranks.items():
+        own = schedule.get(rank) if isinstance(schedule, Mapping) else schedule
+        is_its_own = isinstance(schedule, Mapping) or len(ranks) == 1
+        judged[rank] = _judge_rank(replace(context, log=said, schedule=own), module, is_its_own=is_its_own)
+    main, modules = _combined(judged)
+    return LogVerdict(
+        main=main,
+        modules=modules,
+        ranks={rank: item.main.verdict for rank, item in judged.items()} if any(judged) else {},
+        sub_modules=max(len({name for _, name, _ in said.last if _is_part(name)}) for said in ranks.values()),
+        reads=dict(sum((said.reads for said in ranks.values()), Counter())),
+        warnings=tuple(_warnings(log.ranks)),
+    )
+
+
+def _judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> _Rank:
+    schedule = context.schedule
     wanted = module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
-    rows: list[tuple[tuple[int, int, float], ModuleVerdict]] = []
-    sub_modules = 0
-    for name, group in _by_module(blocks).items():
-        if is_sub_module(name) or is_clone(name):
-            sub_modules += 1
-            continue
-        verdict = _merged(context, name, group)
-        memory, instructions, seconds = max(block.weight for block in group)
-        # What 0.7.2 and 0.8.x say of a step's clone in directory mode names no module and weighs as much as the step.
-        rows.append(((memory if name else memory // 2, instructions, seconds), verdict))
-    rows.sort(key=lambda row: row[0], reverse=True)
-    verdicts = [row[1] for row in rows]
-    main = _main(context, verdicts, wanted)
-    if schedule is not None:
-        main, verdicts = _with_schedule(main, verdicts, schedule)
-    others = [item for item in verdicts if item is not main]
-    return LogVerdict(main, (main, *others), sub_modules, dict(blocks.reads), tuple(_warnings(blocks)))
+    by_name: dict[str, list[Block]] = {}
+    for (_, name, _), block in context.log.last.items():
+        if not _is_part(name):
+            by_name.setdefault(name, []).append(block)
+    rows = sorted(
+        ((_weight(name, blocks), _judge_module(context, name, blocks)) for name, blocks in by_name.items()),
+        key=lambda row: row[0],
+        reverse=True,
+    )
+    modules = [row[1] for row in rows]
+    main = first = _main(context, modules, wanted)
+    if schedule is not None and (is_its_own or (main.verdict not in _NEGATIVE and modules)):
+        main = _with_schedule(main, schedule)
+    main = _with_contradictions(context, main)
+    return _Rank(main, tuple(main if item is first else item for item in modules))
 
 
-def _by_module(blocks: Blocks) -> dict[str, list[Block]]:
-    groups: dict[str, list[Block]] = {}
-    for (_rank, name), block in blocks.last.items():
-        groups.setdefault(name, []).append(block)
-    return groups
+def _is_part(name: str) -> bool:
+    return is_sub_module(name) or is_clone(name)
 
 
-def _common_miss(blocks: Blocks) -> str:
+def _weight(name: str, blocks: Iterable[Block]) -> tuple[int, int, float]:
+    memory, instructions, seconds = max(block.weight for block in blocks)
+    # What 0.7.2 and 0.8.x say of a step's clone in directory mode names no module and weighs as much as the step.
+    return memory if name else memory // 2, instructions, seconds
+
+
+def _common_miss(ranks: Iterable[RankLog]) -> str:
     """The first missing name of most modules (2024 wording): most likely the first name of the profile."""
-    counts = Counter(block.not_in_module.subject for block in blocks.last.values() if block.not_in_module)
+    missed = (block.not_in_module for said in ranks for block in said.last.values())
+    counts = Counter(line.subject for line in missed if line is not None)
     return counts.most_common(1)[0][0] if counts and counts.most_common(1)[0][1] > 1 else ""
 
 
-def _merged(context: Context, name: str, group: Sequence[Block]) -> ModuleVerdict:
-    """One row for a module: the worst of its ranks."""
-    verdicts = [(block, judge_block(context, name, block)) for block in group]
-    worst = min((item[1] for item in verdicts), key=lambda item: _WORST_FIRST.index(item.verdict))
-    ranks = tuple(sorted({block.rank for block, item in verdicts if item.verdict is worst.verdict and block.rank}))
-    times = sum(context.blocks.times[block.rank, name] for block in group)
-    why = worst.why
-    if len(group) > 1 and len(ranks) < len({block.rank for block in group}):
-        why = f"on {len(ranks)} of {len(group)} ranks: {why}"
-    return replace(worst, times=times, ranks=ranks if len(group) > 1 else (), why=why)
+def _judge_module(context: Context, name: str, blocks: Sequence[Block]) -> ModuleVerdict:
+    """The verdict on a module by the last that each thread says of it: that of the thread that is worst off.
+
+    A thread that compiles a module twice, as AutoPGLE does, is judged by the second time; of modules without a name,
+    by the weightiest.
+    """
+    last: dict[str, Block] = {}
+    for block in sorted(blocks, key=lambda item: (item.order,) if name else item.weight):
+        last[block.thread] = block
+    judged = [judge_block(context, name, block) for block in last.values()]
+    return replace(_worst(judged), times=context.log.times[name])
 
 
-def _main(context: Context, verdicts: list[ModuleVerdict], wanted: str | None) -> ModuleVerdict:
+def _worst(verdicts: Iterable[ModuleVerdict]) -> ModuleVerdict:
+    return min(verdicts, key=lambda item: _WORST_FIRST.index(item.verdict))
+
+
+def _main(context: Context, modules: Sequence[ModuleVerdict], wanted: str | None) -> ModuleVerdict:
     """The verdict on the main module; where the log never names it, the one on the unnamed module, or on the log."""
-    if wanted is not None:
-        named = next((item for item in verdicts if item.module and re.search(wanted, item.module)), None)
-        if named is not None:
-            return named
-    unnamed = next((item for item in verdicts if not item.module), None)
-    if wanted is None and verdicts:
-        return verdicts[0]
-    if unnamed is not None:
-        return unnamed
-    return judge_silence(context.blocks, wanted)
+    if wanted is None and modules:
+        return modules[0]
+    named = next((item for item in modules if wanted and item.module and re.search(wanted, item.module)), None)
+    unnamed = next((item for item in modules if not item.module), None)
+    return named or unnamed or judge_silence(context, wanted)
 
 
-def _with_schedule(
-    main: ModuleVerdict, verdicts: list[ModuleVerdict], schedule: ScheduleEvidence
-) -> tuple[ModuleVerdict, list[ModuleVerdict]]:
+def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence) -> ModuleVerdict:
     """Let the schedule dump decide on its module: it holds the costs that the scheduler believed."""
     if main.module and main.module != schedule.module:
-        return main, verdicts
-    silent = main.verdict is Verdict.CANNOT_TELL
+        return main
     verdict, remedy = main.verdict, main.remedy
     if not schedule.compared:
-        remedy = Remedy.NO_NAMES
+        remedy = str(Remedy.NO_NAMES)
     elif schedule.equal >= schedule.compared / 2:
-        verdict, remedy = Verdict.USED, Remedy.PARTIAL if main.covered != main.wanted else ""
+        verdict, remedy = ProfileUse.USED, str(Remedy.PARTIAL) if main.covered != main.wanted else ""
     else:
-        verdict, remedy = Verdict.NOT_USED, Remedy.NOT_GIVEN if silent or not remedy else remedy
+        silent = main.verdict is ProfileUse.CANNOT_TELL
+        verdict, remedy = ProfileUse.NOT_USED, str(Remedy.NOT_GIVEN) if silent or not remedy else remedy
     why = schedule.sentence if main.line is None else f"{schedule.sentence}; log: {main.why}"
-    new = replace(main, module=schedule.module, verdict=verdict, why=why, remedy=str(remedy))
-    return new, [new if item is main else item for item in verdicts]
+    return replace(main, module=schedule.module, verdict=verdict, why=why, remedy=remedy)
 
 
-def _warnings(blocks: Blocks) -> Iterable[str]:
-    if blocks.discarded is not None:
-        yield f"line {blocks.discarded.line}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
-    if blocks.empty_trace is not None:
-        yield f"line {blocks.empty_trace.line}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
-    if blocks.cache_hits:
-        some = ", ".join(sorted(blocks.cache_hits)[:3])
-        yield f"{len(blocks.cache_hits)} modules came from JAX's compilation cache and say nothing ({some})"
+def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict:
+    """No module counts as used while another line says otherwise, and nothing but another process explains it.
+
+    All modules of one process look the profile up in the same file, so one that was scheduled without it belongs to
+    another process. Where each module has a profile of its own (AutoPGLE, a directory), others on its thread may lack
+    one.
+    """
+    log = context.log
+    if main.verdict is not ProfileUse.USED:
+        return main
+    if log.flag_refused is not None:
+        return _contradicted(main, refused_flag(main, log.flag_refused), "")
+    users = [block for block in log.last.values() if block.module in ("", main.module) and block.took_profile]
+    for block in log.last.values():
+        same_thread = [user for user in users if user.thread == block.thread]
+        own = any(user.profile_is_its_own for user in same_thread)
+        again = bool(block.module) and any(user.order > block.order for user in same_thread)
+        if block.lacked_profile and users and block.module in ("", main.module) and not (own or again):
+            other = judge_block(context, main.module, block)
+            if other.verdict in _NEGATIVE:
+                return _contradicted(main, other, block.thread if not same_thread else "")
+    return main
+
+
+def _contradicted(main: ModuleVerdict, other: ModuleVerdict, thread: str) -> ModuleVerdict:
+    said = f"line {main.line} says it was used" if main.line is not None else "the schedule dump says it was used"
+    whose = f"thread {thread}: " if thread else ""
+    why = f"{whose}{other.why}; {said}: several processes, or several runs, write this log"
+    return replace(other, module=main.module, why=why, remedy=f"{other.remedy}. {Remedy.RANKS}", times=main.times)
+
+
+def _combined(judged: Mapping[str, _Rank]) -> tuple[ModuleVerdict, tuple[ModuleVerdict, ...]]:
+    """The verdicts of all ranks in one: each module as the rank has it that is worst off."""
+    if len(judged) == 1:
+        (only,) = judged.values()
+        return only.main, (only.main, *(item for item in only.modules if item is not only.main))
+    mains = {rank: item.main for rank, item in judged.items()}
+    name = next((item.module for item in mains.values() if item.module), "")
+    main = _of_ranks({rank: replace(item, module=item.module or name) for rank, item in mains.items()})
+    if main.verdict is not ProfileUse.USED and ProfileUse.USED in (item.verdict for item in mains.values()):
+        main = replace(main, remedy=f"{main.remedy}. {Remedy.RANKS}" if main.remedy else str(Remedy.RANKS))
+    by_name: dict[str, dict[str, ModuleVerdict]] = {}
+    for rank, judgement in judged.items():
+        for item in judgement.modules:
+            if item is not judgement.main:
+                by_name.setdefault(item.module, {})[rank] = item
+    return main, (main, *map(_of_ranks, by_name.values()))
+
+
+def _of_ranks(verdicts: Mapping[str, ModuleVerdict]) -> ModuleVerdict:
+    worst = _worst(verdicts.values())
+    ranks = tuple(rank for rank, item in verdicts.items() if item.verdict is worst.verdict)
+    times = sum(item.times for item in verdicts.values())
+    if len(ranks) == len(verdicts):
+        return replace(worst, ranks=ranks, times=times)
+    some = ", ".join(rank or "(no label)" for rank in ranks[:4]) + (", …" if len(ranks) > 4 else "")
+    why = f"on {len(ranks)} of {len(verdicts)} ranks ({some}): {worst.why}"
+    return replace(worst, ranks=ranks, times=times, why=why)
+
+
+def _warnings(ranks: Mapping[str, RankLog]) -> Iterable[str]:
+    hits = sorted({name for said in ranks.values() for name in said.cache_hits})
+    for rank, said in ranks.items():
+        where = f"rank {rank}, " if rank else ""
+        if said.discarded is not None:
+            yield f"{where}line {said.discarded.line}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
+        if said.empty_trace is not None:
+            yield f"{where}line {said.empty_trace.line}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
+    if hits:
+        yield f"{len(hits)} modules came from JAX's compilation cache and say nothing ({', '.join(hits[:3])})"

@@ -9,7 +9,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.ask import flag_probe
-from pgle.run.ask.flag_probe import Verdict, installed, probe, verdict
+from pgle.run.ask.flag_probe import FlagAnswer, answer, installed, probe
 from pgle.xla.flags.catalogue import known_flags
 from pgle.xla.flags.text import Flag
 
@@ -51,13 +51,13 @@ def test_a_damaged_cache_is_asked_again(tmp_path):
     probe([Flag(LHS)])
     store = next((tmp_path / "cache" / "pgle").iterdir())
     store.write_text("{")
-    assert probe([Flag(LHS)]).of(Flag(LHS)) == Verdict("known")
+    assert probe([Flag(LHS)]).of(Flag(LHS)) == FlagAnswer("known")
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert probe([Flag(LHS)]).of(Flag(LHS)) == Verdict("known")
+    assert probe([Flag(LHS)]).of(Flag(LHS)) == FlagAnswer("known")
 
 
 def test_the_users_own_flags_do_not_disturb(monkeypatch):
@@ -88,16 +88,16 @@ def test_versions_are_read_without_importing_jax():
 
 def test_old_releases_end_with_abort_and_say_flags():
     said = "2024-12-17: F external/xla/xla/parse_flags_from_env.cc:225] Unknown flags in XLA_FLAGS: --x=true "
-    assert verdict(-6, said) == Verdict("unknown", "Unknown flags in XLA_FLAGS: --x=true")
+    assert answer(-6, said) == FlagAnswer("unknown", "Unknown flags in XLA_FLAGS: --x=true")
 
 
 def test_an_enumeration_has_no_line_of_its_own():
     said = "F1121 parse_flags_from_env.cc:220] Check failed: tsl::Flags::Parse(…) Flag parsing failed.\nusage: …"
-    assert verdict(1, said).status == "bad-value"
+    assert answer(1, said).status == "bad-value"
 
 
 def test_another_death_is_not_taken_for_an_answer():
-    assert verdict(-11, "").status == "failed"
+    assert answer(-11, "").status == "failed"
 
 
 def test_the_recorded_flags_are_those_of_the_installed_jaxlib():

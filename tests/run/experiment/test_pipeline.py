@@ -14,7 +14,7 @@ from pgle.run.experiment.manifest import StageRecord, extend_manifest, read_mani
 from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
 from pgle.run.experiment.recording import end_record
 from pgle.run.experiment.stage import StageError, StageRequest, StageResult, now
-from pgle.xla.log.reasons import Verdict
+from pgle.xla.log.reasons import ProfileUse
 
 RECORDED = Path(__file__).parents[3] / "testdata" / "jax_xplane"
 STAGES = ["profile", "convert", "baseline", "perf"]
@@ -70,7 +70,7 @@ class Recorded:
             hlo = RECORDED / "hlo_proto" / "jit_forward_3d_conv(15).hlo_proto.pb"
             shutil.copyfile(hlo, files.hlo / "jit_forward_3d_conv.hlo.pb")
         failed = "" if request.stage != "profile" or self.traces else "no trace: too short; let it run longer"
-        facts = {"verdict": Verdict.USED.value}
+        facts = {"verdict": ProfileUse.USED.value}
         end_record(request, record, self.exit_code, outputs=request.folder.outputs(), facts=facts, failed=failed)
         if self.exit_code:
             raise WorkloadError(self.exit_code, "the program ended with 9")

@@ -85,12 +85,13 @@ def test_the_users_unknown_flag_is_an_error_before_the_run():
 
 
 def test_a_flag_of_ours_that_jaxlib_rejects_is_left_out(monkeypatch):
-    from pgle.run.ask.flag_probe import Probe, Verdict
+    from pgle.run.ask.flag_probe import FlagAnswer, Probe
     from pgle.run.launch import environment
 
     def rejecting(flags, python):
         words = "Unknown flag in XLA_FLAGS: x"
-        status = {flag.text: Verdict("unknown", words) if flag.name == LHS else Verdict("known") for flag in flags}
+        unknown, known = FlagAnswer("unknown", words), FlagAnswer("known")
+        status = {flag.text: unknown if flag.name == LHS else known for flag in flags}
         return Probe("python", "9.9", status)
 
     monkeypatch.setattr(environment, "probe", rejecting)

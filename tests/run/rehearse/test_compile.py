@@ -18,7 +18,7 @@ from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.compile import RehearsalRequest, RehearsalResult, fingerprint_of, matches_job, rehearse_compile
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.events import read_events
-from pgle.xla.log.reasons import Verdict
+from pgle.xla.log.reasons import ProfileUse
 from pgle.xla.log.verdict import LogVerdict, judge
 from pgle.xla.targets import load_target
 
@@ -97,18 +97,18 @@ def test_memory_covers_the_arguments(baseline: RehearsalResult) -> None:
     assert (baseline.memory_bytes or 0) > arguments
 
 
-CASES: dict[str, tuple[str, Callable[[str, str], str], Verdict]] = {
-    "used": ("p.pbtxt", lambda costs, fp: costs, Verdict.USED),
-    "used with fingerprints": ("p.pbtxt", lambda costs, fp: costs.replace('"', f'"{fp}::', 1), Verdict.USED),
-    "empty file": ("p.pbtxt", lambda costs, fp: "", Verdict.USED_WITHOUT_MATCHES),
+CASES: dict[str, tuple[str, Callable[[str, str], str], ProfileUse]] = {
+    "used": ("p.pbtxt", lambda costs, fp: costs, ProfileUse.USED),
+    "used with fingerprints": ("p.pbtxt", lambda costs, fp: costs.replace('"', f'"{fp}::', 1), ProfileUse.USED),
+    "empty file": ("p.pbtxt", lambda costs, fp: "", ProfileUse.USED_WITHOUT_MATCHES),
     "wrong fingerprint": (
         "p.pbtxt",
         lambda costs, fp: costs.replace('name: "', f'name: "{"0" * 32}::'),
-        Verdict.USED_WITHOUT_MATCHES,
+        ProfileUse.USED_WITHOUT_MATCHES,
     ),
-    "wrong extension": ("p.txt", lambda costs, fp: costs, Verdict.NOT_USED),
-    "text in a binary file": ("p.pb", lambda costs, fp: costs, Verdict.WRONG_FORMAT),
-    "broken text": ("p.pbtxt", lambda costs, fp: costs + "costs {", Verdict.WRONG_FORMAT),
+    "wrong extension": ("p.txt", lambda costs, fp: costs, ProfileUse.NOT_USED),
+    "text in a binary file": ("p.pb", lambda costs, fp: costs, ProfileUse.WRONG_FORMAT),
+    "broken text": ("p.pbtxt", lambda costs, fp: costs + "costs {", ProfileUse.WRONG_FORMAT),
 }
 
 
@@ -124,14 +124,14 @@ def test_verdict_with_the_real_compiler(
 
 def test_verdict_on_a_wrong_path(rehearse: Rehearse, tmp_path: Path) -> None:
     main = verdict_of(rehearse(profile=tmp_path / "missing.pbtxt")).main
-    assert (main.verdict, main.why) == (Verdict.NOT_USED, "the profile file does not exist")
+    assert (main.verdict, main.why) == (ProfileUse.NOT_USED, "the profile file does not exist")
 
 
 def test_verdict_on_a_compile_option(rehearse: Rehearse, costs: str, tmp_path: Path) -> None:
     profile = tmp_path / "p.pbtxt"
     profile.write_text(costs)
     main = verdict_of(rehearse(profile=profile, profile_as="option")).main
-    assert (main.module, main.verdict, main.profile) == (STEP, Verdict.USED, "fdo_profile (text)")
+    assert (main.module, main.verdict, main.profile) == (STEP, ProfileUse.USED, "fdo_profile (text)")
 
 
 def test_a_schedule_dump_alone_is_proof(
@@ -145,7 +145,7 @@ def test_a_schedule_dump_alone_is_proof(
         confirm(ConfirmRequest(str(silence), schedule=result.schedule, profile=profile)).main.verdict
         for result in (with_profile, baseline)
     ]
-    assert verdicts == [Verdict.USED, Verdict.NOT_USED]
+    assert verdicts == [ProfileUse.USED, ProfileUse.NOT_USED]
 
 
 def test_verdict_without_the_scheduler(rehearse: Rehearse, costs: str, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_verdict_without_the_scheduler(rehearse: Rehearse, costs: str, tmp_path:
     profile.write_text(costs)
     result = rehearse(profile=profile, flags=("--xla_gpu_enable_latency_hiding_scheduler=false",))
     older = tuple(int(part) for part in result.jaxlib.split(".")) < (0, 11, 2)
-    assert verdict_of(result).main.verdict is (Verdict.USED if older else Verdict.NOT_USED)
+    assert verdict_of(result).main.verdict is (ProfileUse.USED if older else ProfileUse.NOT_USED)
 
 
 def test_a_profile_leaves_the_fingerprint_alone(
@@ -163,7 +163,7 @@ def test_a_profile_leaves_the_fingerprint_alone(
     profile.write_text(costs)
     result = rehearse(profile=profile)
     assert matches_job(result, baseline.fingerprint)
-    assert verdict_of(result).main.verdict is Verdict.USED
+    assert verdict_of(result).main.verdict is ProfileUse.USED
 
 
 def test_compressed_text(rehearse: Rehearse, baseline: RehearsalResult, module: Path, tmp_path: Path) -> None:

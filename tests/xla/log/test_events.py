@@ -7,7 +7,8 @@ import tracemalloc
 
 import pytest
 
-from pgle.xla.log.events import MAX_LINE_BYTES, Event, Kind, is_clone, is_sub_module, read_events
+from pgle.xla.log.events import MAX_LINE_BYTES, Event, read_events
+from pgle.xla.log.wordings import Kind, is_clone, is_sub_module
 
 ABSEIL = "I1121 00:39:04.533721   29479 gpu_hlo_schedule.cc:392] "
 TSL = "2026-11-21 01:04:15.660721: I external/xla/xla/service/gpu/gpu_hlo_schedule.cc:393] "
@@ -60,7 +61,6 @@ WORDINGS = [
         "Using Speed-of-Light (SoL) analytical latency estimator",
         Kind.OTHER_ESTIMATOR, "", "Speed-of-Light (SoL) analytical", None,
     ),
-    ("PGLE fallback: using SolLatencyEstimator", Kind.FALLBACK, "", "SolLatencyEstimator", None),
     (
         f"Fingerprint before LHS for module jit_step(12) = {'0a' * 16}",
         Kind.FINGERPRINT, "jit_step", "0a" * 16, None,
@@ -87,18 +87,56 @@ def test_wording(prefix: str, text: str, kind: Kind, module: str, subject: str, 
 
 def test_prefix_gives_level_thread_and_time() -> None:
     (event,) = events(ABSEIL + "Using PGLE profile from x.pb")
-    assert (event.level, event.thread, event.seconds) == ("I", "/29479", pytest.approx(39 * 60 + 4.533721))
+    assert (event.level, event.thread, event.seconds) == ("I", "29479", pytest.approx(39 * 60 + 4.533721))
 
 
 def test_tsl_prefix_has_no_thread() -> None:
-    assert events(TSL + "Using PGLE profile from x.pb")[0].thread == "/"
+    assert events(TSL + "Using PGLE profile from x.pb")[0].thread == ""
 
 
-@pytest.mark.parametrize("label", ["[3] ", "12: ", "[1,0]<stderr>:", "\x1b[36mtrain-0 | \x1b[0m"])
-def test_labels_of_ranks_before_the_prefix(label: str) -> None:
+LABELS = [
+    ("0: ", "0"),  # srun --label
+    ("  12: ", "12"),
+    ("[1,0]<stdout>:", "1,0"),  # mpirun --tag-output
+    ("[1,0]<stderr>: ", "1,0"),
+    ("[prterun-node1-77@1,3]<stderr>: ", "1,3"),
+    ("[rank0]:", "rank0"),  # torchrun
+    ("[rank1] ", "rank1"),
+    ("[3] ", "3"),  # mpiexec -l
+    ("[pod/worker-0/main] ", "pod/worker-0/main"),  # kubectl logs --prefix
+    ("[pod/worker-0/main] 2026-11-21T00:39:04.533721123Z ", "pod/worker-0/main"),  # with --timestamps
+    ("2026-11-21T00:39:04Z 7: ", "7"),
+    ("(train pid=4711, ip=10.0.0.3) ", "train pid=4711, ip=10.0.0.3"),  # Ray
+    ("node12: ", "node12"),  # clush
+    ("\x1b[36mtrain-0  | \x1b[0m", "train-0"),  # docker compose
+    ("train-workers-0-3-x7f2q main ", "train-workers-0-3-x7f2q main"),  # stern
+    ("2026-11-21T00:39:04.5Z ", ""),  # timestamps alone
+    (" 12%|###   | 1/8 [00:01<00:07] ", ""),  # a progress bar that is no label
+]
+
+
+@pytest.mark.parametrize(("label", "rank"), LABELS)
+def test_labels_of_ranks_before_the_prefix(label: str, rank: str) -> None:
     (event,) = events(label + ABSEIL + "Using PGLE profile from x.pb\x1b[0m")
-    assert (event.kind, event.subject) == (Kind.READ, "x.pb")
-    assert event.thread.startswith(label.replace("\x1b[36m", "").replace("\x1b[0m", "").strip())
+    assert (event.kind, event.subject, event.rank) == (Kind.READ, "x.pb", rank)
+
+
+@pytest.mark.parametrize(("label", "rank"), [item for item in LABELS if item[1]])
+def test_labels_before_lines_of_python(label: str, rank: str) -> None:
+    said = "RuntimeWarning: PGLE collected an empty trace"
+    (_, event) = events(label + ABSEIL + "Using PGLE profile from x.pb", label + said)
+    assert (event.kind, event.rank) == (Kind.EMPTY_TRACE, rank)
+
+
+def test_the_name_of_a_warning_is_no_rank() -> None:
+    (event,) = events("RuntimeWarning: PGLE collected an empty trace")
+    assert event.rank == ""
+
+
+def test_the_first_info_line_of_each_rank_is_an_event() -> None:
+    lines = [f"{rank}: {ABSEIL}{text}" for text in ("one", "two") for rank in (0, 1)]
+    found = [event for event in read_events(io.BytesIO("\n".join(lines).encode())) if event.kind is Kind.INFO]
+    assert [(event.rank, event.line) for event in found] == [("0", 1), ("1", 2)]
 
 
 def test_missing_names_are_told_by_their_source_file() -> None:
@@ -121,7 +159,7 @@ def test_python_tells_of_cache_and_compilation() -> None:
         "WARNING:jax._src.dispatch:Finished XLA compilation of jit(step) in 2.5 sec",
     )
     assert [(event.kind, event.module) for event in found] == [
-        (Kind.CACHE_WRITE, "jit_f"),
+        (Kind.COMPILED, "jit_f"),
         (Kind.CACHE_HIT, "jit_g"),
         (Kind.COMPILED, "jit_step"),
     ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
 from pgle.xla.log.events import read_events
-from pgle.xla.log.reasons import Verdict
-from pgle.xla.log.remedies import Remedy
+from pgle.xla.log.reasons import ProfileUse, Remedy
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
@@ -33,32 +33,32 @@ def of_lines(*texts: str, **options: object) -> LogVerdict:
 
 
 RECORDED = [
-    ("used", Verdict.USED),
-    ("half", Verdict.USED),
-    ("option", Verdict.USED),
-    ("directory", Verdict.USED),
-    ("lhs_unset", Verdict.USED),
-    ("empty", Verdict.USED_WITHOUT_MATCHES),
-    ("wrong_fingerprint", Verdict.USED_WITHOUT_MATCHES),
-    ("wrong_path", Verdict.NOT_USED),
-    ("wrong_extension", Verdict.NOT_USED),
-    ("no_profile", Verdict.NOT_USED),
-    ("checker_error", Verdict.NOT_USED),
-    ("unknown_flag", Verdict.NOT_USED),
-    ("text_in_pb", Verdict.WRONG_FORMAT),
-    ("syntax_error", Verdict.WRONG_FORMAT),
+    ("used", ProfileUse.USED),
+    ("half", ProfileUse.USED),
+    ("option", ProfileUse.USED),
+    ("directory", ProfileUse.USED),
+    ("lhs_unset", ProfileUse.USED),
+    ("empty", ProfileUse.USED_WITHOUT_MATCHES),
+    ("wrong_fingerprint", ProfileUse.USED_WITHOUT_MATCHES),
+    ("wrong_path", ProfileUse.NOT_USED),
+    ("wrong_extension", ProfileUse.NOT_USED),
+    ("no_profile", ProfileUse.NOT_USED),
+    ("checker_error", ProfileUse.NOT_USED),
+    ("unknown_flag", ProfileUse.NOT_USED),
+    ("text_in_pb", ProfileUse.WRONG_FORMAT),
+    ("syntax_error", ProfileUse.WRONG_FORMAT),
 ]
 
 
 @pytest.mark.parametrize("release", NEW)
 @pytest.mark.parametrize(("case", "verdict"), RECORDED)
-def test_recorded_logs(release: str, case: str, verdict: Verdict) -> None:
+def test_recorded_logs(release: str, case: str, verdict: ProfileUse) -> None:
     assert of_file(LOGS / release / f"{case}.log").main.verdict is verdict
 
 
 def test_lhs_false_loses_the_profile_in_12_but_not_in_10() -> None:
-    found = [of_file(LOGS / release / "lhs_false.log").main.verdict for release in NEW]
-    assert found == [Verdict.USED, Verdict.NOT_USED]
+    found = [of_file(LOGS / release / "lhs_false.log", whole=True).main.verdict for release in NEW]
+    assert found == [ProfileUse.USED, ProfileUse.NOT_USED]
 
 
 @pytest.mark.parametrize(("release", "found"), [("jax_0.10.2", 21), ("jax_0.12.0.1", 18)])
@@ -82,7 +82,7 @@ def test_dones_are_no_instructions_and_an_asynchronous_fusion_is_one() -> None:
     counted = ["Found 7 instructions from the profile.", "Missing 6 instructions from the profile.", *FUSION]
     lines = ["Found profile for module jit_step, using profile guided latency estimator", *counted]
     prefix = "W1121 00:00:01.000000   1 profile_guided_latency_estimator.cc:9]"
-    log = "".join(f"{prefix} {line}\n" for line in lines)
+    log = "".join(f"{prefix} {line}\n" for line in [*lines, LHS.format(5)])
     main = judge(read_events(io.BytesIO(log.encode()))).main
     assert (main.found, main.missing) == (7, 6)
     assert (main.covered, main.wanted) == (6, 9)
@@ -111,9 +111,9 @@ def test_the_position_of_a_syntax_error_is_told() -> None:
 
 @pytest.mark.parametrize(
     ("case", "verdict"),
-    [("empty", Verdict.CANNOT_TELL), ("no_profile", Verdict.NOT_USED), ("syntax_error", Verdict.WRONG_FORMAT)],
+    [("empty", ProfileUse.CANNOT_TELL), ("no_profile", ProfileUse.NOT_USED), ("syntax_error", ProfileUse.WRONG_FORMAT)],
 )
-def test_a_release_without_missing_lists(case: str, verdict: Verdict) -> None:
+def test_a_release_without_missing_lists(case: str, verdict: ProfileUse) -> None:
     assert of_file(LOGS / f"jax_0.4.38/{case}.log").main.verdict is verdict
 
 
@@ -121,32 +121,32 @@ def test_a_release_without_missing_lists(case: str, verdict: Verdict) -> None:
 @pytest.mark.parametrize(
     ("case", "verdict"),
     [
-        ("half", Verdict.USED),
-        ("empty", Verdict.USED_WITHOUT_MATCHES),
-        ("lhs_unset", Verdict.USED),
-        ("lhs_false", Verdict.USED),
-        ("wrong_path", Verdict.NOT_USED),
-        ("no_profile", Verdict.NOT_USED),
-        ("text_in_pb", Verdict.WRONG_FORMAT),
+        ("half", ProfileUse.USED),
+        ("empty", ProfileUse.USED_WITHOUT_MATCHES),
+        ("lhs_unset", ProfileUse.USED),
+        ("lhs_false", ProfileUse.USED),
+        ("wrong_path", ProfileUse.NOT_USED),
+        ("no_profile", ProfileUse.NOT_USED),
+        ("text_in_pb", ProfileUse.WRONG_FORMAT),
     ],
 )
-def test_releases_between(release: str, case: str, verdict: Verdict) -> None:
+def test_releases_between(release: str, case: str, verdict: ProfileUse) -> None:
     assert of_file(LOGS / release / f"{case}.log").main.verdict is verdict
 
 
 def test_full_coverage_cannot_be_told_from_an_old_release_that_never_lists() -> None:
     main = of_file(LOGS / "jax_0.5.3/used.log").main
-    assert (main.verdict, "from jax 0.5.1 on that is proof" in main.why) == (Verdict.CANNOT_TELL, True)
+    assert (main.verdict, "from jax 0.5.1 on that is proof" in main.why) == (ProfileUse.CANNOT_TELL, True)
 
 
-@pytest.mark.parametrize(("release", "verdict"), [((0, 5, 0), Verdict.CANNOT_TELL), ((0, 5, 3), Verdict.USED)])
-def test_the_release_settles_it(release: tuple[int, ...], verdict: Verdict) -> None:
+@pytest.mark.parametrize(("release", "verdict"), [((0, 5, 0), ProfileUse.CANNOT_TELL), ((0, 5, 3), ProfileUse.USED)])
+def test_the_release_settles_it(release: tuple[int, ...], verdict: ProfileUse) -> None:
     assert of_file(LOGS / "jax_0.5.3/used.log", release=release).main.verdict is verdict
 
 
 def test_the_clone_of_a_step_is_not_taken_for_the_step() -> None:
     main = of_file(LOGS / "jax_0.8.3/directory.log").main
-    assert (main.module, main.verdict) == ("jit_train_step", Verdict.USED)
+    assert (main.module, main.verdict) == ("jit_train_step", ProfileUse.USED)
 
 
 MAXTEXT = Path(__file__).parents[3] / "testdata/maxtext_pgle/llama2_7b_pgle_run.log"
@@ -155,7 +155,7 @@ MAXTEXT = Path(__file__).parents[3] / "testdata/maxtext_pgle/llama2_7b_pgle_run.
 def test_real_run_of_2024() -> None:
     verdict = of_file(MAXTEXT)
     main = verdict.main
-    assert (main.module, main.verdict, main.line) == ("jit_train_step", Verdict.USED, 48)
+    assert (main.module, main.verdict, main.line) == ("jit_train_step", ProfileUse.USED, 48)
     assert main.why.startswith("wrapped_transpose.10 is not in the module")
     assert main.remedy == Remedy.STALE
     assert verdict.reads == {"profile.pbtxt": 17}
@@ -163,7 +163,7 @@ def test_real_run_of_2024() -> None:
 
 def test_helpers_of_2024_cannot_be_told() -> None:
     others = {item.verdict for item in of_file(MAXTEXT).modules[1:]}
-    assert others == {Verdict.CANNOT_TELL}
+    assert others == {ProfileUse.CANNOT_TELL}
 
 
 def test_names_of_the_profile_tell_how_many_matched_in_2024() -> None:
@@ -187,7 +187,7 @@ def test_a_regular_expression_chooses_the_main_module() -> None:
 
 def test_no_module_of_that_name() -> None:
     main = of_lines(FOUND.format("jit_step"), LHS.format(9), module="train").main
-    assert (main.verdict, main.remedy) == (Verdict.CANNOT_TELL, Remedy.MODULE)
+    assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.MODULE)
 
 
 def test_threads_are_told_apart() -> None:
@@ -212,7 +212,7 @@ def test_the_last_compilation_of_a_module_counts() -> None:
         FOUND.format("jit_step"),
         LHS.format(5),
     )
-    assert (found.main.verdict, found.main.times) == (Verdict.USED, 2)
+    assert (found.main.verdict, found.main.times) == (ProfileUse.USED, 2)
 
 
 def test_one_rank_without_the_profile_is_seen() -> None:
@@ -221,33 +221,167 @@ def test_one_rank_without_the_profile_is_seen() -> None:
     ran = f"I1121 00:00:02.0 1 x.cc:1] {LHS.format(5)}"
     text = "\n".join([f"0: {good}", f"0: {ran}", f"1: {bad}", f"1: {ran}"])
     main = judge(read_events(io.BytesIO(text.encode()))).main
-    assert (main.verdict, main.ranks) == (Verdict.NOT_USED, ("1:",))
-    assert main.why.startswith("on 1 of 2 ranks")
+    assert (main.verdict, main.ranks) == (ProfileUse.NOT_USED, ("1",))
+    assert main.why.startswith("on 1 of 2 ranks (1): ")
+
+
+ALL = sorted(LOGS.glob("*/*.log"))
+SURE = (ProfileUse.USED, ProfileUse.USED_WITHOUT_MATCHES, ProfileUse.NOT_USED, ProfileUse.WRONG_FORMAT)
+
+
+def claims(lines: list[bytes]) -> tuple[ProfileUse, bool, bool]:
+    """What a log lets us claim: use or not, that nothing is missing, that all that want a cost have one."""
+    main = judge(read_events(io.BytesIO(b"".join(lines)))).main
+    return main.verdict, main.missing == 0, main.wanted is not None and main.covered == main.wanted
+
+
+def too_strong(whole: tuple[ProfileUse, bool, bool], part: list[bytes]) -> bool:
+    verdict, nothing_missing, all_covered = claims(part)
+    other = verdict in SURE and verdict is not whole[0]
+    return other or (nothing_missing and not whole[1]) or (all_covered and not whole[2])
+
+
+@pytest.mark.parametrize("log", [*ALL, MAXTEXT], ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_log_cut_at_its_end_claims_no_more_than_the_whole(log: Path) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    whole = claims(lines)
+    assert [end for end in range(len(lines)) if too_strong(whole, lines[:end])] == []
+
+
+@pytest.mark.parametrize("log", ALL, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_log_cut_at_its_beginning_claims_no_more_than_the_whole(log: Path) -> None:
+    lines = log.read_bytes().splitlines(keepends=True)
+    whole = claims(lines)
+    assert [start for start in range(len(lines)) if too_strong(whole, lines[start:])] == []
+
+
+def test_a_log_that_ends_as_the_compilation_begins_cannot_tell() -> None:
+    main = of_lines("Found GPU target config and no PjRtClient. Performing a deviceless compilation.").main
+    assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.WHOLE_OR_SILENT)
+
+
+def test_the_profile_alone_does_not_say_that_every_instruction_has_a_cost() -> None:
+    main = of_lines(FOUND.format("jit_step")).main
+    assert (main.verdict, main.missing) == (ProfileUse.CANNOT_TELL, None)
+
+
+def test_a_program_that_ended_well_has_said_all() -> None:
+    main = of_lines(FOUND.format("jit_step"), whole=True).main
+    assert (main.verdict, main.missing) == (ProfileUse.USED, 0)
+
+
+PREFIXES = ["{}: ", "[1,{}]<stderr>:", "[rank{}] ", "[rank{}]:", "[pod/worker-{}/main] ", "worker-{} main ", "node{}: "]
+UNLIKE = ["no_profile", "wrong_extension", "wrong_path", "text_in_pb"]
+
+
+def of_ranks(*logs: Path, prefix: str, interleaved: bool) -> LogVerdict:
+    """The verdict on the logs of several ranks in one, one after the other or line by line."""
+    ranks = [
+        [prefix.format(rank).encode() + line for line in log.read_bytes().splitlines(keepends=True)]
+        for rank, log in enumerate(logs)
+    ]
+    mixed = [line for lines in zip_longest(*ranks, fillvalue=b"") for line in lines]
+    lines = mixed if interleaved else [line for rank in ranks for line in rank]
+    return judge(read_events(io.BytesIO(b"".join(lines))))
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["one after the other", "line by line"])
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("case", UNLIKE)
+@pytest.mark.parametrize("release", NEW)
+def test_a_rank_that_differs_is_named(release: str, case: str, prefix: str, interleaved: bool) -> None:
+    used, other = LOGS / release / "used.log", LOGS / release / f"{case}.log"
+    verdict = of_ranks(used, used, other, used, prefix=prefix, interleaved=interleaved)
+    assert verdict.main.verdict is of_file(other).main.verdict
+    assert (verdict.main.ranks, verdict.main.module) == ((list(verdict.ranks)[2],), "jit_train_step")
+    assert sorted(verdict.ranks.values()) == sorted([ProfileUse.USED] * 3 + [verdict.main.verdict])
+    assert "deadlock" in verdict.main.remedy
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_rank_of_which_nothing_is_known_leaves_it_open(prefix: str) -> None:
+    folder = LOGS / "jax_0.12.0.1"
+    verdict = of_ranks(folder / "used.log", folder / "lhs_false.log", prefix=prefix, interleaved=True)
+    assert verdict.main.verdict is ProfileUse.CANNOT_TELL
+
+
+@pytest.mark.parametrize("prefix", [*PREFIXES, ""])
+@pytest.mark.parametrize("release", ["jax_0.8.3", *NEW])
+def test_ranks_that_all_use_the_profile(release: str, prefix: str) -> None:
+    used = LOGS / release / "used.log"
+    assert of_ranks(used, used, used, prefix=prefix, interleaved=bool(prefix)).main.verdict is ProfileUse.USED
+
+
+@pytest.mark.parametrize("interleaved", [False, True], ids=["one after the other", "line by line"])
+@pytest.mark.parametrize("case", UNLIKE)
+@pytest.mark.parametrize("release", NEW)
+def test_processes_without_labels_that_contradict_each_other(release: str, case: str, interleaved: bool) -> None:
+    used, other = LOGS / release / "used.log", LOGS / release / f"{case}.log"
+    for logs in ((used, other), (other, used)):
+        main = of_ranks(*logs, prefix="", interleaved=interleaved).main
+        assert main.verdict is of_file(other).main.verdict
+        assert "several processes, or several runs, write this log" in main.why
+
+
+@pytest.mark.parametrize("case", ["no_profile", "wrong_path", "text_in_pb"])
+def test_processes_of_an_old_release_without_labels(case: str) -> None:
+    folder = LOGS / "jax_0.5.3"
+    main = of_ranks(folder / "half.log", folder / f"{case}.log", prefix="", interleaved=False).main
+    assert main.verdict in (ProfileUse.NOT_USED, ProfileUse.WRONG_FORMAT)
+
+
+def test_a_refused_flag_beside_a_used_profile() -> None:
+    folder = LOGS / "jax_0.12.0.1"
+    main = of_ranks(folder / "used.log", folder / "unknown_flag.log", prefix="", interleaved=False).main
+    assert (main.verdict, Remedy.FLAG in main.remedy) == (ProfileUse.NOT_USED, True)
+
+
+def test_a_schedule_dump_does_not_clear_another_rank() -> None:
+    folder = LOGS / "jax_0.12.0.1"
+    log = b"".join(b"0: " + line for line in (folder / "used.log").read_bytes().splitlines(keepends=True))
+    log += b"".join(b"1: " + line for line in (folder / "no_profile.log").read_bytes().splitlines(keepends=True))
+    proof = ScheduleEvidence("jit_train_step", 30, 30, 40, "jit_train_step.schedule.pb")
+    assert judge(read_events(io.BytesIO(log)), schedule=proof).main.verdict is ProfileUse.NOT_USED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Addressable PjRt-IFRT device: CpuDevice(id=0)",
+        "TfrtCpuClient created.",
+        "A CUDA-enabled jaxlib is not installed. Falling back to cpu.",
+    ],
+)
+def test_a_job_on_cpu_devices(line: str) -> None:
+    main = of_lines("GetPjrtApi was found for cuda", line, "HloModule dump enabled with path prefix: ").main
+    assert (main.verdict, main.remedy, "CPU devices" in main.why) == (ProfileUse.CANNOT_TELL, Remedy.CPU, True)
 
 
 def test_only_warnings_still_prove_use() -> None:
-    main = of_lines("W@1:Found 3 instructions from the profile.", "W@1:Missing 1 instructions from the profile.").main
-    assert (main.verdict, main.module) == (Verdict.USED, "")
+    source = "W1121 00:00:01.0 1 profile_guided_latency_estimator.cc:9]"
+    listed = ["Found 3 instructions from the profile.", "Missing 1 instructions from the profile.", "  fusion.1"]
+    main = judge(read_events(io.BytesIO("".join(f"{source} {line}\n" for line in listed).encode()))).main
+    assert (main.verdict, main.module) == (ProfileUse.USED, "")
 
 
 def test_a_log_without_info_lines_tells_nothing() -> None:
     main = of_lines("W@1:something else").main
-    assert (main.verdict, main.remedy) == (Verdict.CANNOT_TELL, Remedy.LEVEL)
+    assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.LEVEL)
 
 
 def test_an_empty_log_tells_nothing() -> None:
-    assert of_lines().main.verdict is Verdict.CANNOT_TELL
+    assert of_lines().main.verdict is ProfileUse.CANNOT_TELL
 
 
 def test_a_cached_executable_tells_nothing() -> None:
     line = b"DEBUG:jax:Persistent compilation cache hit for 'jit_step' with key 1"
     main = judge(read_events(io.BytesIO(line))).main
-    assert (main.verdict, main.module, main.remedy) == (Verdict.CANNOT_TELL, "jit_step", Remedy.CACHE)
+    assert (main.verdict, main.module, main.remedy) == (ProfileUse.CANNOT_TELL, "jit_step", Remedy.CACHE)
 
 
 def test_the_speed_of_light_model_is_no_profile() -> None:
     main = of_lines("Using Speed-of-Light (SoL) analytical latency estimator", LHS.format(5)).main
-    assert (main.verdict, "Speed-of-Light" in main.why) == (Verdict.NOT_USED, True)
+    assert (main.verdict, "Speed-of-Light" in main.why) == (ProfileUse.NOT_USED, True)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +394,7 @@ def test_the_speed_of_light_model_is_no_profile() -> None:
 def test_the_checker_in_a_traceback(line: str) -> None:
     text = f"I1121 00:00:01.0 1 x.cc:1] {FOUND.format('jit_step')}\n{line}\n"
     main = judge(read_events(io.BytesIO(text.encode()))).main
-    assert (main.module, main.verdict, main.remedy) == ("jit_step", Verdict.NOT_USED, Remedy.CHECKER)
+    assert (main.module, main.verdict, main.remedy) == ("jit_step", ProfileUse.NOT_USED, Remedy.CHECKER)
 
 
 def test_an_empty_trace_of_autopgle_is_a_warning() -> None:
@@ -288,14 +422,14 @@ def evidence(compared: int, equal: int) -> ScheduleEvidence:
 
 def test_a_schedule_proves_use_where_the_log_is_silent() -> None:
     main = of_lines("W@1:nothing", schedule=evidence(30, 30)).main
-    assert (main.module, main.verdict) == ("jit_step", Verdict.USED)
+    assert (main.module, main.verdict) == ("jit_step", ProfileUse.USED)
 
 
 def test_a_schedule_with_other_costs_disproves_use() -> None:
     main = of_lines("Found profile, using profile guided latency estimator", schedule=evidence(30, 0)).main
-    assert (main.verdict, main.remedy) == (Verdict.NOT_USED, Remedy.NOT_GIVEN)
+    assert (main.verdict, main.remedy) == (ProfileUse.NOT_USED, Remedy.NOT_GIVEN)
 
 
 def test_a_schedule_without_common_names_proves_nothing() -> None:
     main = of_lines("W@1:nothing", schedule=evidence(0, 0)).main
-    assert (main.verdict, main.remedy) == (Verdict.CANNOT_TELL, Remedy.NO_NAMES)
+    assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.NO_NAMES)
