@@ -4,14 +4,17 @@
 # In the environment (all but NEW may be left out):
 #   NEW           run directory, log or glob of the state under test
 #   BASE          what to compare with; default: the baseline file of this hardware
-#   COMMAND       instead of BASE and NEW: a command to run in ABBA order, without and with PROFILE
+#   COMMAND       instead of BASE and NEW: a command to run in ABBA order, without and with PROFILE; quotes hold words
+#                 together, nothing else is expanded
 #   PROFILE       cost profile for COMMAND
 #   ROUNDS        rounds of four runs of COMMAND (3)
 #   BASELINES     folder of baseline files (.pgle/baselines)
 #   HARDWARE      name of this hardware (default: what nvidia-smi says, else no-gpu)
 #   SAVE_BASELINE true: NEW becomes the baseline of this hardware when the gate passes
-#   FAIL_SLOWER   bound of a slowdown (1%)
-#   OPTIONS       more options of pgle compare, split at spaces
+#   FAIL_SLOWER   fail where NEW is shown to be slower by more than this (1%)
+#   LAUNCH_SPREAD what launches of the program differ by, such as 0.3%: one launch of each side shows little without it
+#   HISTORY       a pgle history in which that is measured instead
+#   OPTIONS       more options of pgle compare, as words of COMMAND
 #   REPORT        folder for report.html, junit.xml and compare.json (pgle-report)
 #   PGLE          the command to call (pgle)
 # Exit code: that of pgle compare; 0 with a note where there is no baseline yet.
@@ -38,8 +41,22 @@ mkdir -p "$REPORT"
 
 set -- --fail-slower "$FAIL_SLOWER" --html "$REPORT/report.html" --junit "$REPORT/junit.xml" --json --force
 [ -z "${GITHUB_ACTIONS:-}" ] || set -- "$@" --github
-# shellcheck disable=SC2086 # OPTIONS is a list of words
-set -- "$@" ${OPTIONS:-}
+[ -z "${LAUNCH_SPREAD:-}" ] || set -- "$@" --launch-spread "$LAUNCH_SPREAD"
+[ -z "${HISTORY:-}" ] || set -- "$@" --history "$HISTORY"
+
+# The words of a text, one a line: quotes are honoured, patterns and variables are left as they are.
+words() {
+  printf '%s\n' "$1" | xargs -n 1 printf '%s\n' || {
+    echo "$2 has a quote that does not end" >&2
+    exit 2
+  }
+}
+if [ -n "${OPTIONS:-}" ]; then
+  options=$(words "$OPTIONS" OPTIONS)
+  while IFS= read -r word; do set -- "$@" "$word"; done <<END
+$options
+END
+fi
 
 say() {
   printf '%s\n' "$1"
@@ -58,9 +75,19 @@ keep() {
     done
   else
     mkdir "$baseline.new"
-    # shellcheck disable=SC2086 # NEW may be a pattern
-    cp -- $NEW "$baseline.new/"
+    (
+      IFS= # NEW may be a pattern, and hold spaces
+      [ ! -e "$NEW" ] || set -f
+      # shellcheck disable=SC2086
+      cp -- $NEW "$baseline.new/"
+    )
   fi
+  # What cannot be read back would fail every later run.
+  "$PGLE" compare "$baseline.new" "$baseline.new" >/dev/null || {
+    rm -rf "$baseline.new"
+    echo "$NEW cannot be a baseline: no step times could be read from it (above); is it the right folder?" >&2
+    exit 2
+  }
   rm -rf "$baseline"
   mv "$baseline.new" "$baseline"
   say "The baseline of $HARDWARE is now $NEW."
@@ -69,9 +96,12 @@ keep() {
 code=0
 if [ -n "${COMMAND:-}" ]; then
   : "${PROFILE:?COMMAND needs PROFILE, the profile of the second side}"
-  # shellcheck disable=SC2086 # COMMAND is a list of words
-  "$PGLE" compare "$@" --abba "${ROUNDS:-3}" --profile "$PROFILE" --run-dir "$REPORT/runs" -- $COMMAND \
-    >"$REPORT/compare.json" || code=$?
+  command=$(words "$COMMAND" COMMAND)
+  set -- "$@" --abba "${ROUNDS:-3}" --profile "$PROFILE" --run-dir "$REPORT/runs" --
+  while IFS= read -r word; do set -- "$@" "$word"; done <<END
+$command
+END
+  "$PGLE" compare "$@" >"$REPORT/compare.json" || code=$?
 else
   : "${NEW:?set NEW to the run to check, or COMMAND to the program to run}"
   if [ -z "${BASE:-}" ]; then

@@ -88,7 +88,7 @@ def run_action(folder: Path, **inputs: str) -> tuple[int, dict[str, str], str]:
 
 def test_the_action_fails_on_a_slowdown(tmp_path: Path) -> None:
     base, new = write_run(tmp_path / "baseline", 0.2), write_run(tmp_path / "perf", 0.206)
-    code, outputs, summary = run_action(tmp_path, base=base, new=new, hardware="h100")
+    code, outputs, summary = run_action(tmp_path, base=base, new=new, hardware="h100", launch_spread="0.15%")
     assert code == 1
     assert (outputs["verdict"], outputs["ok"], outputs["hardware"]) == ("slower", "false", "h100")
     assert "🔴" in summary
@@ -137,3 +137,46 @@ def test_the_slurm_script_runs_both_sides_with_their_flags(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "-1.9" in done.stdout
     assert (tmp_path / "runs" / "report.html").exists()
+
+
+def run_script(folder: Path, *, pgle: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "pgle").write_text(pgle)
+    (folder / "pgle").chmod(0o755)
+    values = {**os.environ, "PGLE": "./pgle", "HARDWARE": "h100", **environment}
+    script = str(ROOT / "scripts" / "ci" / "compare.sh")
+    return subprocess.run([script], cwd=folder, env=values, capture_output=True, text=True)
+
+
+REAL = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pgle "$@"\n'
+ECHO = "#!/bin/sh\nfor word; do printf '%s\\n' \"[$word]\"; done\n"
+
+
+def test_a_folder_without_step_times_does_not_become_the_baseline(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run_script(tmp_path, pgle=REAL, NEW="empty", SAVE_BASELINE="true")
+    assert done.returncode == 2
+    assert "empty cannot be a baseline" in done.stderr
+    assert list((tmp_path / ".pgle" / "baselines").iterdir()) == []
+
+
+def test_a_log_whose_name_has_spaces_becomes_the_baseline(tmp_path: Path) -> None:
+    run_folder = write_run(tmp_path / "good", 0.2)
+    (tmp_path / "a run.jsonl").write_bytes((Path(run_folder) / "steps.jsonl").read_bytes())
+    done = run_script(tmp_path, pgle=REAL, NEW="a run.jsonl", SAVE_BASELINE="true")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ".pgle" / "baselines" / "h100" / "a run.jsonl").exists()
+
+
+def test_words_of_the_command_keep_their_quotes_and_are_not_expanded(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    command = """echo * "two words" $HOME $(id) 'a "b"'"""
+    done = run_script(tmp_path, pgle=ECHO, COMMAND=command, PROFILE="p", OPTIONS='--label "the base" new')
+    words = done.stdout.splitlines()
+    assert words[words.index("[--]") + 1 :] == ["[echo]", "[*]", "[two words]", "[$HOME]", "[$(id)]", '[a "b"]']
+    assert words[words.index("[--label]") + 1] == "[the base]"
+
+
+def test_a_quote_without_end_is_one_line(tmp_path: Path) -> None:
+    done = run_script(tmp_path, pgle=ECHO, COMMAND="echo 'a", PROFILE="p")
+    assert done.returncode == 2
+    assert "COMMAND has a quote that does not end" in done.stderr
