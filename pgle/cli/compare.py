@@ -80,7 +80,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """
     with one_blas_thread():
         from pgle.report import compare as report
-        from pgle.report.compare_files import write_reports
+        from pgle.report.compare_page import write_reports
         from pgle.run.compare import run_compare
 
     result, checks = run_compare(_request(options), lambda line: print(f"pgle: {line}", file=sys.stderr))
@@ -88,7 +88,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         result, checks, html=options["html"], picture=options["svg"], junit=options["junit"], force=options["force"]
     )
     if options["github"]:
-        from pgle.report.github import append
+        from pgle.report.ci import append
 
         append(result, checks)
     (report.show_json if options["as_json"] else report.show_text)(result, checks)

@@ -96,7 +96,7 @@ def show(name: str | None, hardware: str | None, last: int, path: Path, as_json:
 
 
 @command.command()
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help=".svg or .png")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Picture: .svg")
 @_name
 @_hardware
 @_file
@@ -105,16 +105,15 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     """Plot the trends with their change points."""
     import sys
 
-    from pgle.errors import UserError
     from pgle.files import check_absent, write_files
     from pgle.report import history as report
+    from pgle.report.compare_page import check_svg
     from pgle.run.history import read
     from pgle.steps.history import make_history
 
-    if output.suffix not in (".svg", ".png"):
-        raise UserError("neither .svg nor .png", where=output, remedy="choose one of these")
+    check_svg(output)
     check_absent(output, force=force)
     entries, warnings = read(path)
     history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
-    write_files({output: report.plot(history, output.suffix[1:])}, force=force)
+    write_files({output: report.plot(history)}, force=force)
     print(f"pgle: wrote {output}", file=sys.stderr)

@@ -28,9 +28,8 @@ def show_text(found: Comparison, checks: Sequence[Check]) -> None:
     style = {Verdict.FASTER: "bold green", Verdict.SLOWER: "bold red"}.get(found.verdict, "bold")
     out.print(headline(found), style=style, soft_wrap=True)
     out.print()
-    confidence = f"{found.assumptions.confidence:.0%} CI"
-    columns = ("", printable(found.base.label), printable(found.new.label), "change", confidence, "p", "n")
-    out.print(table(columns, figures(found), right="|".join(columns[1:])))
+    names = columns(found)
+    out.print(table(names, figures(found), right="|".join(names[1:])))
     out.print()
     for line in picture(found):
         out.print(line, soft_wrap=True)
@@ -60,6 +59,12 @@ def method_line(found: Comparison) -> str:
         f"unit: {found.method.unit}; {found.method.text}; detects {found.minimum_detectable:.2%} with 80% probability"
         f" (p: {found.method.test})"
     )
+
+
+def columns(found: Comparison) -> tuple[str, ...]:
+    """The heads of `figures`."""
+    sides = (printable(side.label) for side in (found.base, found.new))
+    return ("", *sides, "change", f"{found.assumptions.confidence:.0%} CI", "p", "n")
 
 
 def figures(found: Comparison) -> list[tuple[str, ...]]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import io
+from itertools import pairwise
 from typing import Any
 
 from pgle.report import json
+from pgle.report.charts import Panel, seconds, svg, widened
 from pgle.report.compare import BARS
 from pgle.report.text import console, duration, printable, table, warn
 from pgle.steps.history import Entry, History, Trend
 
 SCHEMA = "pgle.history/1"
+MOST_NAMES = 5
+"""Entries named below a chart."""
 
 
 def show_added(path: Any, entry: Entry, *, as_json: bool) -> None:
@@ -81,39 +84,34 @@ def show_json(history: History) -> None:
     json.show(SCHEMA, {"trends": trends, "warnings": history.warnings})
 
 
-def plot(history: History, format: str) -> bytes:
-    """A panel per trend: medians with quartiles, levels, a line at each change point."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "pgle"
-    from matplotlib import pyplot
-
-    count = len(history.trends)
-    figure, panels = pyplot.subplots(count, 1, figsize=(9, 3 * count), squeeze=False, layout="constrained")
-    try:
-        for axes, trend in zip(panels[:, 0], history.trends, strict=True):
-            _panel(axes, trend)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=format, metadata={"Date": None} if format == "svg" else {"Software": None})
-    finally:
-        pyplot.close(figure)
-    return buffer.getvalue()
+def plot(history: History) -> str:
+    """A chart per trend as SVG: medians with quartiles, levels, a line at each change point."""
+    names = ", ".join(f"{trend.name} on {trend.hardware}" for trend in history.trends)
+    return svg([_panel(trend) for trend in history.trends], f"step times of {names}")
 
 
-def _panel(axes: Any, trend: Trend) -> None:
-    times = [entry.median_s * 1e3 for entry in trend.entries]
-    spreads = [entry.median_s * entry.spread * 1e3 for entry in trend.entries]
-    axes.errorbar(range(len(times)), times, yerr=spreads, fmt=".", color="#4477aa", ecolor="#bbccee")
-    edges = [0, *(change.index for change in trend.changes), len(times)]
+def _panel(trend: Trend) -> Panel:
+    entries, count = trend.entries, len(trend.entries)
+    low, high = widened(
+        min(item.median_s * (1 - item.spread) for item in entries),
+        max(item.median_s * (1 + item.spread) for item in entries),
+        0.1,
+    )
+    label = " (simulated)" if any(item.simulated for item in entries) else ""
+    panel = Panel(f"{printable(trend.name)} on {printable(trend.hardware)}{label}", (-0.5, count - 0.5), (low, high))
+    panel.axis_y(seconds(low, high))
+    shown = range(0, count, -(-count // MOST_NAMES))
+    named = {float(index): entries[index].commit[:9] or entries[index].time[:10] for index in shown}
+    panel.axis_x(lambda index: printable(named[index]), list(named))
+    for index, item in enumerate(entries):
+        reach = item.median_s * item.spread
+        panel.line("spread", (index, item.median_s - reach), (index, item.median_s + reach))
+    panel.dots("base", [(index, item.median_s) for index, item in enumerate(entries)], 2.5)
+    edges = [0, *(change.index for change in trend.changes), count]
+    levels = [trend.changes[0].before_s, *(item.after_s for item in trend.changes)] if trend.changes else []
+    for level, (first, after) in zip(levels, pairwise(edges), strict=bool(levels)):
+        panel.line("level", (first - 0.4, level), (after - 0.6, level))
     for change in trend.changes:
-        axes.axvline(change.index - 0.5, color="#ee6677", linewidth=1)
-        axes.annotate(f"{change.change:+.2%}", (change.index, max(times)), color="#ee6677")
-        axes.hlines(change.after_s * 1e3, change.index, edges[edges.index(change.index) + 1] - 1, color="#222222")
-    if trend.changes:
-        axes.hlines(trend.changes[0].before_s * 1e3, 0, trend.changes[0].index - 1, color="#222222")
-    label = " (simulated)" if any(entry.simulated for entry in trend.entries) else ""
-    axes.set(title=f"{trend.name} on {trend.hardware}{label}", ylabel="step time, ms")
-    shown = range(0, len(times), max(1, len(times) // 10))
-    names = [trend.entries[i].commit or trend.entries[i].time[:10] for i in shown]
-    axes.set_xticks(list(shown), names, rotation=30, ha="right")
+        panel.line("mark", (change.index - 0.5, low), (change.index - 0.5, high))
+        panel.text("mark", (change.index - 0.5, high), f"{change.change:+.2%}", "middle", -2)
+    return panel

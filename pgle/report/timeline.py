@@ -8,9 +8,9 @@ from functools import cache
 from importlib import resources
 
 import numpy as np
-from jinja2 import Environment, PackageLoader
 
 from pgle.files import AnyPath
+from pgle.report.charts import templates
 from pgle.report.text import duration
 from pgle.report.timeline_layout import Picture, View, lay_out
 from pgle.report.timeline_trace import render_trace
@@ -42,7 +42,7 @@ def render_page(views: Sequence[View], *, title: str = "Timeline", intro: str = 
         intro: one paragraph below it.
     """
     return (
-        _templates()
+        templates()
         .get_template("timeline.html.j2")
         .render(
             title=title,
@@ -101,15 +101,7 @@ def text_timeline(views: Sequence[View], width: int = 100) -> str:
 
 def _svg(picture: Picture, views: Sequence[View], *, number: int, style: str = "") -> str:
     alt = "; ".join(f"{view.label}: step {duration(view.timeline.step_us)}" for view in views)
-    return _templates().get_template("timeline.svg.j2").render(p=picture, alt=alt, id=f"pgle{number}", style=style)
-
-
-@cache
-def _templates() -> Environment:
-    environment = Environment(loader=PackageLoader("pgle.report"), autoescape=True, trim_blocks=False)
-    environment.filters["n"] = lambda value: f"{value:.2f}".rstrip("0").rstrip(".")
-    environment.filters["duration"] = duration
-    return environment
+    return templates().get_template("timeline.svg.j2").render(p=picture, alt=alt, id=f"pgle{number}", style=style)
 
 
 @cache

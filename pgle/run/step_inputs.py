@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import glob
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pgle.errors import UserError
@@ -65,7 +66,7 @@ def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
 def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
     ranks = sorted(folder.glob(RECORDS))
     if ranks:
-        return [slowest_rank([_read_file(file, pattern) for file in ranks])]
+        return [replace(slowest_rank([_read_file(file, pattern) for file in ranks]), about=_about(folder))]
     children = sorted(item for item in folder.iterdir() if not item.name.startswith("."))
     if all(folder / stage in children for stage in STAGES):
         remedy = f"pgle compare {folder}/baseline {folder}/perf"
@@ -77,6 +78,24 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
         return [_read_trace(folder)]
     remedy = "give a run directory, a log, CSV or JSON lines; 'pgle perf', also with --baseline, records steps.jsonl"
     raise UserError("holds no step times", where=folder, remedy=remedy)
+
+
+def _about(folder: Path) -> dict[str, str]:
+    """Hardware, date, versions and commit of a stage of a run directory, as its manifest has them."""
+    from pgle.run.experiment.manifest import read_manifest
+
+    try:
+        records = read_manifest(folder.parent).of(folder.name)
+    except UserError:
+        return {}
+    gpus = [gpu.name for record in records for gpu in record.gpus]
+    names = {name: gpus.count(name) for name in gpus}
+    found = {"hardware": ", ".join(f"{count} × {name}" for name, count in names.items())}
+    for record in records[:1]:
+        found |= {"started": record.started[:16], "commit": str(record.facts.get("commit", ""))}
+        found |= {name: record.versions.get(name, "") for name in ("jax", "jaxlib")}
+        found["command"] = " ".join(record.argv)
+    return {name: value for name, value in found.items() if value}
 
 
 def _is_run(path: Path) -> bool:

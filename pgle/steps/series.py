@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntFlag
 
@@ -82,6 +82,7 @@ class Series:
         malformed: lines that could not be read.
         simulated: True where the times come from the simulated GPU.
         warnings: what the user should know, one line each.
+        about: where and when it ran, by name, such as ``hardware``; what is not known is left out.
     """
 
     source: str
@@ -95,6 +96,7 @@ class Series:
     malformed: tuple[Malformed, ...] = ()
     simulated: bool = False
     warnings: tuple[str, ...] = field(default=())
+    about: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.step)

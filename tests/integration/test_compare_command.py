@@ -137,9 +137,7 @@ def test_reports_are_written_and_not_overwritten(tmp_path: Path, base: str, caps
     assert run(words) == 1
     page = (tmp_path / "r.html").read_text()
     assert "<svg" in page
-    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
-        "http://creativecommons.org", ""
-    ).replace("https://matplotlib.org", "")
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     suite = ElementTree.parse(tmp_path / "r.xml").getroot()
     assert suite.attrib["failures"] == "1"
     assert "slower" in suite.find("testcase/failure").attrib["message"]  # type: ignore[union-attr]

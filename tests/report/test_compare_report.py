@@ -2,10 +2,9 @@
 
 from xml.etree import ElementTree
 
+from pgle.report.ci import outputs, summary, xml
 from pgle.report.compare import document, figures, left_out_text, picture
-from pgle.report.compare_html import page
-from pgle.report.github import outputs, summary
-from pgle.report.junit import xml
+from pgle.report.compare_page import page
 from pgle.steps.compare import Comparison, compare
 from pgle.steps.gate import Check, Limits, gate
 from pgle.steps.series import Mark, Step, make_series

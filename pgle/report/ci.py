@@ -1,4 +1,4 @@
-"""A comparison for GitHub: the job summary as markdown, and the outputs of a step."""
+"""A comparison for continuous integration: GitHub's job summary and outputs, JUnit XML."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 from pgle.errors import UserError
-from pgle.report.compare import figures, headline, left_out_text, method_line, picture
+from pgle.report.compare import columns, figures, headline, left_out_text, method_line, picture
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check
 
@@ -17,11 +18,10 @@ ICONS = {Verdict.FASTER: "🟢", Verdict.SLOWER: "🔴", Verdict.SAME: "⚪", Ve
 
 def summary(found: Comparison, checks: Sequence[Check]) -> str:
     """The job summary: verdict, table, checks, picture as text, what was left out, footnotes."""
-    confidence = f"{found.assumptions.confidence:.0%} CI"
     lines = [
         f"### {ICONS[found.verdict]} pgle compare: {_cell(headline(found))}",
         "",
-        _row(("", found.base.label, found.new.label, "change", confidence, "p", "n")),
+        _row(columns(found)),
         "|:--|--:|--:|--:|--:|--:|--:|",
         *(_row(row) for row in figures(found)),
         "",
@@ -76,6 +76,25 @@ def append(found: Comparison, checks: Sequence[Check], environ: Mapping[str, str
                 raise UserError(f"cannot be written ({error.strerror})", where=f"${name}") from None
 
 
+def xml(found: Comparison, checks: Sequence[Check]) -> str:
+    """The document: suite ``pgle compare``; a failed check is a failure with its message."""
+    failed = sum(not check.ok for check in checks)
+    suite = ElementTree.Element("testsuite", name="pgle compare", tests=str(len(checks)), failures=str(failed))
+    for name, value in (("verdict", found.verdict.value), ("ratio", f"{found.ratio:.6f}")):
+        properties = suite.find("properties")
+        parent = ElementTree.SubElement(suite, "properties") if properties is None else properties
+        ElementTree.SubElement(parent, "property", name=name, value=value)
+    for check in checks:
+        case = ElementTree.SubElement(suite, "testcase", classname="pgle.compare", name=check.name)
+        if check.ok:
+            ElementTree.SubElement(case, "system-out").text = _for_xml(check.message)
+        else:
+            failure = ElementTree.SubElement(case, "failure", message=_for_xml(check.message), type=found.verdict.value)
+            failure.text = _for_xml("\n".join((headline(found), *found.warnings)))
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
 def _number(value: float) -> str:
     return f"{value:.6f}" if math.isfinite(value) else ""
 
@@ -90,3 +109,8 @@ def _cell(text: str) -> str:
     for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "'"), ("*", "\\*")):
         flat = flat.replace(sign, safe)
     return flat
+
+
+def _for_xml(text: str) -> str:
+    """Without the control characters that XML 1.0 cannot hold."""
+    return "".join(sign for sign in text if sign in "\t\n" or ord(sign) >= 32)
