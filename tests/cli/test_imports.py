@@ -24,7 +24,7 @@ PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
             {"scipy", "google.protobuf"},
         ),
         (["convert", "nsys_synthetic/synthetic_cases.sqlite", "-o", "OUT"], {"scipy"}),
-        (["compare", "pax_fsdp4/proc0.sqlite", "pax_fsdp4/proc3.sqlite"], {"google.protobuf"}),
+        (["compare", "pax_fsdp4/proc0.sqlite", "pax_fsdp4/proc3.sqlite"], {"google.protobuf", "scipy"}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
