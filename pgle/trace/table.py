@@ -50,12 +50,44 @@ class Device:
     global_id: int | None = None
 
 
+class Reason(IntEnum):
+    """Why a GPU activity belongs to no instruction; `NONE` where it belongs to one."""
+
+    NONE = 0
+    NO_API_ROW = 1
+    NO_RANGE = 2
+    NO_THUNK = 3
+    AUTOTUNER = 4
+    NO_MODULE = 5
+    GRAPH_NODE = 6
+    BAD_TIME = 7
+    GRAPH_LAUNCH = 8
+
+    @property
+    def word(self) -> str:
+        """``no-api-row``."""
+        return self.name.lower().replace("_", "-")
+
+
+MEANINGS = {
+    Reason.NO_API_ROW: "launched before the recording began",
+    Reason.NO_RANGE: "launched outside of any XLA program",
+    Reason.NO_THUNK: "launched by XLA outside of any instruction",
+    Reason.AUTOTUNER: "run while compiling, to tune kernels",
+    Reason.NO_MODULE: "launched outside of any module",
+    Reason.GRAPH_NODE: "inside a CUDA graph whose building was not recorded",
+    Reason.BAD_TIME: "without a possible time",
+    Reason.GRAPH_LAUNCH: "whole CUDA graphs, which hide their kernels",
+}
+"""Each reason in plain words."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unresolved:
     """GPU activities that belong to no instruction, by reason.
 
     Attributes:
-        reason: ``no-api-row``, ``no-range``, ``no-thunk``, ``autotuner``, ``no-module``, ``graph-launch`` …
+        reason: the `word` of a `Reason`.
         count: how many activities.
         duration_ns: their total GPU time.
     """

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.nsys.lookup import Codes, Lookup, by_value
-from pgle.trace.nsys.ranges import GRAPH_NODE, Launches, Ranges
-from pgle.trace.nsys.tables import NULL, Ints, Tables
+from pgle.trace.nsys.ranges import Launches, Ranges, Reasons
+from pgle.trace.nsys.tables import API, NULL, PROCESS, Codes, Ints, Lookup, Tables, by_value
 from pgle.trace.nsys.text import kernel_instruction
-from pgle.trace.table import Unresolved
+from pgle.trace.table import Reason, Unresolved
 
 MAX_CLONES = 64
 """Clones of clones are followed this far; more is a cycle."""
@@ -50,47 +49,53 @@ class Graphs:
     named: int = 0
     _launches: dict[int, Lookup] = field(default_factory=dict)
     _shown: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
-    _makers: dict[int, Lookup] = field(default_factory=dict)
+    _builders: dict[int, Lookup] = field(default_factory=dict)
     _kernels: Lookup | None = None
 
-    def split(self, owner: Codes, pid: Ints, correlation: Ints, node: Ints, kernel: Ints) -> tuple[Codes, Codes]:
-        """Give each node of a graph its own instruction.
+    def resolve(
+        self, thunk: Codes, reason: Reasons, pid: Ints, correlation: Ints, node: Ints, kernel: Ints
+    ) -> tuple[Codes, Codes, Reasons]:
+        """Give each node of a graph the instruction that it was built for.
+
+        Args:
+            thunk: int32[n], the thunk that launched each activity.
+            reason: uint8[n], why there is none.
+            pid, correlation, node, kernel: int64[n], of the activities.
 
         Returns:
-            What activities of one thunk share, and the instruction: `GRAPH_NODE` where it cannot be known. Activities
-            outside graphs keep the thunk range that launched them.
+            The instruction; what the activities of one launch of it share, besides the thunk; and the reason,
+            `Reason.GRAPH_NODE` where the instruction cannot be known. Outside of graphs both are the thunk's.
         """
-        launch = np.full(len(owner), -1, np.int32)
-        maker = np.full(len(owner), GRAPH_NODE, np.int32)
+        launch, builder = np.full(len(thunk), -1, np.int32), np.full(len(thunk), -1, np.int32)
         for process, rows in by_value(pid):
             if process in self._launches:
                 launch[rows] = self._launches[process](correlation[rows])
-            if process in self._makers:
-                maker[rows] = self._makers[process](node[rows])
+            if process in self._builders:
+                builder[rows] = self._builders[process](node[rows])
         self._shown[launch[launch >= 0]] = True
-        shared = owner.copy()
-        instruction = np.where(owner >= 0, self.launches.instruction[np.maximum(owner, 0)], np.int32(-1)).astype(
-            np.int32
-        )
-        in_graph = (owner >= 0) & ((launch >= 0) | ((node != NULL) & (node != 0)))
-        made = np.where(maker >= 0, self.launches.instruction[np.maximum(maker, 0)], np.int32(-1))
-        # a node made while only the launching thunk was open tells nothing new
-        known = in_graph & (made >= 0) & (made != instruction)
-        by_kernel = np.full(len(owner), -1, np.int32) if self._kernels is None else self._kernels(kernel)
-        guessed = in_graph & ~known & (by_kernel >= 0)
-        self.named += int(guessed.sum())
-        shared = np.where(known, maker, np.where(guessed, len(self.launches.instruction) + by_kernel, shared)).astype(
-            np.int32
-        )
-        instruction = np.where(known, made, np.where(guessed, by_kernel, instruction)).astype(np.int32)
-        instruction[in_graph & ~known & ~guessed] = GRAPH_NODE
-        return shared, instruction
+        known = reason == Reason.NONE
+        instruction = np.where(known, self._instruction_of(thunk), np.int32(-1))
+        in_graph = known & ((launch >= 0) | ((node != NULL) & (node != 0)))
+        built = np.where(builder >= 0, self._instruction_of(builder), np.int32(-1))
+        # a node built while only the launching thunk was open tells nothing new
+        told = in_graph & (built >= 0) & (built != instruction)
+        by_kernel = np.full(len(thunk), -1, np.int32) if self._kernels is None else self._kernels(kernel)
+        named = in_graph & ~told & (by_kernel >= 0)
+        self.named += int(named.sum())
+        shared = np.where(told, builder, np.where(named, len(self.launches.instruction) + by_kernel, thunk))
+        instruction = np.where(told, built, np.where(named, by_kernel, instruction))
+        lost = in_graph & ~told & ~named
+        return instruction, shared.astype(np.int32), np.where(lost, np.uint8(Reason.GRAPH_NODE), reason)
+
+    def _instruction_of(self, thunk: Codes) -> Codes:
+        """The instruction of each thunk; nothing sensible where the thunk is none."""
+        return np.append(self.launches.instruction, np.int32(-1))[thunk]
 
     def hidden(self) -> Unresolved | None:
         """Graph launches that show no activity."""
         silent = int((~self._shown).sum())
         count, duration = self.traced
-        return Unresolved("graph-launch", max(count, silent), duration) if count or silent else None
+        return Unresolved(Reason.GRAPH_LAUNCH.word, max(count, silent), duration) if count or silent else None
 
 
 def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
@@ -108,8 +113,8 @@ def read_graphs(tables: Tables, ranges: Ranges) -> Graphs:
     by_name = Lookup(np.array(list(kernels), np.int64), np.array(list(kernels.values()), np.int32), -1)
     launches, count = _launches(tables, names)
     shown = np.zeros(count, np.bool_)
-    makers = _makers(tables, ranges)
-    return Graphs(True, ranges.launches, tuple(instructions), traced, 0, launches, shown, makers, by_name)
+    builders = _builders(tables, ranges)
+    return Graphs(True, ranges.launches, tuple(instructions), traced, 0, launches, shown, builders, by_name)
 
 
 def _traced(tables: Tables) -> tuple[int, int]:
@@ -125,18 +130,17 @@ def _launches(tables: Tables, names: list[int]) -> tuple[dict[int, Lookup], int]
     """For each process from correlation id to the running number of the graph launch; and their count."""
     if not names:
         return {}, 0
-    wanted = ("globalTid", "correlationId")
-    batches = list(tables.integers("CUPTI_ACTIVITY_KIND_RUNTIME", wanted, keep=("nameId", names)))
+    batches = list(tables.integers(API, ("globalTid", "correlationId"), keep=("nameId", names)))
     if not batches:
         return {}, 0
     tid, correlation = (np.concatenate(column) for column in zip(*batches, strict=True))
     numbers = np.arange(len(tid), dtype=np.int32)
-    found = {pid: Lookup(correlation[rows], numbers[rows], -1) for pid, rows in by_value(tid & ~np.int64(0xFFFFFF))}
+    found = {pid: Lookup(correlation[rows], numbers[rows], -1) for pid, rows in by_value(tid & PROCESS)}
     return found, len(tid)
 
 
-def _makers(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
-    """For each process from node id to the thunk range in which the node was made."""
+def _builders(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
+    """For each process from node id to the thunk in which the node was built."""
     for table in NODE_TABLES:
         if "graphNodeId" not in tables.columns(table):
             continue
@@ -145,13 +149,14 @@ def _makers(tables: Tables, ranges: Ranges) -> dict[int, Lookup]:
         if not batches:
             continue
         start, tid, node, original = (np.concatenate(column) for column in zip(*batches, strict=True))
-        processes = by_value(tid & ~np.int64(0xFFFFFF))
-        return {pid: _originals(ranges, start[at], tid[at], node[at], original[at]) for pid, at in processes}
+        return {
+            pid: _originals(ranges, start[at], tid[at], node[at], original[at]) for pid, at in by_value(tid & PROCESS)
+        }
     return {}
 
 
 def _originals(ranges: Ranges, start: Ints, tid: Ints, node: Ints, original: Ints) -> Lookup:
-    """From node id to thunk range, clones traced back to the node they were made from."""
+    """From node id to thunk, clones traced back to the node they were made from; -1 where it is not known."""
     row_of = Lookup(node, np.arange(len(node), dtype=np.int32), -1)
     at = np.arange(len(node))
     clone = np.zeros(len(node), np.bool_)
@@ -162,6 +167,5 @@ def _originals(ranges: Ranges, start: Ints, tid: Ints, node: Ints, original: Int
         if not clone.any():
             break
         at = np.where(clone, before, at)
-    owner = ranges.owners(tid[at], start[at])
-    owner[clone] = GRAPH_NODE
-    return Lookup(node, owner, GRAPH_NODE)
+    thunk, reason = ranges.owners(tid[at], start[at])
+    return Lookup(node, np.where(clone | (reason != Reason.NONE), np.int32(-1), thunk), -1)

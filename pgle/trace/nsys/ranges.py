@@ -1,71 +1,69 @@
-"""XLA's NVTX ranges as a forest per thread, and the thunk that owns a moment on a thread."""
+"""XLA's NVTX ranges: how they nest on each thread, and the thunk that was open at a moment on a thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.trace.column import Column
-from pgle.trace.nsys.forest import levels, nesting_order
-from pgle.trace.nsys.lookup import Codes, Lookup, by_value
-from pgle.trace.nsys.tables import NULL, Ints, Tables
+from pgle.trace.nsys.tables import NULL, Codes, Ints, Lookup, Tables, by_value
 from pgle.trace.nsys.text import MAX_TEXT, PREFIXES, RangeKind, module_key, range_kind, thunk_instruction
-from pgle.trace.table import ModuleKey
+from pgle.trace.table import ModuleKey, Reason
 
-NO_API_ROW, NO_RANGE, NO_THUNK, AUTOTUNER, NO_MODULE, GRAPH_NODE, BAD_TIME = range(-1, -8, -1)
-"""Why an activity has no thunk; stands in the place of a range's number."""
-
-REASONS = {
-    NO_API_ROW: "no-api-row",
-    NO_RANGE: "no-range",
-    NO_THUNK: "no-thunk",
-    AUTOTUNER: "autotuner",
-    NO_MODULE: "no-module",
-    GRAPH_NODE: "graph-node",
-    BAD_TIME: "bad-time",
-}
+Rows = npt.NDArray[np.intp]
+Reasons = npt.NDArray[np.uint8]
+"""Values of `Reason`."""
 
 PUSH_POP = (59, 70)
 """NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)."""
 
+BLOCK = 1 << 18
+"""Ranges that are nested at once; memory is bounded by it."""
+
+MAX_DEPTH = 1000
+"""Deeper nesting is damage: XLA nests about ten ranges."""
+
 
 @dataclass(frozen=True)
 class Launches:
-    """What each range stands for; the n-th entry is that of the n-th of `Ranges`.
+    """What XLA launched: t thunk ranges inside m module ranges. It outlives `Ranges`.
 
     Attributes:
-        module_range: the nearest module range, counted over module ranges only; -1 none.
-        module_start: ns, of each module range.
-        module_of: index into `modules` of each module range; -1 without program id.
-        instruction: index into `instructions` of a thunk range, -1 of others.
+        instruction: int32[t], index into `instructions`; -1 for a thunk that names none.
+        module_range: int32[t], the nearest module range around the thunk; -1 for none.
+        module: int32[m], index into `modules`; -1 for a module without program id.
+        module_start: int64[m], ns.
         modules: executables with program id.
         instructions: instruction names.
     """
 
-    module_range: Codes
-    module_start: Ints
-    module_of: Codes
     instruction: Codes
+    module_range: Codes
+    module: Codes
+    module_start: Ints
     modules: tuple[ModuleKey, ...]
     instructions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """XLA's push/pop ranges, ordered by (thread, start, longest first).
+    """XLA's push/pop ranges, n rows ordered by (thread, start, longest first).
 
     Attributes:
         threads: globalTid of each thread, ascending.
         offset: where each thread's ranges begin; one longer than `threads`.
-        start: ns.
-        end: ns.
-        parent: the enclosing range, -1 at the top.
-        owner: the thunk range that owns GPU work launched directly in this range, or a reason (negative).
-        launches: what the ranges stand for; it outlives the rest.
+        start, end: int64[n], ns.
+        parent: int32[n], the enclosing range; -1 at the top.
+        thunk: int32[n + 1], the thunk, counted over thunks only, that owns what is launched directly in each range.
+            The last row stands for "in no range".
+        reason: uint8[n + 1], why none does; where it is not `Reason.NONE`, `thunk` means nothing.
+        launches: what the thunks and modules are.
     """
 
     threads: Ints
@@ -73,12 +71,13 @@ class Ranges:
     start: Ints
     end: Ints
     parent: Codes
-    owner: Codes
+    thunk: Codes
+    reason: Reasons
     launches: Launches
 
-    def owners(self, tid: Ints, at: Ints) -> Codes:
-        """The thunk range open on each thread at each moment: its number, or a reason (negative)."""
-        result = np.full(len(tid), NO_RANGE, np.int32)
+    def owners(self, tid: Ints, at: Ints) -> tuple[Codes, Reasons]:
+        """The thunk open on each thread at each moment, and the reason where there is none."""
+        open_ = np.full(len(tid), len(self.start), np.int64)
         for thread, chosen in by_value(tid):
             code = int(np.searchsorted(self.threads, thread))
             if code == len(self.threads) or self.threads[code] != thread:
@@ -92,8 +91,8 @@ class Ranges:
                 found[outside] = self.parent[found[outside]]
                 still = found[outside]
                 outside = outside[(still >= 0) & (self.end[still] < times[outside])]
-            result[chosen] = np.where(found >= 0, self.owner[found], NO_RANGE)
-        return result
+            open_[chosen] = found  # -1 is the last row too
+        return self.thunk[open_], self.reason[open_]
 
 
 class _Labels:
@@ -160,7 +159,7 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
             remedy="record a JAX program on a GPU with `nsys profile --trace=cuda,nvtx`",
         )
     tids = np.array(list(threads), np.int64)
-    return _forest(tables, tids, starts.join(), ends.join(), codes.join(), texts.join(), labels)
+    return _nested(tables.path, tids, starts.join(), ends.join(), codes.join(), texts.join(), labels)
 
 
 def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> Iterator[tuple[Ints, Ints, Ints, Codes]]:
@@ -196,13 +195,13 @@ def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> I
         yield start, end, tid, label.astype(np.int32)
 
 
-def _forest(tables: Tables, tids: Ints, start: Ints, end: Ints, code: Codes, label: Codes, labels: _Labels) -> Ranges:
-    """Order the ranges, nest them, and say for each which thunk and which module it belongs to."""
+def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: Codes, labels: _Labels) -> Ranges:
+    """Order the ranges, nest them, and say of each which thunk owns what is launched in it."""
     rank = np.empty(len(tids), np.int32)
     rank[np.argsort(tids)] = np.arange(len(tids), dtype=np.int32)
     code = rank[code]
     offset = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(tids)))])
-    order = nesting_order(code, start, end)
+    order = _order(code, start, end)
     del code
     if order is not None:
         start, end, label = start[order], end[order], label[order]
@@ -214,10 +213,9 @@ def _forest(tables: Tables, tids: Ints, start: Ints, end: Ints, code: Codes, lab
     # a module without program id is one that the autotuner runs
     compiling = (kind == RangeKind.COMPILE) | (is_module & (value < 0))
     parent = np.full(len(start), -1, np.int32)
-    thunk = np.where(is_thunk, np.arange(len(start), dtype=np.int32), np.int32(-1))
-    module = np.where(is_module, np.cumsum(is_module, dtype=np.int32) - np.int32(1), np.int32(-1))
+    thunk, module = _counted(is_thunk), _counted(is_module)
     for first, last in pairwise(offset.tolist()):
-        for inner, outer in levels(start[first:last], end[first:last], tables.path):
+        for inner, outer in _levels(start[first:last], end[first:last], path):
             inner, outer = inner + first, outer + first
             parent[inner] = outer
             for column in (thunk, module):
@@ -225,11 +223,77 @@ def _forest(tables: Tables, tids: Ints, start: Ints, end: Ints, code: Codes, lab
                 column[inner] = np.where(own < 0, column[outer], own)
             compiling[inner] |= compiling[outer]
     launches = Launches(
-        module, start[is_module], value[is_module], np.where(is_thunk, value, np.int32(-1)),
+        value[is_thunk], module[is_thunk], value[is_module], start[is_module],
         tuple(labels.modules), tuple(labels.instructions),
     )  # fmt: skip
-    own = np.maximum(thunk, 0)
-    owner = np.where(module[own] < 0, np.int32(NO_MODULE), thunk)
-    owner[(thunk < 0) | (launches.instruction[own] < 0)] = NO_THUNK
-    owner[compiling] = AUTOTUNER
-    return Ranges(np.sort(tids), offset, start, end, parent, owner, launches)
+    reason = np.full(len(start) + 1, Reason.NONE, np.uint8)
+    inside = reason[:-1]
+    if len(launches.instruction):
+        inside[launches.module_range[thunk] < 0] = Reason.NO_MODULE
+        inside[launches.instruction[thunk] < 0] = Reason.NO_THUNK
+    inside[thunk < 0] = Reason.NO_THUNK
+    inside[compiling] = Reason.AUTOTUNER
+    reason[-1] = Reason.NO_RANGE
+    return Ranges(np.sort(tids), offset, start, end, parent, np.append(thunk, np.int32(-1)), reason, launches)
+
+
+def _counted(chosen: npt.NDArray[np.bool_]) -> Codes:
+    """The running number of each chosen row; -1 of others."""
+    return np.where(chosen, np.cumsum(chosen, dtype=np.int32) - np.int32(1), np.int32(-1))
+
+
+def _order(thread: Codes, start: Ints, end: Ints) -> Rows | None:
+    """The rows by (thread, start, longest first); None where they are in this order already."""
+    if _is_ordered(thread, start, end):
+        return None
+    if len(thread) and int(thread.max()) < 2**15:
+        # mostly, each thread's rows are in order and only the threads are mixed; two bytes are sorted by counting
+        order = np.argsort(thread.astype(np.int16), kind="stable")
+        if _is_ordered(thread[order], start[order], end[order]):
+            return order
+    return np.lexsort((-end, start, thread))
+
+
+def _is_ordered(thread: Codes, start: Ints, end: Ints) -> bool:
+    for at in range(0, len(start) - 1, BLOCK):
+        part = slice(at, at + BLOCK + 1)
+        number, begin, stop = np.diff(thread[part]), np.diff(start[part]), np.diff(end[part])
+        good = (number > 0) | ((number == 0) & ((begin > 0) | ((begin == 0) & (stop <= 0))))
+        if not good.all():
+            return False
+    return True
+
+
+def _levels(start: Ints, end: Ints, path: Path) -> Iterator[tuple[Rows, Rows]]:
+    """Pairs of ranges and the ranges around them; those around come first, as inner ones of an earlier pair.
+
+    Push/pop ranges of a thread nest. Ordered by start, the depth of the i-th range is therefore i less the number of
+    ranges that ended by its start, and the range around it is the last one before it that is one less deep.
+
+    Args:
+        start: of one thread's ranges, ascending, longest first.
+        end: of the same, greater than `start`.
+        path: for the error.
+
+    Raises:
+        UserError: they are nested deeper than `MAX_DEPTH`.
+    """
+    ends = np.sort(end)
+    depth = np.empty(len(start), np.int16)
+    for first in range(0, len(start), BLOCK):
+        part = slice(first, min(first + BLOCK, len(start)))
+        deep = np.arange(part.start, part.stop) - np.searchsorted(ends, start[part], side="right")
+        deepest = int(deep.max(initial=0))
+        if deepest > MAX_DEPTH:
+            raise UserError(f"ranges nested {deepest:,} deep: damaged", where=path, remedy="record again")
+        depth[part] = deep
+    # cut before ranges that nothing is around, about every `BLOCK` ranges
+    tops = np.flatnonzero(depth == 0)
+    near = np.searchsorted(tops, np.arange(0, len(depth), BLOCK))
+    for first, last in pairwise([*dict.fromkeys(tops[near[near < len(tops)]].tolist()), len(depth)]):
+        block = depth[first:last]
+        above = np.flatnonzero(block == 0)
+        for level in range(1, int(block.max(initial=0)) + 1):
+            here = np.flatnonzero(block == level)
+            yield here + first, above[np.searchsorted(above, here) - 1] + first
+            above = here

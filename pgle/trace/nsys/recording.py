@@ -1,16 +1,94 @@
-"""What an nsys export tells of the recording itself: when it was, on which GPUs, in which container."""
+"""What an nsys export tells of the recording: devices, clock, container, versions, XLA_FLAGS.
+
+Exports hold the whole environment of the recorded process, and so secrets: of it nothing but flags of XLA leaves this
+file.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from pgle.trace.nsys.devices import process_id
 from pgle.trace.nsys.tables import Tables
-from pgle.trace.table import Device, Recording
+from pgle.trace.table import SIMULATED, Device, Recording, Source
+
+PID_MASK = 0xFFFFFF
+"""globalPid and globalTid hold the process id in bits 24 to 47 and the thread id below; the sign bit may be set."""
+
+_JAX_DEVICE = re.compile(r"#global=(\d{1,9}),local=(\d{1,9}),process=(\d{1,9})\b")
 
 _NAMESPACE = re.compile(r"pid:\[\d{1,20}\]")
 """What ``/proc/PID/ns/pid`` links to; exports of 2026 have it as NamespacePID or SystemUID."""
+
+_VARIABLE = re.compile(r"""(?:^|[\s;,"'\0])XLA_FLAGS=([^\n\0]*)""")
+_QUOTED = "|".join(rf"{quote}(?:[^{quote}=]|(?<=[a-z0-9])=)*{quote}" for quote in "\"'")
+_FLAG = re.compile(rf"""(?<![^\s;,"'=])--xla\w*(?:=(?:{_QUOTED}|[^\s;,"'\0]*(?:,[\w.:+-]+(?![\w.:+-]*=))*))?""")
+"""A flag with its value. A comma belongs to the value where no ``NAME=`` follows, which would be another variable."""
+
+
+def process_id(global_id: int) -> int:
+    """The operating system's process id in a globalPid or globalTid."""
+    return (global_id >> 24) & PID_MASK
+
+
+def devices_of(tables: Tables, used: Iterable[tuple[int, int]]) -> tuple[Device, ...]:
+    """The devices of an export, in the order of `used`.
+
+    Args:
+        tables: the export.
+        used: pairs of globalPid and device ordinal, as activities name them. With one GPU per process all are 0.
+    """
+    used = list(used)
+    host = _host(tables) or tables.path.stem
+    launchers = _launchers(tables)
+    named = _named(tables)
+    pids = {pid for pid, _ in used}
+    names = {pid: f"{host}:{process_id(pid)}" for pid in pids}
+    if len(set(names.values())) < len(pids):  # the same process id in several virtual machines or hosts
+        names = {pid: f"{host}/{(pid >> 48) & 0xFFFF}:{process_id(pid)}" for pid in pids}
+    found = []
+    for pid, ordinal in used:
+        mine = launchers.get(process_id(pid), {})
+        number = mine.get(ordinal)
+        if number is None:
+            candidates = named.get(ordinal, set()) if len(used) > 1 else set().union(*named.values())
+            number = next(iter(candidates)) if len(candidates) == 1 and len(pids) == 1 else None
+        if number is None and len(mine) == 1 and sum(other == pid for other, _ in used) == 1:
+            number = next(iter(mine.values()))
+        found.append(Device(names[pid], ordinal, number))
+    return tuple(found)
+
+
+def _host(tables: Tables) -> str:
+    """The machine's name; the recorded environment is not read."""
+    for _, value in tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", ("Hostname",))):
+        if isinstance(value, str) and value.strip():
+            return value.strip()[:255]
+    return ""
+
+
+def _launchers(tables: Tables) -> dict[int, dict[int, int]]:
+    """Global device by process id and local device, from XLA's launcher threads (``XlaLauncher:#global=…#``)."""
+    names = {
+        identity: match
+        for identity, text in tables.rows("StringIds", ("id", "value"), like=("value", ("XlaLauncher:",)))
+        if isinstance(text, str) and (match := _JAX_DEVICE.search(text))
+    }
+    found: dict[int, dict[int, int]] = {}
+    if names:
+        for identity, tid in tables.rows("ThreadNames", ("nameId", "globalTid")):
+            if isinstance(tid, int) and (match := names.get(identity)):
+                found.setdefault(process_id(tid), {})[int(match[2])] = int(match[1])
+    return found
+
+
+def _named(tables: Tables) -> dict[int, set[int]]:
+    """Global devices by ordinal, from the names XLA gives its devices (``Xla:#global=…#``)."""
+    found: dict[int, set[int]] = {}
+    for name, ordinal in tables.rows("TARGET_INFO_NVTX_CUDA_DEVICE", ("name", "deviceId")):
+        if isinstance(name, str) and isinstance(ordinal, int) and (match := _JAX_DEVICE.search(name)):
+            found.setdefault(ordinal, set()).add(int(match[1]))
+    return found
 
 
 def recordings(tables: Tables, used: Iterable[tuple[int, int]], devices: Sequence[Device]) -> dict[str, Recording]:
@@ -19,7 +97,7 @@ def recordings(tables: Tables, used: Iterable[tuple[int, int]], devices: Sequenc
     Args:
         tables: the export.
         used: pairs of globalPid and device ordinal.
-        devices: what `nsys_devices.devices` made of them.
+        devices: what `devices_of` made of them.
     """
     utc_ns = _session_start(tables)
     namespace = _namespace(tables)
@@ -69,3 +147,35 @@ def _gpu_of_ordinal(tables: Tables) -> dict[tuple[object, object], object]:
     """The GPU by process id and device ordinal; exports of 2024 and later have it."""
     rows = tables.rows("TARGET_INFO_CUDA_DEVICE", ("pid", "cudaId", "gpuId"))
     return {(pid, ordinal): gpu for pid, ordinal, gpu in rows}
+
+
+def exporter(tables: Tables) -> dict[str, str]:
+    """What the exporter says of itself."""
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
+        rows = tables.rows(table, ("name", "value"), like=("name", ("EXPORT_PRODUCT", "EXPORT_SCHEMA_VERSION")))
+        found = {str(name): str(value) for name, value in rows}
+        if found:
+            return found
+    return {}
+
+
+def source(tables: Tables) -> Source:
+    """The export as an input of the trace."""
+    return Source(str(tables.path), tables.format, exporter(tables).get("EXPORT_PRODUCT_VERSION", ""))
+
+
+def simulated(tables: Tables) -> tuple[str, ...]:
+    """The warning of a simulated trace: its writer names the simulation as the product."""
+    return (SIMULATED,) if SIMULATED in exporter(tables).get("EXPORT_PRODUCT_NAME", "") else ()
+
+
+def xla_flags(tables: Tables) -> str:
+    """XLA_FLAGS of the recorded process: what begins with ``--xla`` in its value, and no word else."""
+    for (value,) in tables.rows("META_DATA_CAPTURE", ("value",), like=("value", ("XLA_FLAGS=",))):
+        if isinstance(value, str):  # NAME="value"
+            return " ".join(_FLAG.findall(value))
+    blobs = tables.rows("TARGET_INFO_SYSTEM_ENV", ("name", "value"), like=("name", ("DeviceEnvironment",)))
+    for _, value in blobs:
+        if isinstance(value, str) and (match := _VARIABLE.search(value)):
+            return " ".join(_FLAG.findall(match[1]))
+    return ""

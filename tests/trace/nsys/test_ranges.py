@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nsys_export import create
 
-from pgle.trace.nsys import forest as nsys_forest
-from pgle.trace.nsys.lookup import Lookup
-from pgle.trace.nsys.ranges import AUTOTUNER, NO_MODULE, NO_RANGE, NO_THUNK, read_ranges
+from pgle.trace.nsys import ranges as nsys_ranges
+from pgle.trace.nsys.ranges import read_ranges
 from pgle.trace.nsys.sqlite import SqliteTables
+from pgle.trace.nsys.tables import Lookup
+from pgle.trace.table import Reason
 
 TEXTS = (
     "Thunk:#hlo_op=a#",
@@ -49,7 +50,7 @@ def forests(draw: st.DrawFn) -> list[Range]:
     return draw(st.permutations(found))
 
 
-def expected(ranges: list[Range], thread: int, at: int) -> int:
+def expected(ranges: list[Range], thread: int, at: int) -> int | str:
     """Start of the thunk that owns a call, or why none does, by looking at every range."""
     mine = [item for item in ranges if item[0] == thread and item[3] != "not of XLA"]
     around = sorted((item for item in mine if item[1] <= at <= item[2]), key=lambda item: (item[1], -item[2]))
@@ -57,21 +58,21 @@ def expected(ranges: list[Range], thread: int, at: int) -> int:
     around = [item for item in around if item[2] > at or not any(other[1] == at for other in mine)]
     texts = [item[3] for item in around]
     if not texts:
-        return NO_RANGE
+        return Reason.NO_RANGE.word
     if TEXTS[3] in texts or TEXTS[2] in texts:
-        return AUTOTUNER
+        return Reason.AUTOTUNER.word
     if TEXTS[0] not in texts:
-        return NO_THUNK
+        return Reason.NO_THUNK.word
     thunk = max(number for number, text in enumerate(texts) if text == TEXTS[0])
-    return around[thunk][1] if TEXTS[1] in texts[:thunk] else NO_MODULE
+    return around[thunk][1] if TEXTS[1] in texts[:thunk] else Reason.NO_MODULE.word
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(forests(), st.sampled_from([1, 3, nsys_forest.BLOCK]))
+@given(forests(), st.sampled_from([1, 3, nsys_ranges.BLOCK]))
 def test_owners_are_those_that_a_search_of_all_ranges_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges: list[Range], block: int
 ) -> None:
-    monkeypatch.setattr(nsys_forest, "BLOCK", block)
+    monkeypatch.setattr(nsys_ranges, "BLOCK", block)
     path = tmp_path / "x.sqlite"
     path.unlink(missing_ok=True)
     with sqlite3.connect(path) as database:
@@ -88,10 +89,11 @@ def test_owners_are_those_that_a_search_of_all_ranges_finds(
     tables.close()
     for thread in (1, 2, 3):
         times = np.arange(-7, 80)
-        owners = found.owners(np.full(len(times), thread), times)
-        for at, owner in zip(times.tolist(), owners.tolist(), strict=True):
-            answer = found.start[owner] if owner >= 0 else owner
-            assert answer == expected(ranges, thread, at)
+        thunks, reasons = found.owners(np.full(len(times), thread), times)
+        # the start of each thunk, ordered like the thunks
+        starts = [start for *_, start in sorted((t, s, -e, s) for t, s, e, text in ranges if text == TEXTS[0])]
+        for at, thunk, reason in zip(times.tolist(), thunks.tolist(), reasons.tolist(), strict=True):
+            assert (Reason(reason).word if reason else starts[thunk]) == expected(ranges, thread, at)
 
 
 @pytest.mark.parametrize("spread", [1, 10**12])

@@ -188,6 +188,15 @@ def test_only_xla_flags_of_the_environment_are_kept(export: Any) -> None:
     assert "hunter" not in repr(trace)
 
 
+@pytest.mark.parametrize("between", [" ", ",", "\t", "\0", '","', "','", "; ", "\n"])
+@pytest.mark.parametrize("flags", ["--a=1", "--xla_a=b,c", '--xla_b="x y"', "--xla_c='us=1'", ""])
+def test_no_other_variable_is_taken_for_flags(export: Any, between: str, flags: str) -> None:
+    export.step_with("a")
+    value = between.join(["TOKEN=hunter2", f"XLA_FLAGS={flags}", "HF_TOKEN=hunter3", "PASS=--word"])
+    export.row("TARGET_INFO_SYSTEM_ENV", name="DeviceEnvironment", value=value)
+    assert export.read().xla_flags == (flags if "--xla" in flags else "")
+
+
 def test_xla_flags_are_found_in_the_device_environment(export: Any) -> None:
     export.step_with("dot.2")
     export.row("TARGET_INFO_SYSTEM_ENV", name="DeviceEnvironment", value="TOKEN=hunter2\nXLA_FLAGS=--xla_a=1\nB=2")

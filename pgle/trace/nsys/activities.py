@@ -1,0 +1,222 @@
+"""GPU activities, each with the thunk that launched it: kernel → API call → range, in whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.trace.column import Column
+from pgle.trace.nsys.graphs import Graphs
+from pgle.trace.nsys.ranges import Launches, Ranges, Reasons
+from pgle.trace.nsys.tables import API, PROCESS, Codes, Columns, Ints, Lookup, Tables, by_value
+from pgle.trace.table import Kind, Reason, Unresolved
+
+ACTIVITIES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": Kind.KERNEL,
+    "CUPTI_ACTIVITY_KIND_MEMCPY": Kind.MEMCPY,
+    "CUPTI_ACTIVITY_KIND_MEMSET": Kind.MEMSET,
+}
+"""The tables of GPU work; a copy or a memset belongs to its thunk like a kernel."""
+
+MAX_DURATION_NS = 10**15
+"""Eleven days: no GPU activity lasts longer."""
+
+MAX_TIME_NS = 2**61
+"""73 years from the start of the session."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """CUDA API calls, c rows.
+
+    Attributes:
+        row: by process (globalPid) from correlation id to the row of the call.
+        thunk: int32[c + 1], the thunk that was open. The last row stands for a call that was not recorded.
+        reason: uint8[c + 1], why there was none.
+    """
+
+    row: Mapping[int, Lookup]
+    thunk: Codes
+    reason: Reasons
+
+    def owners(self, pid: Ints, correlation: Ints) -> tuple[Codes, Reasons]:
+        """The thunk whose API call has each correlation id, and the reason where there is none."""
+        call = np.full(len(pid), len(self.thunk) - 1, np.int32)
+        for process, rows in by_value(pid):
+            if process in self.row:
+                call[rows] = self.row[process](correlation[rows])
+        return self.thunk[call], self.reason[call]
+
+
+def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> Calls:
+    """Read the API calls, and find the thunk that was open on the thread of each.
+
+    Args:
+        tables: the export.
+        ranges: XLA's ranges.
+        step: called with the number of rows read.
+    """
+    keys: dict[int, Column[np.int64]] = {}
+    numbers: dict[int, Column[np.int32]] = {}
+    thunks, reasons = Column(np.int32), Column(np.uint8)
+    for start, tid, correlation in tables.integers(API, ("start", "globalTid", "correlationId")):
+        step(len(start))
+        number = np.arange(len(thunks), len(thunks) + len(start), dtype=np.int32)
+        thunk, reason = ranges.owners(tid, start)
+        thunks.append(thunk)
+        reasons.append(reason)
+        for pid, rows in by_value(tid & PROCESS):
+            keys.setdefault(pid, Column(np.int64)).append(correlation[rows])
+            numbers.setdefault(pid, Column(np.int32)).append(number[rows])
+    unknown = len(thunks)
+    thunks.append(np.array([-1]))
+    reasons.append(np.array([Reason.NO_API_ROW]))
+    found = {pid: Lookup(keys.pop(pid).join(), numbers.pop(pid).join(), unknown) for pid in list(keys)}
+    return Calls(found, thunks.join(), reasons.join())
+
+
+@dataclass
+class Activities:
+    """GPU activities of instructions as columns, and what was left out.
+
+    Attributes:
+        start, duration: ns.
+        kind: `Kind`.
+        device: index into `devices`.
+        stream: as recorded.
+        thunk: the thunk that launched it.
+        shared: with graphs only: what the activities of one instruction share, besides the thunk.
+        instruction: with graphs only: index into the instructions; else it is the thunk's.
+        devices: pairs (globalPid, ordinal), numbered.
+        left_out: [count, duration] by reason.
+        seen: activities read.
+    """
+
+    start: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
+    duration: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
+    kind: Column[np.uint8] = field(default_factory=lambda: Column(np.uint8))
+    device: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    stream: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    thunk: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    shared: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    instruction: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    devices: dict[tuple[int, int], int] = field(default_factory=dict)
+    left_out: dict[Reason, list[int]] = field(default_factory=dict)
+    seen: int = 0
+
+    def add(self, calls: Calls, graphs: Graphs, kind: Kind, batch: Columns) -> None:
+        """Match one batch and append the activities that belong to an instruction."""
+        start, end, correlation, pid, ordinal, stream = batch[:6]
+        self.seen += len(start)
+        pid = pid & PROCESS
+        thunk, reason = calls.owners(pid, correlation)
+        duration = end - start
+        bad = (duration < 0) | (duration > MAX_DURATION_NS) | (start > MAX_TIME_NS) | (start < -MAX_TIME_NS)
+        reason[bad] = Reason.BAD_TIME
+        columns: dict[str, npt.NDArray[np.integer]] = {"start": start, "duration": duration, "stream": stream}
+        if graphs.present:
+            instruction, shared, reason = graphs.resolve(thunk, reason, pid, correlation, *batch[6:])
+            columns |= {"instruction": instruction, "shared": shared}
+        columns["thunk"] = thunk
+        good = reason == Reason.NONE
+        if not good.all():
+            self._leave_out(reason[~good], duration[~good])
+            columns = {name: column[good] for name, column in columns.items()}
+            pid, ordinal = pid[good], ordinal[good]
+        columns |= {"device": self._devices(pid, ordinal), "kind": np.full(len(pid), kind, np.uint8)}
+        for name, column in columns.items():
+            getattr(self, name).append(column)
+
+    def _leave_out(self, reasons: Reasons, duration: Ints) -> None:
+        for code, rows in by_value(reasons.astype(np.int64)):
+            entry = self.left_out.setdefault(Reason(code), [0, 0])
+            entry[0] += len(reasons[rows])
+            entry[1] += int(duration[rows].sum()) if code != Reason.BAD_TIME else 0
+
+    def _devices(self, pid: Ints, ordinal: Ints) -> Codes:
+        """The number of each activity's device, new ones numbered as they come."""
+        device = np.empty(len(pid), np.int32)
+        for process, rows in by_value(pid):
+            mine = np.empty(len(ordinal[rows]), np.int32)
+            for number, some in by_value(ordinal[rows]):
+                mine[some] = self.devices.setdefault((process, number), len(self.devices))
+            device[rows] = mine
+        return device
+
+    def unresolved(self) -> tuple[Unresolved, ...]:
+        """What was left out, in the order of the reasons."""
+        return tuple(Unresolved(reason.word, *self.left_out[reason]) for reason in sorted(self.left_out))
+
+
+def read_activities(tables: Tables, calls: Calls, graphs: Graphs, step: Callable[[int], None]) -> Activities:
+    """Read all GPU work, and find the thunk that launched each activity.
+
+    Args:
+        tables: the export.
+        calls: the API calls.
+        graphs: CUDA graphs.
+        step: called with the number of rows read.
+    """
+    found = Activities()
+    wanted = ["start", "end", "correlationId", "globalPid", "deviceId", "streamId"]
+    if graphs.present:
+        wanted += ["graphNodeId", "shortName"]
+    for table, kind in ACTIVITIES.items():
+        for batch in tables.integers(table, wanted):
+            step(len(batch[0]))
+            found.add(calls, graphs, kind, batch)
+    return found
+
+
+def by_time(device: Codes, start: Ints) -> npt.NDArray[np.intp] | slice:
+    """The rows by (device, start); ties keep their order."""
+    if len(start) < 2 or (device.min() == device.max() and bool((start[1:] >= start[:-1]).all())):
+        return slice(None)
+    order = np.argsort(start, kind="stable")
+    by_device = device[order]
+    narrow = by_device.astype(np.int16) if device.max() < 2**15 else by_device  # two bytes are sorted by counting
+    ordered: npt.NDArray[np.intp] = order[np.argsort(narrow, kind="stable")]
+    return ordered
+
+
+def number_executions(device: Codes, module_range: Codes, launches: Launches) -> Codes:
+    """Running number of each row's module range among those of the same module on the same device, by start."""
+    count = len(launches.module_start)
+    pair = device.astype(np.int64) * count + module_range
+    size = (int(device.max()) + 1) * count
+    dense = size <= 4 * len(device) + 2**20
+    if dense:
+        seen = np.zeros(size, np.bool_)
+        seen[pair] = True
+        pairs = np.flatnonzero(seen)
+    else:
+        pairs = np.unique(pair)
+    of_device, of_range = np.divmod(pairs, count)
+    of_module = launches.module[of_range].astype(np.int64)
+    order = np.lexsort((of_range, launches.module_start[of_range], of_module, of_device))
+    group = (of_device * len(launches.modules) + of_module)[order]
+    first = np.concatenate([[True], group[1:] != group[:-1]])
+    at = np.arange(len(order))
+    number = np.empty(len(order), np.int32)
+    number[order] = at - np.maximum.accumulate(np.where(first, at, 0))
+    if not dense:
+        return number[np.searchsorted(pairs, pair)]
+    table = np.zeros(size, np.int32)
+    table[pairs] = number
+    result: Codes = table[pair]
+    return result
+
+
+def number_launches(thunk: Codes, shared: Codes | None, thunks: int) -> Codes:
+    """Number what was launched together from 0, in the order of the thunks."""
+    if shared is not None:
+        keys = thunk.astype(np.int64) << 32 | shared.astype(np.int64)
+        shares: Codes = np.unique(keys, return_inverse=True)[1].astype(np.int32).reshape(-1)
+        return shares
+    used = np.zeros(thunks, np.bool_)
+    used[thunk] = True
+    numbers: Codes = np.cumsum(used, dtype=np.int32) - np.int32(1)
+    return numbers[thunk]
