@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 
 from pgle.report import json
@@ -15,7 +16,12 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """A diagnosis as JSON types."""
-    return {"ok": diagnosis.ok, **json.plain(diagnosis)}
+    return {
+        "ok": diagnosis.ok,
+        "profiles": not diagnosis.keeps_from_profiling,
+        "rehearses": not diagnosis.keeps_from_rehearsing,
+        **json.plain(diagnosis),
+    }
 
 
 def doctor_table(diagnosis: Diagnosis) -> None:
@@ -29,5 +35,12 @@ def doctor_table(diagnosis: Diagnosis) -> None:
         rows.append((check.name, Text(check.verdict, style=STYLES[check.verdict]), found))
     out.print(table(("check", "verdict", "found"), rows))
     counts = {verdict: sum(check.verdict == verdict for check in diagnosis.checks) for verdict in STYLES}
-    verdict = "ready" if diagnosis.ok else "not ready"
-    out.print(f"{verdict}: {counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failures")
+    out.print(f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failures")
+    _ready(out, "profile and measure", "pgle run -- COMMAND", diagnosis.keeps_from_profiling)
+    _ready(out, "rehearse and simulate", "pgle run --capture simulated -- COMMAND", diagnosis.keeps_from_rehearsing)
+
+
+def _ready(out: Console, purpose: str, command: str, kept_by: tuple[str, ...]) -> None:
+    """What works here, with the command to type, or what to mend first."""
+    ready, what = ("not ready", f"see {', '.join(kept_by)} above") if kept_by else ("ready", command)
+    out.print(f"{ready} to {purpose}: {what}", markup=False, soft_wrap=True)

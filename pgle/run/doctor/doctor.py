@@ -12,6 +12,10 @@ from pgle.run.doctor import software as software
 from pgle.run.doctor.world import Check, World, read_gpus
 from pgle.run.experiment.manifest import Gpu
 
+PLUGIN = "CUDA plugin"
+TO_REHEARSE = ("jax", PLUGIN, "packages", "XLA_FLAGS", "disk", "run directory")
+"""Checks that matter where there is no GPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
@@ -24,6 +28,20 @@ class Diagnosis:
 
     checks: tuple[Check, ...]
     gpus: tuple[Gpu, ...]
+
+    @property
+    def keeps_from_profiling(self) -> tuple[str, ...]:
+        """Why this machine cannot profile or measure: names of checks, ``GPUs`` where there is none; empty: it can."""
+        failed = [check.name for check in self.checks if check.verdict == "fail"]
+        return tuple(dict.fromkeys([*([] if self.gpus else ["GPUs"]), *failed]))
+
+    @property
+    def keeps_from_rehearsing(self) -> tuple[str, ...]:
+        """Why this machine cannot compile for GPUs and simulate them: names of checks; empty: it can."""
+        needed = [check for check in self.checks if check.name in TO_REHEARSE]
+        failed = [check.name for check in needed if check.verdict == "fail"]
+        plugin = [check.name for check in needed if check.name == PLUGIN and check.verdict != "ok"]
+        return tuple(dict.fromkeys([*failed, *plugin]))
 
     @property
     def ok(self) -> bool:
@@ -47,7 +65,7 @@ def diagnose(world: World, run_dir: str = ".") -> Diagnosis:
         ("profilers", lambda: gpu.check_profilers(world)),
         ("nsys", lambda: gpu.check_nsys(world)),
         ("jax", lambda: software.check_jax(world)),
-        ("CUDA plugin", lambda: software.check_plugin(world)),
+        (PLUGIN, lambda: software.check_plugin(world)),
         ("ptxas", lambda: software.check_ptxas(world)),
         ("packages", lambda: software.check_packages(world)),
         ("XLA_FLAGS", lambda: software.check_flags(world)),

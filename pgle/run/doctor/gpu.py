@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-from pgle.run.ask.nsys import find_nsys
 from pgle.run.doctor.no_gpu import check_no_gpu
 from pgle.run.doctor.world import Check, World
 from pgle.run.experiment.manifest import Gpu
@@ -98,7 +97,7 @@ def check_profilers(world: World) -> Check:
 
 def check_nsys(world: World) -> Check:
     """Which nsys there is."""
-    nsys = find_nsys()
+    nsys = world.nsys()
     if nsys is None:
         return Check(
             "nsys", "warn", "not installed", "--capture jax needs none; its exports (.sqlite) are read without"

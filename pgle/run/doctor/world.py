@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from pgle.run.ask.flag_probe import Installed, installed
+from pgle.run.ask.nsys import Nsys, find_nsys
 from pgle.run.experiment.manifest import Gpu
 
 TIMEOUT_S = 20
@@ -60,6 +61,7 @@ class World:
         python: the interpreter of the user's program.
         installed: what that interpreter would import.
         says: all that a program prints, whether it fails or not; empty where it is missing.
+        nsys: the nsys to use; None where there is none.
     """
 
     run: Callable[[Sequence[str]], str | None]
@@ -75,6 +77,7 @@ class World:
     python: str
     installed: Installed
     says: Callable[[Sequence[str]], str] = lambda argv: ""
+    nsys: Callable[[], Nsys | None] = lambda: None
 
 
 def this_world(python: str | None = None) -> World:
@@ -97,6 +100,7 @@ def this_world(python: str | None = None) -> World:
         python=python or sys.executable,
         installed=installed(python),
         says=_says,
+        nsys=find_nsys,
     )
 
 

@@ -1,55 +1,22 @@
 """The checks of `pgle doctor`, on machines that are made up."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from machines import H100, PARAMS, VERSIONS, world
 
-from pgle.run.ask.flag_probe import Installed
 from pgle.run.ask.nsys import Nsys
 from pgle.run.doctor.doctor import diagnose
 from pgle.run.doctor.doctor import gpu as doctor_gpu
 from pgle.run.doctor.doctor import host as doctor_host
 from pgle.run.doctor.doctor import software as doctor_software
-from pgle.run.doctor.world import World, read_gpus, this_world
+from pgle.run.doctor.world import read_gpus, this_world
 from pgle.run.experiment.manifest import Gpu
-
-SMI_4_H100 = "NVIDIA H100 80GB HBM3, 580.65.06, 81559, 9.0\n" * 4
-VERSIONS = {
-    "python": "3.12.1",
-    "jax": "0.10.2",
-    "jaxlib": "0.10.2",
-    "jax-cuda13-plugin": "0.10.2",
-    "jax-cuda13-pjrt": "0.10.2",
-    "numpy": "2.1.0",
-    "protobuf": "5.29.0",
-}
-H100 = Gpu("NVIDIA H100 80GB HBM3", "580.65.06", 81559, "9.0")
-PARAMS = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {}\n"
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def world(*, smi=SMI_4_H100, files=(), programs=(), environ=(), processes=(), versions=VERSIONS, **changes):
-    texts = dict(files)
-    made_up = World(
-        run=lambda argv: smi,
-        read=texts.get,
-        which=dict(programs).get,
-        glob=lambda pattern: tuple(path for path in texts if Path(path).match(pattern)),
-        environ=dict(environ),
-        processes=lambda: frozenset(processes),
-        free_bytes=lambda path: 100 << 30,
-        writable=lambda path: True,
-        limit=lambda name: -1,
-        is_root=False,
-        python="/usr/bin/python3",
-        installed=Installed(dict(versions), "/site"),
-    )
-    return replace(made_up, **changes)
 
 
 def without(name):
@@ -189,9 +156,8 @@ def test_two_profilers(environ, verdict):
     ("found", "verdict"),
     [(None, "warn"), (Nsys(Path("/n"), (2024, 6, 2)), "warn"), (Nsys(Path("/n"), (2025, 3, 1)), "ok")],
 )
-def test_nsys_versions(monkeypatch, found, verdict):
-    monkeypatch.setattr(doctor_gpu, "find_nsys", lambda: found)
-    assert doctor_gpu.check_nsys(world()).verdict == verdict
+def test_nsys_versions(found, verdict):
+    assert doctor_gpu.check_nsys(world(nsys=lambda: found)).verdict == verdict
 
 
 def test_a_python_without_jax_fails():
