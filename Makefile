@@ -28,6 +28,11 @@ ONLY := $(if $(wildcard /proc/driver/nvidia/version),,--compile-only)
 CMD ?= $(BIN)/python -m pgle.workloads.$(WORKLOAD) --devices $(DEVICES) $(ONLY) $(ARGS)
 export PGLE RUN TARGET DEVICES CAPTURE MODE CMD
 
+ifneq ($(words $(RUN)),1)
+$(error RUN='$(RUN)' is not one word, and make takes blanks for the end of a name; choose another, \
+  or: pgle run --run-dir '$(RUN)' -- COMMAND)
+endif
+
 .DEFAULT_GOAL := help
 .PHONY: help demo profile convert verify baseline perf compare rehearse test lint types unit jax-releases format
 .DELETE_ON_ERROR:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, write_files
+from pgle.run.launch.process import end_with_parent, last_line
 
 SCHEMA = "pgle.abba/1"
 PLAN = "abba.json"
@@ -172,13 +173,14 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PGLE_RUN_DIR": str(folder)},
+                preexec_fn=end_with_parent,
                 check=False,
             )
     except OSError as error:
         raise UserError(f"cannot be started ({error.strerror})", where=words[0], remedy="check the command") from None
     if child.returncode:
         code = child.returncode if child.returncode > 0 else 128 - child.returncode
-        last = log.read_text(errors="replace").strip().splitlines()[-1:]
-        said = f": {last[0][:200]}" if last else ""
+        last = last_line(log)
+        said = f": {last[:200]}" if last else ""
         what = f"{name} ended with code {code}{said}; see {log}; the same command goes on with this run"
         raise WorkloadError(code, what)

@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.run.launch.hook import with_hook
+from pgle.run.launch.process import end_with_parent
 
 STDERR = 2
 """File descriptor: results alone go to our stdout."""
@@ -56,6 +58,7 @@ def capture_modules(
             env=capture_environment(os.environ if environment is None else environment, folder, devices),
             stdout=STDERR,
             start_new_session=True,
+            preexec_fn=end_with_parent,
         )
     except OSError as error:
         raise UserError(f"cannot be started ({error.strerror})", where=command[0]) from None
@@ -143,6 +146,11 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
         if size != seen:
             seen, since = size, time.monotonic()
         if seen and time.monotonic() - since > quiet_s:
+            count = len(modules_in(folder))
+            said = (
+                f"pgle: stopping the program on purpose: {count} modules are captured, none in the last {quiet_s:g} s"
+            )
+            print(f"{said} (--quiet-for)", file=sys.stderr, flush=True)
             _stop(child)
             return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import select
@@ -10,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +24,10 @@ LINE_BYTES = 1 << 16
 GRACE_S = 5.0
 """How long a grandchild that keeps the output open is waited for once the command has ended."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+SET_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+_LIBC = ctypes.CDLL(None)
 
 OnLine = Callable[[str], None]
 
@@ -70,6 +76,23 @@ def launch(
     return code if code >= 0 else 128 - code
 
 
+def end_with_parent() -> None:
+    """Called in a child before it becomes the command: where pgle is killed, the command is asked to end (SIGTERM).
+
+    Linux alone knows how; elsewhere a command may outlive a killed pgle. The thread that starts it has to wait for it.
+    """
+    with suppress(OSError, AttributeError):
+        _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log that says anything, of which only the end is read."""
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LINE_BYTES))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
 def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
@@ -78,6 +101,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> subproce
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
+            preexec_fn=end_with_parent,
         )
     except OSError as error:
         reason = error.strerror or str(error)

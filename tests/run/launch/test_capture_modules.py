@@ -80,3 +80,20 @@ def test_a_program_that_fails_after_its_first_compilation_is_no_silent_success(c
     (said,) = capture_warnings(module)
     assert "ended with exit code 3" in said
     assert "--choose" in said
+
+
+STAYS = """
+import sys, time
+import jax
+jax.jit(lambda x: x * 2)(jax.numpy.ones(4))
+time.sleep(1000)
+"""
+
+
+def test_a_program_that_is_stopped_on_purpose_is_said_to_be(tmp_path, capsys):
+    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    words = [sys.executable, "-c", STAYS]
+    assert capture_modules(words, tmp_path / "captured", devices=1, quiet_s=0.5, environment=environ)
+    err = capsys.readouterr().err
+    assert err.startswith("pgle: stopping the program on purpose: ")
+    assert err.endswith("none in the last 0.5 s (--quiet-for)\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import sys
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.launch.process import launch
+from pgle.run.launch.process import last_line, launch
 
 
 @pytest.fixture
@@ -127,3 +128,29 @@ def test_a_long_output_is_whole(tmp_path, capfd):
 def test_a_command_that_cannot_be_started_is_named(tmp_path):
     with pytest.raises(UserError, match="no-such-program: cannot be started"):
         launch(["no-such-program"], os.environ, tmp_path / "log")
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from pgle.run.launch.process import launch
+launch(["sh", "-c", "echo $$; exec sleep 1000"], os.environ, Path(sys.argv[1]))
+"""
+
+
+def test_the_command_ends_with_a_pgle_that_is_killed(tmp_path):
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "log")]
+    parent = subprocess.Popen(words, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    command = int(parent.stdout.readline())
+    with os.fdopen(os.pidfd_open(command)) as file:
+        parent.kill()
+        ended, _, _ = select.select([file], [], [], 60)
+    assert ended
+    parent.wait()
+    parent.stdout.close()
+
+
+def test_of_a_long_log_the_end_is_enough_for_its_last_line(tmp_path):
+    (tmp_path / "log").write_text("x" * 100_000 + "\nthe end\n\n")
+    assert last_line(tmp_path / "log") == "the end"

@@ -1,0 +1,29 @@
+"""The Makefile, as far as it goes without installing anything."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_run_directory_with_a_blank_is_refused_with_the_command_to_type_instead():
+    done = make("profile", "RUN=runs/a b")
+    assert done.returncode == 2
+    assert "pgle run --run-dir 'runs/a b' -- COMMAND" in done.stderr
+    assert done.stdout == ""
+
+
+def test_profile_runs_the_profile_stage_alone():
+    scripts = [line.strip() for line in make("profile", "RUN=runs/none").stdout.splitlines() if "scripts/" in line]
+    assert scripts == ["scripts/profile.sh"]
