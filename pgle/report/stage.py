@@ -23,7 +23,7 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
         out.print(line, soft_wrap=True, markup=False)
     if result.step_times_s:
         middle = duration(statistics.median(result.step_times_s) * 1e6)
-        out.print(f"{len(result.step_times_s)} steps, median {middle}{' (simulated)' if result.simulated else ''}")
+        out.print(f"{len(result.step_times_s)} steps, median {middle}{_simulated(result)}", soft_wrap=True)
     if request.stage == "profile":
         window = f" ({result.facts['window']})" if "window" in result.facts else ""
         for path in request.folder.traces():
@@ -37,6 +37,17 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
     if next_step and not result.failed:
         out.print(_next(result), style="dim", soft_wrap=True)
     warn((*result.warnings, *_failed(result)))
+
+
+def _simulated(result: StageResult) -> str:
+    """What is behind a simulated step time: the prediction for the schedule, which `pgle rehearse` gives as well."""
+    if not result.simulated:
+        return ""
+    alone = f"the schedule alone {duration(float(result.facts['predicted_step_us']))}"
+    why = "kernels vary, and every rank waits for the slowest"
+    if result.request.stage == "profile" and result.request.mode != "async":
+        why += "; collectives are synchronous here, so no other run has this step"
+    return f" (simulated: {alone}; {why})"
 
 
 def provenance(result: StageResult) -> tuple[str, ...]:

@@ -31,8 +31,8 @@ class Noise:
 
     Attributes:
         kernel: standard deviation of the logarithm of a kernel's time.
-        outliers: share of kernels that take up to `outlier_us` longer.
-        outlier_us: small kernels of the real run sometimes double, large ones do not.
+        outliers: share of kernels that take up to twice their time.
+        outlier_us: the most that they take longer; small kernels of the real run sometimes double, large ones do not.
         warm_up: extra share of compute time of the first executions.
         skew: standard deviation of the time at which a rank begins a step, as a share of the step.
         first_wait_us: how long the other ranks wait for the last one in the first execution (it compiled last).
@@ -124,7 +124,7 @@ def _draw(step: _Step, execution: int, noise: Noise, random: np.random.Generator
     if execution < len(noise.warm_up):
         factor *= np.where(step.collective, 1.0, 1.0 + noise.warm_up[execution])
     duration: Floats = step.duration_us * factor
-    duration[slow] += noise.outlier_us * random.random(int(slow.sum()))
+    duration[slow] += np.minimum(noise.outlier_us, duration[slow]) * random.random(int(slow.sum()))
     return duration
 
 

@@ -180,8 +180,10 @@ class StageFolder:
         Raises:
             UserError: it holds something already, and `again` is false.
         """
-        if self.path.exists() and any(self.path.iterdir()):
-            if not again:
+        found = list(self.path.iterdir()) if self.path.exists() else []
+        if found:
+            # Notes alone are what a launcher left that was killed before its stage was on record.
+            if not again and not all(path.name.startswith(".") for path in found):
                 raise UserError(
                     f"stage {self.name} was run into it already",
                     where=self.run.path,

@@ -93,8 +93,6 @@ class RealBackEnd:
         python = interpreter(request.command)
         child = self._child(request, files, python)
         _make_folder(request, again=again)
-        if capture != "none":
-            files.trace.parent.mkdir(exist_ok=True)
         record = begin_record(
             request, child, asked=self.asked(request), inputs=self.inputs(request), python=python,
             rank=rank.rank, ranks=max(rank.size, rank.rank + 1),
@@ -103,6 +101,8 @@ class RealBackEnd:
             request.folder, rank, capture=capture, window="none" if capture == "none" else self.window,
             flags=tuple(flag.text for flag in child.plan.flags), auto_pgle=request.stage in ("auto", "auto-nsys"),
         )  # fmt: skip
+        if capture != "none":
+            files.trace.parent.mkdir(exist_ok=True)
         lines = StepLines(files.control)
         started = time.time()
         try:

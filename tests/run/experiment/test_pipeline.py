@@ -209,6 +209,12 @@ def test_a_folder_of_someone_else_is_not_moved(experiment):
     assert (experiment.folder / "baseline" / "notes").read_text() == "mine"
 
 
+def test_killed_before_a_stage_was_on_record(experiment):
+    (experiment.folder / "perf").mkdir(parents=True)
+    (experiment.folder / "perf" / ".profile-0123456789abcdef").touch()
+    assert experiment().good
+
+
 def test_two_at_once_in_one_directory_are_refused(experiment):
     with (
         RunDirectory(experiment.folder).held(),
