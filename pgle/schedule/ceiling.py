@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgle.costs.fit.launch import DEFAULT, Launch
 from pgle.schedule.program import COLLECTIVES, Action, Op, Program
-from pgle.schedule.timeline import Stream
+from pgle.schedule.timeline import Breakdown, Stream
 from pgle.xla.hlo.module import Module
 
 
@@ -16,11 +16,12 @@ class Ceiling:
     """A lower bound of the step time of any schedule of a module; XLA need not be able to reach it.
 
     Attributes:
-        step_us: the bound: the largest of the following.
+        step_us: the bound: the largest of the following, and no less than the step without what is exposed.
         compute_us: all compute and its launch gaps, one after the other.
         communication_us: the busiest communication queue.
         copy_us: the copy queue.
         dependencies_us: the longest chain of instructions that need each other's results.
+        gaps_us: launch gaps and waits of the host, which overlap does not shorten.
     """
 
     step_us: float
@@ -28,6 +29,7 @@ class Ceiling:
     communication_us: float
     copy_us: float
     dependencies_us: float
+    gaps_us: float = 0.0
 
     @property
     def bound(self) -> str:
@@ -41,15 +43,20 @@ class Ceiling:
         return max(parts, key=lambda key: parts[key])
 
 
-def ceiling(module: Module, program: Program, launch: Launch = DEFAULT) -> Ceiling:
+def ceiling(module: Module, program: Program, launch: Launch = DEFAULT, breakdown: Breakdown | None = None) -> Ceiling:
     """The bound of one step; a loop's iterations follow each other, and the loop is compute to what is around it.
 
     Args:
         module: what `program` was read from.
         program: its ops with their costs.
         launch: gaps between kernels.
+        breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
     """
-    return _bound(module, program, program.entry, launch, {})
+    bound = _bound(module, program, program.entry, launch, {})
+    if breakdown is None:
+        return bound
+    kept_us = breakdown.step_us - breakdown.exposed_communication_us - breakdown.exposed_copy_us
+    return replace(bound, step_us=max(bound.step_us, kept_us), gaps_us=breakdown.idle_us)
 
 
 def _bound(module: Module, program: Program, name: str, launch: Launch, known: dict[str, Ceiling]) -> Ceiling:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from pgle.costs.fit.estimate import estimator
 from pgle.costs.fit.launch import DEFAULT, Launch, launch_of
 from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.value import Profile
+from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.ceiling import Ceiling, ceiling
+from pgle.schedule.contention import contended_us, contention_on
 from pgle.schedule.program import read_program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import Timeline
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Target
+
+ESTIMATE_RANGE = (0.9, 1.4)
+"""What two real jobs took over what was estimated for them, summed over collectives and over compute without its
+scatters (docs/rehearse.md)."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,9 @@ class Prediction:
         costs_are: ``measured``, ``estimated`` or ``mixed``.
         estimated_share: of the activity time, the part whose cost was not measured.
         launch: the gaps that were used.
+        contended_us: compute that the step loses where collectives slow the kernels beside them, by the model of
+            `pgle.schedule.contention`; costs measured beside collectives hold it already.
+        skew_us: part of the step that is the wait for the slowest rank; 0 where ranks were not compared.
     """
 
     timeline: Timeline
@@ -34,6 +43,8 @@ class Prediction:
     costs_are: str
     estimated_share: float
     launch: Launch
+    contended_us: float = 0.0
+    skew_us: float = 0.0
 
     @property
     def step_us(self) -> float:
@@ -45,6 +56,37 @@ class Prediction:
         """Predicted time during which collectives run and nothing computes."""
         return self.timeline.breakdown.exposed_communication_us
 
+    @property
+    def interval_us(self) -> tuple[float, float]:
+        """The step's range: estimates by what they were off elsewhere, contention from none to the model's."""
+        low, high = (1 + (factor - 1) * self.estimated_share for factor in ESTIMATE_RANGE)
+        return self.step_us * low, self.step_us * high + self.contended_us
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a schedule gains over another, as shares of the other's step; positive is shorter.
+
+    Attributes:
+        share: with the costs as they are.
+        low, high: its range, from no contention to the model's.
+        idle_share: the part in which nothing runs, which is the model's noise rather than overlap.
+    """
+
+    share: float
+    low: float
+    high: float
+    idle_share: float
+
+
+def gain(before: Prediction, after: Prediction) -> Gain:
+    """What `after` gains over `before`: more hidden communication slows the kernels it hides behind."""
+    step = max(before.step_us, 1e-9)
+    share = (before.step_us - after.step_us) / step
+    contended = share - (after.contended_us - before.contended_us) / step
+    idle = (before.timeline.breakdown.idle_us - after.timeline.breakdown.idle_us) / step
+    return Gain(share, min(share, contended), max(share, contended), idle)
+
 
 def predict(
     module: Module,
@@ -55,6 +97,8 @@ def predict(
     expand_loops: bool = False,
 ) -> Prediction:
     """Predict one step of a scheduled module: measured costs where there are any, estimates elsewhere.
+
+    Every rank waits for the slowest: where the profile says what compute takes there, the step is that rank's.
 
     Args:
         module: scheduled: the final one, or as LHS saw it.
@@ -68,9 +112,36 @@ def predict(
     """
     hardware = target if isinstance(target, Hardware) else find_hardware(target)
     launch = launch or (launch_of(profile, module.name) if profile is not None else None) or DEFAULT
-    costs = effective_costs(profile, module.fingerprint) if profile is not None else {}
-    program = read_program(module, costs, estimator(module, hardware), launch.kernels)
-    timeline = run_program(program, launch, name=module.name, expand_loops=expand_loops)
+    typical = effective_costs(profile, module.fingerprint) if profile is not None else {}
+    estimate = estimator(module, hardware)
+
+    def run(costs: Mapping[str, Cost]) -> tuple[Timeline, Ceiling]:
+        program = read_program(module, costs, estimate, launch.kernels)
+        timeline = run_program(program, launch, name=module.name, expand_loops=expand_loops)
+        return timeline, ceiling(module, program, launch, timeline.breakdown)
+
+    slowest = on_the_slowest_rank(typical)
+    timeline, bound = run(slowest)
     share = timeline.estimated_share
-    kind = "measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed"
-    return Prediction(timeline, ceiling(module, program, launch), kind, share, launch)
+    return Prediction(
+        timeline=timeline,
+        ceiling=bound,
+        costs_are="measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed",
+        estimated_share=share,
+        launch=launch,
+        contended_us=contended_us(timeline, contention_on(hardware)),
+        skew_us=timeline.step_us - run(typical)[0].step_us if slowest is not typical else 0.0,
+    )
+
+
+def on_the_slowest_rank(costs: Mapping[str, Cost]) -> Mapping[str, Cost]:
+    """Costs as they are on the rank for which the others wait; the same mapping where no ranks were compared.
+
+    Every step waits for its slowest rank between one collective and the next (`pgle.costs.measure.skew`).
+    """
+    if not any(cost.slowest_us is not None for cost in costs.values()):
+        return costs
+    return {
+        name: cost if cost.slowest_us is None else replace(cost, cost_us=cost.slowest_us)
+        for name, cost in costs.items()
+    }

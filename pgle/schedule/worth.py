@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pgle.schedule.moves import NOTHING_INDEPENDENT, Move, Placement
-from pgle.schedule.predict import Prediction
+from pgle.schedule.predict import Gain, Prediction, gain
 
 WORTH_SHARE = 0.005
 """Gains below half a per cent of the step are called not worth a job: controlled PGLE gains that users report on tuned
@@ -21,16 +21,26 @@ def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move
         costs_are: ``measured``, ``estimated`` or ``mixed``.
     """
     step = baseline.step_us
-    gain = (step - profiled.step_us) / step if step else 0.0
+    gained = gain(baseline, profiled)
     copies = baseline.timeline.breakdown.exposed_copy_us
-    exposed = (baseline.exposed_us + copies) / step if step else 0.0
+    exposed = _exposed(baseline)
     what = "exposed communication" if copies == 0 else "exposed communication and host copies"
     by = "" if costs_are == "measured" else f" ({costs_are} costs)"
-    if gain >= WORTH_SHARE:
+    change = in_percent(gained)
+    if gained.share >= WORTH_SHARE and gained.idle_share > gained.share / 2:
+        return (
+            f"Cannot tell: the step gets {change} shorter, but {gained.idle_share:.1%} are time in which nothing runs, "
+            f"the model's noise; exposed time goes from {exposed:.1%} to {_exposed(profiled):.1%} of the step{by}."
+        )
+    if gained.share >= WORTH_SHARE and gained.low < 0:
+        return f"Cannot tell: the step gets {change} shorter, less than the kernels beside collectives may lose{by}."
+    if gained.share >= WORTH_SHARE:
         reason = _moved(moves, copies - profiled.timeline.breakdown.exposed_copy_us)
-        return f"Yes: {reason} and the step gets {gain:.1%} shorter{by}."
-    if gain <= -WORTH_SHARE:
-        return f"No: with true costs the greedy scheduler does worse here, the step gets {-gain:.1%} longer{by}."
+        return f"Yes: {reason} and the step gets {change} shorter{by}."
+    if gained.share <= -WORTH_SHARE:
+        return (
+            f"No: with true costs the greedy scheduler does worse here, the step gets {-gained.share:.1%} longer{by}."
+        )
     if not moves and not baseline.timeline.breakdown.copy_us:
         return "No: the program has no collective that could be hidden."
     if exposed < WORTH_SHARE:
@@ -47,7 +57,23 @@ def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move
             f"but {stuck:.0%} of it has nothing independent to hide behind{by}."
         )
     room = max(0.0, (step - baseline.ceiling.step_us) / step)
-    return f"No: {exposed:.1%} of the step is {what}; perfect overlap would save {room:.1%}, but {_change(gain)}{by}."
+    return (
+        f"No: {exposed:.1%} of the step is {what}; perfect overlap would save {room:.1%}, "
+        f"but {_change(gained.share)}{by}."
+    )
+
+
+def _exposed(prediction: Prediction) -> float:
+    """The share of the step in which only collectives or copies run."""
+    found = prediction.timeline.breakdown
+    return (found.exposed_communication_us + found.exposed_copy_us) / max(found.step_us, 1e-9)
+
+
+def in_percent(gained: Gain) -> str:
+    """A gain and its range: ``3.1% (1.6 … 3.1%)``."""
+    if gained.high - gained.low < 5e-4:
+        return f"{gained.share:.1%}"
+    return f"{gained.share:.1%} ({100 * gained.low:.1f} … {gained.high:.1%} with kernels slowed beside collectives)"
 
 
 def _moved(moves: Sequence[Move], copies_us: float) -> str:

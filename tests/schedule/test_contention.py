@@ -1,0 +1,120 @@
+"""What collectives cost the kernels beside them, and what that does to a predicted gain."""
+
+import numpy as np
+import pytest
+
+from pgle.costs.profile.value import Cost, Profile
+from pgle.schedule.contention import Contention, contended_us, contention_on
+from pgle.schedule.predict import gain, on_the_slowest_rank, predict
+from pgle.schedule.timeline import Stream, Timeline
+from pgle.schedule.worth import judge_worth
+from pgle.xla.hardware import find_hardware
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+
+
+def timeline(*rows: tuple[str, Stream, float, float]) -> Timeline:
+    """Rows of kind, stream, start and duration, each its own instruction."""
+    kinds, streams, starts, durations = zip(*rows, strict=True)
+    n = len(rows)
+    return Timeline(
+        names=tuple(f"i{number}" for number in range(n)),
+        instruction=np.arange(n, dtype=np.int32),
+        stream=np.array(streams, np.uint8),
+        sync=np.zeros(n, bool),
+        start_us=np.array(starts, float),
+        duration_us=np.array(durations, float),
+        count=np.ones(n, np.int64),
+        cause=np.full(n, -1, np.int32),
+        origin=np.zeros(n, np.uint8),
+        step_us=max(start + duration for start, duration in zip(starts, durations, strict=True)),
+        kinds=tuple(kinds),
+    )
+
+
+def test_a_product_half_beside_a_collective_loses_half_of_that_half() -> None:
+    found = timeline(("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 50, 100))
+    assert contended_us(found, Contention(product=2.0, other=1.5)) == pytest.approx(25)
+
+
+def test_other_kernels_lose_by_their_own_factor() -> None:
+    found = timeline(("fusion", Stream.COMPUTE, 0, 90), ("all-gather", Stream.COMMUNICATION, 0, 90))
+    assert contended_us(found, Contention(product=2.0, other=1.5)) == pytest.approx(30)
+
+
+def test_without_overlap_nothing_is_lost() -> None:
+    found = timeline(("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 100, 100))
+    assert contended_us(found, Contention(2.0, 2.0)) == 0
+
+
+# Kernels of equal shape beside a collective and alone, over their time (`benchmarks/contention.py`).
+@pytest.mark.parametrize(("gpu", "product", "other"), [("a100", 1.85, 1.37), ("h100", 2.08, 1.33)])
+def test_the_model_meets_what_two_real_jobs_show(gpu: str, product: float, other: float) -> None:
+    found = contention_on(find_hardware(gpu))
+    assert found.product == pytest.approx(product, rel=0.1)
+    assert found.other == pytest.approx(other, rel=0.1)
+
+
+def step(order: str) -> Module:
+    """A gather and an independent product, hidden behind it (``start gemm done``) or not."""
+    given, shape = Instruction("x", "parameter", Shape("bf16", (4096, 4096)), "e"), Shape("bf16", (4096, 4096))
+    pair = Shape("tuple", elements=(shape, shape))
+    items = {
+        "start": Instruction("start", "all-gather-start", pair, "e", ("x",)),
+        "gemm": Instruction("gemm", "dot", shape, "e", ("x", "x")),
+        "done": Instruction("done", "all-gather-done", shape, "e", ("start",)),
+    }
+    chosen = [items[name] for name in order.split()]
+    root = Instruction("root", "tuple", Shape("tuple", elements=(shape, shape)), "e", ("gemm", "done"))
+    return Module("m", 1, "", "e", {"e": Computation("e", (given, *chosen, root), "root")}, True, num_partitions=4)
+
+
+COSTS = Profile((Cost("gemm", 500.0), Cost("start", 400.0)))
+
+
+def test_a_gain_that_hides_communication_is_less_under_contention() -> None:
+    found = gain(predict(step("start done gemm"), COSTS, "h100"), predict(step("start gemm done"), COSTS, "h100"))
+    assert found.share == pytest.approx(0.44, abs=0.02)
+    assert found.low == pytest.approx(found.share - 400 * 0.5 / 900, abs=0.01)  # 400 µs hidden at half the speed
+    assert found.high == found.share
+
+
+def test_the_sentence_says_the_range() -> None:
+    before, after = (predict(step(order), COSTS, "h100") for order in ("start done gemm", "start gemm done"))
+    assert "with kernels slowed beside collectives" in judge_worth(before, after, [], "measured")
+
+
+@pytest.mark.parametrize("order", ["start done gemm", "start gemm done"])
+def test_perfect_overlap_saves_no_more_than_what_is_exposed(order: str) -> None:
+    found = predict(step(order), COSTS, "h100")
+    assert found.ceiling.step_us >= found.step_us - found.exposed_us - 1e-6
+
+
+def test_a_step_without_collectives_has_nothing_to_save() -> None:
+    x, out = (Shape("bf16", (64, 64)) for _ in range(2))
+    items = [Instruction("x", "parameter", x, "e")]
+    items += [Instruction(f"k{n}", "fusion", out, "e", (items[-1].name,), fusion_kind="kLoop") for n in range(20)]
+    module = Module("m", 1, "", "e", {"e": Computation("e", tuple(items), "k19")}, True)
+    found = predict(module, Profile(tuple(Cost(f"k{n}", 2.0) for n in range(20))), "h100")
+    assert found.ceiling.step_us == pytest.approx(found.step_us)
+    assert found.ceiling.gaps_us > 0
+
+
+def test_a_gain_of_idle_time_is_not_called_a_gain() -> None:
+    slow = predict(step("start gemm done"), COSTS, "h100")
+    fast = timeline(("matmul", Stream.COMPUTE, 0, 500), ("all-gather", Stream.COMMUNICATION, 0, 400))
+    from dataclasses import replace
+
+    idle = replace(slow, timeline=replace(slow.timeline, start_us=slow.timeline.start_us + 200, step_us=700.0))
+    assert judge_worth(idle, replace(slow, timeline=fast), [], "measured").startswith("Cannot tell")
+
+
+def test_every_rank_waits_for_the_slowest() -> None:
+    skewed = Profile((Cost("gemm", 500.0, slowest_us=600.0), Cost("start", 400.0)))
+    typical, slowest = (predict(step("start gemm done"), profile, "h100") for profile in (COSTS, skewed))
+    assert slowest.step_us - typical.step_us == pytest.approx(100)
+    assert slowest.skew_us == pytest.approx(100)
+
+
+def test_costs_of_one_rank_are_taken_as_they_are() -> None:
+    costs = {"a": Cost("a", 1.0)}
+    assert on_the_slowest_rank(costs) is costs
