@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "confirm": "Read an XLA log: was the profile used, by which module, and what proves it.",
     "compare": "Compare step times of two runs; fail on a slowdown.",
     "rehearse": "Compile for a GPU without one: what would the profile change?",
+    "predict": "What a step of a scheduled module takes, with no compiler and no GPU.",
     "show": "Show a profile: the costliest instructions, kinds, dispersion.",
     "diff": "Compare two profiles: what changed and by how much.",
     "merge": "Merge profiles of ranks or runs.",

@@ -1,0 +1,120 @@
+"""What a step is predicted to take, as text and JSON."""
+
+from __future__ import annotations
+
+from pgle.report import json
+from pgle.report.text import console, duration, printable, table, warn
+from pgle.report.timeline import text_timeline
+from pgle.report.timeline_layout import View
+from pgle.run.predict import Predicted
+from pgle.schedule.predict import Prediction
+from pgle.schedule.timeline import Exposure
+
+SHOWN = 12
+"""Collectives and copies in the text table; ``--json`` has all."""
+LITTLE = 0.005
+
+
+def show_text(found: Predicted) -> None:
+    """Tables on stdout, warnings on stderr."""
+    screen, prediction = console(), found.prediction
+    parts, (low, high) = prediction.timeline.breakdown, prediction.interval_us
+    screen.print(f"{printable(found.module.name)} on {found.target}, {_devices(found)}, {prediction.costs_are} costs")
+    rows = [
+        ("compute", parts.compute_us),
+        ("exposed communication", parts.exposed_communication_us),
+        ("exposed copies", parts.exposed_copy_us),
+        ("idle: launch gaps and waits", parts.idle_us),
+    ]
+    cells = [(name, duration(us), f"{us / max(parts.step_us, 1e-9):.1%}") for name, us in rows if us]
+    cells.append((f"step ({duration(low)} … {duration(high)})", duration(parts.step_us), "100.0%"))
+    cells.append(("with all communication hidden", duration(prediction.ceiling.step_us), _room(prediction)))
+    screen.print(table(("", "time", "share"), cells, right="time|share", whole="time|share"))
+    if prediction.skew_us:
+        screen.print(f"of it {duration(prediction.skew_us)} wait for the slowest rank")
+    exposures = prediction.timeline.exposures
+    if exposures:
+        screen.print()
+        screen.print(
+            table(
+                ("collective", "kind", "time", "exposed", "cost"),
+                [_row(item) for item in exposures[:SHOWN]],
+                right="time|exposed",
+                whole="kind|time|exposed|cost",
+            )
+        )
+    if len(exposures) > SHOWN:
+        screen.print(f"… and {len(exposures) - SHOWN} more (--json has all)", style="dim")
+    screen.print()
+    view = View(found.module.name, prediction.timeline, prediction.costs_are)
+    screen.print(text_timeline([view]), highlight=False, markup=False, soft_wrap=True)
+    screen.print(advice(found), style="bold", soft_wrap=True)
+    warn(found.warnings)
+
+
+def advice(found: Predicted) -> str:
+    """What to do next, and what it would bring."""
+    prediction = found.prediction
+    room = 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
+    if room < LITTLE:
+        return f"Another schedule can save at most {room:.1%}: look at the compute ('pgle show' lists what costs most)."
+    saved = f"Hiding all communication would save up to {room:.1%}"
+    if prediction.costs_are == "measured":
+        return f"{saved}: ask the compiler what a profile gives, 'pgle rehearse MODULE --profile PROFILE'."
+    by = f"{saved}, by {prediction.costs_are} costs"
+    return f"{by}: measure them with 'pgle profile -- COMMAND', or ask the compiler with 'pgle rehearse MODULE'."
+
+
+def _room(prediction: Prediction) -> str:
+    return f"{prediction.ceiling.step_us / max(prediction.step_us, 1e-9):.1%}"
+
+
+def _devices(found: Predicted) -> str:
+    devices = found.module.num_partitions * found.module.num_replicas
+    return "1 device" if devices == 1 else f"{devices} devices"
+
+
+def _row(item: Exposure) -> tuple[str, ...]:
+    times = f"{item.count} × " if item.count > 1 else ""
+    sync = " (synchronous)" if item.sync else ""
+    each = item.duration_us / max(item.count, 1)
+    return printable(item.name), item.kind + sync, f"{times}{duration(each)}", duration(item.exposed_us), item.origin
+
+
+def show_json(found: Predicted) -> None:
+    """``pgle.predict/1``."""
+    prediction = found.prediction
+    json.show(
+        "pgle.predict/1",
+        {
+            "module": found.module.name,
+            "target": found.target,
+            "devices": found.module.num_partitions * found.module.num_replicas,
+            "step_us": prediction.step_us,
+            "interval_us": prediction.interval_us,
+            "contended_us": prediction.contended_us,
+            "skew_us": prediction.skew_us,
+            "ceiling_us": prediction.ceiling.step_us,
+            "breakdown": prediction.timeline.breakdown,
+            "bound": prediction.timeline.bound,
+            "collectives": [
+                {
+                    "name": item.name,
+                    "lhs_name": item.lhs_name,
+                    "kind": item.kind,
+                    "time_us": item.duration_us,
+                    "exposed_us": item.exposed_us,
+                    "executions": item.count,
+                    "sync": item.sync,
+                    "origin": item.origin,
+                }
+                for item in prediction.timeline.exposures
+            ],
+            "costs_are": prediction.costs_are,
+            "estimated_share": prediction.estimated_share,
+            "without_cost": prediction.timeline.missing,
+            "next": advice(found),
+            "warnings": found.warnings,
+        },
+    )
+    warn(found.warnings)

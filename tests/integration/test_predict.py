@@ -1,0 +1,82 @@
+"""`pgle predict` on real modules, with measured and estimated costs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+PAX = ROOT / "testdata" / "pax_fsdp4"
+MAXTEXT = ROOT.parent / "shared" / "data" / "maxtext_fsdp4_h100"
+
+
+def predicted(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
+    capsys.readouterr()
+    assert run(["predict", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def converted(folder: Path, *arguments: object) -> Path:
+    profile = folder / "profile.pbtxt"
+    assert run(["convert", *map(str, arguments), "-o", str(profile), "--force"]) == 0
+    return profile
+
+
+def measured_us(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: object) -> float:
+    """Median span of the steady executions in a trace."""
+    capsys.readouterr()
+    assert run(["convert", *map(str, arguments), "-o", str(folder / "other.pbtxt"), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["modules"][0]["step_us"]
+
+
+def test_the_step_of_a_real_job_is_met_by_the_costs_of_another_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = PAX / "proc0" / "dump"
+    profile = converted(tmp_path, PAX / "proc3.sqlite", "--hlo", dump)
+    found = predicted(capsys, dump, "--profile", profile, "--target", "a100")
+    assert found["costs_are"] == "measured"
+    measured = measured_us(tmp_path, capsys, PAX / "proc0.sqlite", "--hlo", dump)
+    assert found["step_us"] == pytest.approx(measured, rel=0.01)
+
+
+def test_the_parts_add_up_and_the_range_holds_the_step(capsys: pytest.CaptureFixture[str]) -> None:
+    found = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")
+    parts = found["breakdown"]
+    assert found["costs_are"] == "estimated"
+    names = ("compute_us", "exposed_communication_us", "exposed_copy_us", "idle_us")
+    assert sum(parts[name] for name in names) == pytest.approx(parts["step_us"])
+    low, high = found["interval_us"]
+    assert low < found["step_us"] < high
+    assert len(found["collectives"]) == 23
+    assert {item["origin"] for item in found["collectives"]} == {"estimated"}
+
+
+def test_the_estimated_range_holds_what_the_real_job_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    low, high = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")["interval_us"]
+    assert low < measured_us(tmp_path, capsys, PAX / "proc0.sqlite", "--hlo", PAX / "proc0" / "dump") < high
+
+
+@pytest.mark.skipif(not MAXTEXT.exists(), reason="needs the 4 × H100 MaxText recording")
+def test_a_job_whose_ranks_differ_is_met_by_its_slowest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile = converted(tmp_path, MAXTEXT / "rebuilt.sqlite", "--hlo", MAXTEXT / "dump")
+    found = predicted(capsys, MAXTEXT / "dump", "--profile", profile)
+    measured = measured_us(tmp_path, capsys, MAXTEXT / "rebuilt.sqlite", "--hlo", MAXTEXT / "dump")
+    assert found["step_us"] == pytest.approx(measured, rel=0.02)
+    assert found["skew_us"] > 0.08 * measured
+
+
+def test_a_module_that_is_not_scheduled_is_sent_to_the_compiler(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "HloModule m\n\nENTRY e {\n  x = f32[4]{0} parameter(0)\n  ROOT y = f32[4]{0} negate(x)\n}\n"
+    (tmp_path / "m.txt").write_text(text)
+    assert run(["predict", str(tmp_path / "m.txt")]) == 2
+    assert "pgle rehearse" in capsys.readouterr().err
+
+
+def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["predict", str(PAX / "proc0" / "dump"), "--target", "a100"]) == 0
+    assert "'pgle profile -- COMMAND'" in capsys.readouterr().out.splitlines()[-1]
