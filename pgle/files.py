@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import lzma
 import os
+import stat
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
 from pgle.errors import UserError
 
@@ -23,9 +25,15 @@ AnyPath: TypeAlias = "Path | epath.Path"
 MAX_FILE_BYTES = 8 << 30
 """Bound on one whole file read into memory; a larger protocol buffer cannot be parsed anyway (2 GiB limit)."""
 
-_PIECE_BYTES = 64 << 20
+MAX_EXPANSION = 400
+"""Bound on how many times its size an archive may become, beyond the first `FREE_BYTES`. Dumps and logs become 5 to 100
+times larger; an archive made to fill the memory 1,000 (gzip) to 7,000 times (xz)."""
 
-_COMPRESSED = {".xz": lzma.open, ".gz": gzip.open}
+FREE_BYTES = 32 << 20
+
+_PIECE_BYTES = 16 << 20
+
+_COMPRESSED: dict[str, Any] = {".xz": lzma.LZMAFile, ".gz": lambda file: gzip.GzipFile(fileobj=file)}
 
 
 def as_path(text: str | os.PathLike[str]) -> AnyPath:
@@ -53,43 +61,100 @@ def as_path(text: str | os.PathLike[str]) -> AnyPath:
     return path
 
 
+def check_file(path: AnyPath, *, pipe: bool = False) -> None:
+    """Raise `UserError` where there is no file to read; a pipe may never be written to, and is one only if `pipe`.
+
+    Raises:
+        UserError: nothing is there, or it is a directory, a device, a socket or (without `pipe`) a named pipe.
+    """
+    try:
+        if not isinstance(path, Path):
+            return
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise UserError("no such file", where=path, remedy="check the path") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot be read ({getattr(error, 'strerror', '') or error})", where=path) from None
+    if stat.S_ISDIR(mode):
+        raise UserError("is a directory, a file is needed", where=path, remedy="name a file in it")
+    if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
+        kind = "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
+        raise UserError(f"is a {kind}, a file is needed", where=path, remedy="save what it gives in a file first")
+
+
+def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = False) -> IO[bytes]:
+    """A file as a stream; ``.xz`` and ``.gz`` are decompressed as they are read. To be closed by the caller.
+
+    Args:
+        path: the file.
+        max_bytes: bound on its content; None: an archive's expansion alone is bounded.
+        pipe: a named pipe is taken too.
+
+    Raises:
+        UserError: it is missing, unreadable or no file; while it is read: damaged, larger than `max_bytes`, or an
+            archive that becomes more than `MAX_EXPANSION` times larger.
+    """
+    check_file(path, pipe=pipe)
+    try:
+        file = cast(IO[bytes], path.open("rb"))
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror or error})", where=path) from None
+    return cast(IO[bytes], io.BufferedReader(_Bounded(file, path, max_bytes), 1 << 20))
+
+
+class _Bounded(io.RawIOBase):
+    """The content of a file, decompressed; every failure on the way is a `UserError`."""
+
+    def __init__(self, file: IO[bytes], path: AnyPath, max_bytes: int | None) -> None:
+        opener = _COMPRESSED.get(path.suffix)
+        self._file, self._path, self._max_bytes = file, path, max_bytes
+        self._archive: IO[bytes] | None = None if opener is None else opener(file)
+        self._size = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = (self._archive or self._file).read(len(buffer))
+        except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise UserError(f"damaged archive ({error})", where=self._path, remedy="copy it again") from None
+        except OSError as error:
+            raise UserError(f"cannot be read ({error.strerror or error})", where=self._path) from None
+        buffer[: len(data)] = data
+        self._size += len(data)
+        if self._max_bytes is not None and self._size > self._max_bytes:
+            raise UserError(
+                f"larger than {self._max_bytes:,} bytes", where=self._path, remedy="give the part that matters"
+            )
+        if self._archive and self._size > FREE_BYTES + MAX_EXPANSION * self._file.tell():
+            raise UserError(
+                f"an archive that becomes more than {MAX_EXPANSION} times larger",
+                where=self._path,
+                remedy="if you trust it, unpack it first",
+            )
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """The content of a file; ``.xz`` and ``.gz`` are decompressed.
 
     Raises:
-        UserError: it is missing, unreadable, damaged or larger than `max_bytes` once decompressed.
+        UserError: as `open_bytes`.
     """
-    try:
-        if isinstance(path, Path):
-            opener: Any = _COMPRESSED.get(path.suffix, open)
-            with opener(path, "rb") as file:
-                data = _read_at_most(file, max_bytes + 1)
-        else:
-            data = path.read_bytes()
-            if path.suffix == ".xz":
-                data = lzma.decompress(data)
-            elif path.suffix == ".gz":
-                data = gzip.decompress(data)
-    except FileNotFoundError:
-        raise UserError("no such file", where=path, remedy="check the path") from None
-    except IsADirectoryError:
-        raise UserError("is a directory, a file is needed", where=path) from None
-    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise UserError(f"damaged archive ({error})", where=path, remedy="copy it again") from None
-    except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror or error})", where=path) from None
-    if len(data) > max_bytes:
-        raise UserError(f"larger than {max_bytes:,} bytes", where=path)
-    return data
+    # ``read()`` at once would reserve `max_bytes`, which ``ulimit -v`` and Slurm refuse.
+    with open_bytes(path, max_bytes=max_bytes) as file:
+        return b"".join(iter(lambda: file.read(_PIECE_BYTES), b""))
 
 
-def _read_at_most(file: IO[bytes], limit: int) -> bytes:
-    """Up to `limit` bytes; ``read(limit)`` would reserve all of them first, which ``ulimit -v`` and Slurm refuse."""
-    pieces = []
-    while limit > 0 and (piece := file.read(min(limit, _PIECE_BYTES))):
-        pieces.append(piece)
-        limit -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+def read_head(path: AnyPath, size: int) -> bytes:
+    """The first `size` bytes of a file's content, or all of it. Raises as `open_bytes`."""
+    with open_bytes(path) as file:
+        return file.read(size)
 
 
 def check_absent(path: AnyPath, *, force: bool) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import BinaryIO, cast
+from typing import IO
 
 from pgle.costs.fit.coverage import cover
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.files import AnyPath, as_path
+from pgle.files import AnyPath, as_path, check_file, open_bytes, read_head
 from pgle.report.progress import Progress
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
@@ -126,10 +124,7 @@ def _check_schedule(schedule: AnyPath) -> None:
 
 def _events(source: _Source, request: ConfirmRequest, progress: Progress | None) -> Iterator[Event]:
     with _open(source.log, may_be_empty=request.schedule is not None or not request.named) as stream:
-        try:
-            yield from read_events(stream, rank=source.rank, progress=progress)
-        except (OSError, EOFError, lzma.LZMAError) as error:
-            raise UserError(f"cannot be read to its end ({error})", where=source.log) from None
+        yield from read_events(stream, rank=source.rank, progress=progress)
 
 
 def _profile(request: ConfirmRequest, *, with_schedule: bool) -> tuple[Profile | None, str]:
@@ -157,31 +152,22 @@ def _judge(
     )
 
 
-def _open(log: str, *, may_be_empty: bool) -> BinaryIO:
+def _open(log: str, *, may_be_empty: bool) -> IO[bytes]:
     if log == STDIN:
         return sys.stdin.buffer
     path = as_path(log)
     if {".pbtxt", ".pb"} & set(path.suffixes[-2:]):  # .hlo.pb.xz too
         raise UserError("a profile or a dump by its name, not a log", where=log, remedy=_GIVE)
-    try:
-        _check_log(path, may_be_empty)
-        if path.suffix == ".gz":
-            return cast(BinaryIO, gzip.open(path, "rb"))
-        if path.suffix == ".xz":
-            return cast(BinaryIO, lzma.open(path, "rb"))
-        return cast(BinaryIO, path.open("rb"))
-    except FileNotFoundError:
-        raise UserError("no such file", where=log, remedy=_GIVE) from None
-    except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror or error})", where=log, remedy=_GIVE) from None
+    check_file(path, pipe=True)
+    _check_log(path, may_be_empty)
+    return open_bytes(path, pipe=True)
 
 
 def _check_log(path: AnyPath, may_be_empty: bool) -> None:
     """Raise `UserError` where a file holds nothing, or no text; pipes and archives are taken as they come."""
     if not path.is_file() or path.suffix in (".gz", ".xz"):
         return
-    with path.open("rb") as stream:
-        head = stream.read(4096)
+    head = read_head(path, 4096)
     if not head and not may_be_empty:
         raise UserError("an empty file", where=path, remedy=_GIVE)
     if head.count(0) > len(head) // 10 or head.startswith(b"SQLite format 3"):

@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.files import read_bytes
+from pgle.files import check_file, read_bytes
 from pgle.steps.history import Entry, parse_entry
 
 DATABASES = (".sqlite", ".sqlite3", ".db")
@@ -76,6 +76,7 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
     _check_regular(path)
     if not path.exists():
         raise UserError("no such history", where=path, remedy=f"pgle history add RUN --file {path} --name NAME")
+    check_file(path)
     rows = _rows(path) if path.suffix in DATABASES else _lines(path)
     entries: list[Entry] = []
     warnings: list[str] = []

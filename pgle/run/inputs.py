@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.files import AnyPath
+from pgle.files import AnyPath, read_head
 from pgle.report.progress import Progress
 from pgle.trace.combine import combine
 from pgle.trace.table import Trace
@@ -78,7 +78,9 @@ def _read_one(path: AnyPath, progress: Progress | None) -> Trace:
     if path.is_dir():
         return _read_directory(path, progress)
     if isinstance(path, Path):
-        head = _head(path)
+        head = read_head(path, 64)
+        if path.suffix in (".gz", ".xz") and head.startswith((SQLITE_MAGIC, NSYS_MAGIC)):
+            raise UserError("is compressed", where=path, remedy="unpack it first")
         if head.startswith(SQLITE_MAGIC):
             from pgle.trace.nsys.read import read_nsys
 
@@ -117,11 +119,3 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
         f"{path.name}: the newest of {runs} runs is taken, {files[0].parent.name}; name a run's directory for another"
     )
     return replace(trace, warnings=(newest, *trace.warnings))
-
-
-def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(64)
-    except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror or error})", where=path) from None

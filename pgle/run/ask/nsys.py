@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from pgle.errors import UserError
+from pgle.files import read_head
 
 if TYPE_CHECKING:
     from pgle.trace.table import Trace
@@ -106,13 +107,7 @@ def report_version(path: Path) -> Version:
     """
     from pgle.trace.nsys.sqlite import REPORT_MAGIC  # `pgle doctor` looks for nsys and reads no trace: no numpy
 
-    try:
-        with path.open("rb") as file:
-            head = file.read(200)
-    except FileNotFoundError:
-        raise UserError("no such file", where=path, remedy="check the path") from None
-    except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror or error})", where=path) from None
+    head = read_head(path, 200)
     if not head:
         raise UserError("is empty", where=path, remedy="record again, and let `nsys profile` finish")
     if not head.startswith(REPORT_MAGIC):

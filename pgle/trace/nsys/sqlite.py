@@ -11,6 +11,7 @@ from urllib.parse import quote
 import numpy as np
 
 from pgle.errors import UserError
+from pgle.files import read_head
 from pgle.trace.nsys.pages import NoPlainTable, Pages
 from pgle.trace.nsys.tables import BATCH_ROWS, NULL, Columns
 
@@ -156,14 +157,7 @@ def check_sqlite(path: Path) -> None:
     Raises:
         UserError: `path` is no SQLite file, or not the whole of one.
     """
-    try:
-        with path.open("rb") as file:
-            head = file.read(100)
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise UserError("no such file", where=path, remedy="check the path") from None
-    except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror or error})", where=path) from None
+    head, size = read_head(path, 100), path.stat().st_size
     again = "export the report again with `nsys export --type sqlite`"
     if not size:
         raise UserError("is empty", where=path, remedy=again)

@@ -12,14 +12,13 @@ import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from pgle.errors import UserError
-from pgle.files import AnyPath, read_bytes
+from pgle.files import AnyPath, read_bytes, read_head
 from pgle.xla.collectives import AsyncPair, async_pairs
 from pgle.xla.hlo.module import Computation, Module
 from pgle.xla.hlo.reader import MAX_HLO_BYTES, module_from_proto
@@ -146,11 +145,7 @@ def find_schedule_dumps(path: AnyPath) -> dict[str, AnyPath]:
 
 def _module_name(file: AnyPath) -> str:
     """The module's name in the head of a dump; file names may lack a trailing ``_``. Empty where it does not show."""
-    if not isinstance(file, Path) or file.suffix in (".xz", ".gz"):
-        head = read_bytes(file)[:4096]
-    else:
-        with file.open("rb") as stream:
-            head = stream.read(4096)
+    head = read_head(file, 4096)
     if ".schedule.txt" in file.name:
         text = read_bytes(file) if _ENTRY_TEXT.match(head) else head
         found = re.search(rb'^hlo_module \{\s+name: "([^"]*)"', text, re.MULTILINE)

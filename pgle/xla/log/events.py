@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO
 
 from pgle.xla.log.wordings import (
     ANSI,
@@ -64,7 +64,7 @@ class Event:
 
 
 def read_events(
-    stream: BinaryIO, *, rank: str = "", progress: Callable[[int, int], None] | None = None
+    stream: IO[bytes], *, rank: str = "", progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Event]:
     """The events of a log, in order, while it is being read.
 
