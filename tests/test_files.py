@@ -1,6 +1,9 @@
 """Files are written whole or not at all, and refusals say where."""
 
+import gzip
+import lzma
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.files import as_path, check_absent, read_bytes, write_files
+from pgle.files import FREE_BYTES, as_path, check_absent, open_bytes, read_bytes, write_files
 
 
 def test_nothing_is_written_where_one_of_the_files_is_a_directory(tmp_path):
@@ -67,3 +70,44 @@ def test_a_file_of_several_pieces_is_read_whole(tmp_path, monkeypatch):
     assert read_bytes(path, max_bytes=5) == b"abcde"
     with pytest.raises(UserError, match="larger than 4 bytes"):
         read_bytes(path, max_bytes=4)
+
+
+def archive(path, content: bytes, repeated: int):
+    opener = {".xz": lzma.open, ".gz": gzip.open}[path.suffix]
+    with opener(path, "wb") as file:
+        for _ in range(repeated):
+            file.write(content)
+    return path
+
+
+@pytest.mark.parametrize("name", ["module.hlo.pb.xz", "steps.jsonl.gz"])
+def test_an_archive_made_to_fill_the_memory_is_refused_early(tmp_path, name):
+    bomb = archive(tmp_path / name, bytes(1 << 20), 128)
+    with open_bytes(bomb) as file, pytest.raises(UserError, match="400 times larger; if you trust it, unpack it first"):
+        for _ in range(128):
+            file.read(1 << 20)
+    with open_bytes(bomb) as file:
+        assert file.read(4) == bytes(4)
+
+
+@pytest.mark.parametrize("name", ["module.hlo.pb.xz", "steps.jsonl.gz"])
+def test_an_archive_of_ordinary_text_is_read_whole_however_large(tmp_path, name):
+    lines = b"".join(b'{"step": %d, "step_time_s": 0.2}\n' % number for number in range(40_000))
+    assert len(read_bytes(archive(tmp_path / name, lines, 40))) == 40 * len(lines) > FREE_BYTES
+
+
+def test_a_cut_archive_is_named_damaged(tmp_path):
+    whole = archive(tmp_path / "x.gz", b"abc" * 1000, 1)
+    whole.write_bytes(whole.read_bytes()[:-10])
+    with pytest.raises(UserError, match="damaged archive"):
+        read_bytes(whole)
+
+
+def test_pipes_devices_and_sockets_are_refused_without_being_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "socket"))
+    for path, kind in ((tmp_path / "pipe", "pipe"), (tmp_path / "socket", "socket"), (Path("/dev/zero"), "device")):
+        with pytest.raises(UserError, match=f"is a {kind}, a file is needed"):
+            read_bytes(path)
+    listener.close()
