@@ -9,7 +9,7 @@ import lzma
 import os
 import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
@@ -25,9 +25,9 @@ AnyPath: TypeAlias = "Path | epath.Path"
 MAX_FILE_BYTES = 8 << 30
 """Bound on one whole file read into memory; a larger protocol buffer cannot be parsed anyway (2 GiB limit)."""
 
-MAX_EXPANSION = 400
-"""Bound on how many times its size an archive may become, beyond the first `FREE_BYTES`. Dumps and logs become 5 to 100
-times larger; an archive made to fill the memory 1,000 (gzip) to 7,000 times (xz)."""
+MAX_EXPANSION = {".gz": 150, ".xz": 1500}
+"""Bounds on how many times its size an archive may become, beyond the first `FREE_BYTES`. Dumps and logs become 5 to
+100 times larger (xz: equal ones in a row more); zeros, the cheapest way to fill the memory, 228 and 7,000 times."""
 
 FREE_BYTES = 32 << 20
 
@@ -92,7 +92,7 @@ def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = Fals
 
     Raises:
         UserError: it is missing, unreadable or no file; while it is read: damaged, larger than `max_bytes`, or an
-            archive that becomes more than `MAX_EXPANSION` times larger.
+            archive that becomes larger than `MAX_EXPANSION` allows.
     """
     check_file(path, pipe=pipe)
     try:
@@ -109,6 +109,7 @@ class _Bounded(io.RawIOBase):
         opener = _COMPRESSED.get(path.suffix)
         self._file, self._path, self._max_bytes = file, path, max_bytes
         self._archive: IO[bytes] | None = None if opener is None else opener(file)
+        self._expansion = MAX_EXPANSION.get(path.suffix, 1)
         self._size = 0
 
     def readable(self) -> bool:
@@ -127,9 +128,9 @@ class _Bounded(io.RawIOBase):
             raise UserError(
                 f"larger than {self._max_bytes:,} bytes", where=self._path, remedy="give the part that matters"
             )
-        if self._archive and self._size > FREE_BYTES + MAX_EXPANSION * self._file.tell():
+        if self._archive and self._size > FREE_BYTES + self._expansion * self._file.tell():
             raise UserError(
-                f"an archive that becomes more than {MAX_EXPANSION} times larger",
+                f"an archive that becomes more than {self._expansion} times larger",
                 where=self._path,
                 remedy="if you trust it, unpack it first",
             )
@@ -157,14 +158,39 @@ def read_head(path: AnyPath, size: int) -> bytes:
         return file.read(size)
 
 
-def check_absent(path: AnyPath, *, force: bool) -> None:
-    """Raise `UserError` where `path` cannot be written, or would overwrite a file and `force` is not given."""
+RECORDINGS = (
+    *(".nsys-rep", ".qdrep", ".qdstrm", ".sqlite", ".xplane.pb", ".hlo.pb", ".schedule.pb", ".schedule.txt"),
+    *(".mlir", ".jsonl", ".csv", ".tsv", ".log", ".txt", ".out", ".err", ".gz", ".xz", ".parquet"),
+)
+"""Names of what a program, a profiler or a compiler recorded: no option overwrites such a file."""
+
+
+def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) -> None:
+    """Whether a file can be written.
+
+    Args:
+        path: the file to write.
+        force: an existing file may be overwritten.
+        inputs: files that the output is made from; `force` does not allow to overwrite these.
+
+    Raises:
+        UserError: it cannot be written, exists (without `force`), or is an input, a recording or no regular file.
+    """
     if path.is_dir():
         raise UserError("is a directory, a file is to be written", where=path, remedy="choose another name")
-    if path.exists() and not force:
-        raise UserError("already exists", where=path, remedy="choose another name or pass --force")
+    if path.exists():
+        if not force:
+            raise UserError("already exists", where=path, remedy="choose another name or pass --force")
+        if any(_same(path, item) for item in inputs):
+            raise UserError("is an input too", where=path, remedy="choose another name")
+        check_file(path)
+        if path.name.endswith(RECORDINGS):
+            raise UserError("is a recording by its name, which --force does not overwrite", where=path,
+                            remedy="choose another name")  # fmt: skip
     if not isinstance(path, Path):
         return
+    if path.is_symlink() and not path.exists():
+        raise UserError("is a link to nothing", where=path, remedy="remove the link or choose another name")
     above = next((folder for folder in path.absolute().parents if folder.exists()), path.parent)
     if not above.is_dir():
         raise UserError("is a file, not a directory", where=above, remedy="choose another place to write to")
@@ -172,41 +198,74 @@ def check_absent(path: AnyPath, *, force: bool) -> None:
         raise UserError("no permission to write there", where=above, remedy="choose another place to write to")
 
 
-def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False) -> None:
+def _same(path: AnyPath, other: AnyPath) -> bool:
+    if isinstance(path, Path) and isinstance(other, Path):
+        return other.exists() and path.samefile(other)
+    return str(path) == str(other)
+
+
+def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, inputs: Iterable[AnyPath] = ()) -> None:
     """Write several files so that a failure leaves none of them: each to a temporary name, then all renamed.
+
+    Of several processes that write one file without `force` exactly one succeeds.
 
     Args:
         files: content by path; text is written as UTF-8. Parent folders are made.
-        force: overwrite what exists.
+        force: overwrite what exists; a link then stays, and the file that it leads to is overwritten.
+        inputs: as of `check_absent`.
 
     Raises:
         UserError: one exists (without `force`) or cannot be written; nothing has then been changed.
     """
+    given = tuple(inputs)
     for path in files:
-        check_absent(path, force=force)
+        check_absent(path, force=force, inputs=given)
     staged: list[tuple[Path, Path]] = []
+    made: list[Path] = []
     try:
         for path, content in files.items():
             data = content.encode() if isinstance(content, str) else content
+            path.parent.mkdir(parents=True, exist_ok=True)
             if not isinstance(path, Path):  # object stores write whole objects or none
-                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
                 continue
-            path.parent.mkdir(parents=True, exist_ok=True)
             # Ranks on other hosts, in containers above all, may have our pid.
             temporary = path.with_name(f".{path.name[:60]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
             staged.append((temporary, path))
             temporary.write_bytes(data)
         for temporary, path in staged:
-            temporary.replace(path)
+            if force:
+                temporary.replace(path.resolve() if path.is_symlink() else path)
+            else:
+                _put(temporary, path)
+                made.append(path)
+        made.clear()
+    except FileExistsError as error:  # since `check_absent`: another process
+        where = error.filename2 or error.filename
+        raise UserError("already exists", where=where, remedy="choose another name or pass --force") from None
     except OSError as error:
         mine = {str(temporary): path for temporary, path in staged}
         where = mine.get(str(error.filename)) or error.filename or next(iter(files))
         raise UserError(f"cannot be written ({error.strerror or error})", where=where) from None
     finally:
-        for temporary, _ in staged:
+        for leftover in (*made, *(temporary for temporary, _ in staged)):
             with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+                leftover.unlink(missing_ok=True)
+
+
+def _put(temporary: Path, path: Path) -> None:
+    """Give a finished file its name; `FileExistsError` where something has that name."""
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links here (FUSE, FAT): the name is taken first
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        try:
+            temporary.replace(path)
+        except OSError:
+            path.unlink()
+            raise
 
 
 def sha256(data: bytes) -> str:

@@ -112,8 +112,8 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     from pgle.steps.history import make_history
 
     check_svg(output)
-    check_absent(output, force=force)
+    check_absent(output, force=force, inputs=(path,))
     entries, warnings = read(path)
     history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
-    write_files({output: report.plot(history)}, force=force)
+    write_files({output: report.plot(history)}, force=force, inputs=(path,))
     print(f"pgle: wrote {output}", file=sys.stderr)

@@ -61,13 +61,13 @@ def complete_file(
     """
     check_suffix(output)
     for path in (output, sidecar_path(output)):
-        check_absent(path, force=force)
+        check_absent(path, force=force, inputs=(profile, *hlo))
     given, hardware = read_profile(profile), find_hardware(load_target(target), devices_per_host=devices_per_host)
     completions: list[Completion] = []
     for chosen, lhs_module in _matching(given, hlo, profile, module):
         completions.append(complete_profile(given, chosen, hardware, lhs_module=lhs_module))
         given = completions[-1].profile
-    write_files(profile_files(output, given), force=force)
+    write_files(profile_files(output, given), force=force, inputs=(profile, *hlo))
     return CompleteResult(tuple(completions), str(output), sha256(encode_profile(given, output.suffix)))
 
 

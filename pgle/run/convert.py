@@ -109,7 +109,7 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Con
     trace, programs = _programs(read_traces(request.inputs, progress=progress), request)
     results = convert_trace(trace, programs, request)
     files, written = _encode(results, request, trace, as_directory)
-    write_files(files, force=request.force)
+    write_files(files, force=request.force, inputs=(*request.inputs, *request.hlo))
     total = float(trace.duration_ns.sum()) / 1e3
     chosen = {result.program.key for result in results}
     others = {
@@ -161,10 +161,10 @@ def convert_trace(trace: Trace, programs: Sequence[Program], request: ConvertReq
 
 def _check_output(request: ConvertRequest) -> bool:
     """True for a directory of fingerprint-named files; fails before any long work where nothing could be written."""
-    out = request.out
+    out, inputs = request.out, (*request.inputs, *request.hlo)
     if out.suffix in SUFFIXES:
-        check_absent(out, force=request.force)
-        check_absent(sidecar_path(out), force=request.force)
+        check_absent(out, force=request.force, inputs=inputs)
+        check_absent(sidecar_path(out), force=request.force, inputs=inputs)
         return False
     if str(out) == "-":
         raise UserError("a profile and its sidecar are two files", where="-o -", remedy="say -o profile.pbtxt")

@@ -34,12 +34,12 @@ def merge_files(paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *
     """
     check_suffix(out)
     for path in (out, sidecar_path(out)):
-        check_absent(path, force=force)
+        check_absent(path, force=force, inputs=paths)
     again = next((path for index, path in enumerate(paths) if path in paths[:index]), None)
     if again is not None:
         raise UserError("given twice", where=again, remedy="name each profile once")
     names = [path.name for path in paths]
     labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
     merged = merge_profiles([(label, read_profile(path)) for label, path in zip(labels, paths, strict=True)], options)
-    write_files(profile_files(out, merged.profile), force=force)
+    write_files(profile_files(out, merged.profile), force=force, inputs=paths)
     return MergeResult(merged, str(out), sha256(encode_profile(merged.profile, out.suffix)))
