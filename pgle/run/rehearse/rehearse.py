@@ -14,7 +14,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.rehearse.compile import RehearsalRequest, RehearsalResult, matches_job, rehearse_compile
+from pgle.run.rehearse.compile import Compiler, RehearsalRequest, RehearsalResult, matches_job
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.worth import judge_worth
@@ -123,18 +123,19 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
     _check_folder(request.out)
     _check_flags(request.flags)
     hardware = find_hardware(request.target)
-    if request.profile is None:
-        first = _compile(request, "baseline", None)
-        module = read_module(first.after_optimizations)
-        profile = _estimated(request.out, module, hardware)
-        second = _compile(request, "profiled", profile)
-    else:
-        profile = request.profile
-        read_profile(profile)  # a bad profile is refused before minutes of compiling
-        with ThreadPoolExecutor(2) as pool:
-            one = pool.submit(_compile, request, "baseline", None)
-            two = pool.submit(_compile, request, "profiled", profile)
-            first, second = one.result(), two.result()
+    with Compiler() as compiler:
+        if request.profile is None:
+            first = _compile(compiler, request, "baseline", None)
+            module = read_module(first.after_optimizations)
+            profile = _estimated(request.out, module, hardware)
+            second = _compile(compiler, request, "profiled", profile)
+        else:
+            profile = request.profile
+            read_profile(profile)  # a bad profile is refused before anything is compiled
+            with ThreadPoolExecutor(2) as pool:
+                one = pool.submit(_compile, compiler, request, "baseline", None)
+                two = pool.submit(_compile, compiler, request, "profiled", profile)
+                first, second = one.result(), two.result()
     given = read_profile(profile)
     baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
     verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=profile, whole=True)).main
@@ -175,8 +176,8 @@ def _check_flags(flags: Sequence[str]) -> None:
             raise UserError("rehearse sets this flag itself", where=f"--flag {flag}", remedy=remedy)
 
 
-def _compile(request: RehearseRequest, name: str, profile: Path | None) -> RehearsalResult:
-    return rehearse_compile(
+def _compile(compiler: Compiler, request: RehearseRequest, name: str, profile: Path | None) -> RehearsalResult:
+    return compiler.compile(
         RehearsalRequest(
             module=request.module,
             target=request.target.text,
@@ -185,6 +186,7 @@ def _compile(request: RehearseRequest, name: str, profile: Path | None) -> Rehea
             topology=request.topology,
             flags=(LHS, *request.flags),
             profile=profile,
+            as_job=request.job is not None,
         )
     )
 

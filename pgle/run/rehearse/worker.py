@@ -1,164 +1,338 @@
-"""The child process of a rehearsal: compiles one module, so that flags, logs and crashes stay apart.
+"""The compiler's process: loads XLA's plugin once and forks a child for every compilation, ended at its schedule.
 
-Started by `pgle.run.rehearse.compile`; reads a request as JSON, writes ``result.json`` beside it.
-XLA's log goes to stderr.
+Started by `pgle.run.rehearse.compiler`, maybe in another Python than ours. Requests and answers are lines of JSON on
+stdin and stdout. XLA reads XLA_FLAGS once in a process and ends it on a bad one, so each compilation has a process of
+its own; this one starts no thread, so that it can fork. Modules are read in a child as well, since that takes jax.
+Nothing outlives it: the children end when it does, and it ends when its stdin is closed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import pickle
 import re
+import resource
+import select
+import shutil
+import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pgle.errors import UserError
-from pgle.files import read_bytes, write_files
-from pgle.xla.log.wordings import NO_TOOLKIT
+from pgle.files import read_bytes
+from pgle.run.rehearse.dumps import LOG, find_dump, is_generating_code, scheduled_module
 
-RESULT = "result.json"
-"""Name of the answer, in the folder of the request."""
-STARTED = "started.json"
-"""What is known before compiling, beside it: all there is when the compiler crashes."""
+POLL_S = 0.02
+TEMPORARY = ".tmp"
+"""Folder for temporary files of a compilation that may be ended at any time, inside its dump folder."""
 
-MLIR_BYTECODE = b"ML\xefR"
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 
-def main(arguments: list[str]) -> int:
-    """Compile what the request file ``arguments[0]`` asks for; the answer is ``result.json`` beside it."""
-    request_path = Path(arguments[0])
-    request = json.loads(request_path.read_text())
+class Child:
+    """A forked process at work on one request.
+
+    Args:
+        request: as the client sent it.
+        work: runs in the child; what it returns or raises is the outcome.
+    """
+
+    def __init__(self, request: dict[str, Any], work: Callable[[], Any]) -> None:
+        self.request = request
+        self.folder = Path(request["dump_dir"])
+        self.began = time.perf_counter()
+        self.outcome: Any = None
+        parent = os.getpid()
+        inward, outward = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(inward)
+            _run_child(work, outward, self.folder, parent)
+        os.close(outward)
+        self.pipe = inward
+        self._pieces: list[bytes] = []
+
+    def read(self) -> bool:
+        """Take what the child has sent; False once it has closed its end."""
+        piece = os.read(self.pipe, 1 << 20)
+        self._pieces.append(piece)
+        return bool(piece)
+
+    def end(self, *, kill: bool) -> int:
+        """Wait for the child, killed first with all that it started where `kill`; its return code."""
+        if kill:
+            _kill_group(self.pid)
+        _, status, usage = os.wait4(self.pid, 0)
+        os.close(self.pipe)
+        shutil.rmtree(self.folder / TEMPORARY, ignore_errors=True)
+        self.peak_bytes = usage.ru_maxrss * 1024
+        self.cpu_s = usage.ru_utime + usage.ru_stime
+        sent = b"".join(self._pieces)
+        self.outcome = pickle.loads(sent) if sent and not kill else None
+        return os.waitstatus_to_exitcode(status)
+
+
+def _run_child(work: Callable[[], Any], outward: int, folder: Path, parent: int) -> NoReturn:
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    os.setpgid(0, 0)  # ptxas and what else it starts end with it
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     try:
-        answer = _compile(request, request_path.parent)
+        sent: Any = ("done", work())
     except UserError as error:
-        answer = {"user_error": {"what": error.what, "where": error.where, "remedy": error.remedy}}
-    write_files({request_path.with_name(RESULT): json.dumps(answer)}, force=True)
+        sent = ("user_error", {"what": error.what, "where": error.where, "remedy": error.remedy})
+    except Exception as error:
+        sent = ("xla_error", str(error)[:20_000] or type(error).__name__)
+    with os.fdopen(outward, "wb") as pipe:
+        pickle.dump(sent, pipe)
     sys.stderr.flush()
     os._exit(0)  # the plugin's threads need not be joined, and some releases crash while they are
 
 
-def _compile(request: dict[str, Any], folder: Path) -> dict[str, Any]:
-    began = time.perf_counter()
-    from pgle.run.ask import jax_private
-
-    if jax_private.version() < jax_private.AUTOTUNES_WITHOUT_DEVICE:
-        # before the user's own flags, which win; XLA reads the variable at the first use of a backend
-        os.environ["XLA_FLAGS"] = f"--xla_gpu_autotune_level=0 {os.environ.get('XLA_FLAGS', '')}"
-    program, devices = _load(request)
-    profile = None if request["fdo_profile"] is None else read_bytes(Path(request["fdo_profile"]))
-    ready = time.perf_counter()
-    answer: dict[str, Any] = {
-        "module_name": program.name,
-        "num_partitions": program.num_partitions,
-        "num_replicas": program.num_replicas,
-        "start_s": ready - began,
-        "stopped_for_toolkit": False,
-        "memory": {},
-        "jaxlib": ".".join(map(str, jax_private.version())),
-    }
-    write_files({folder / STARTED: json.dumps(answer)}, force=True)
-    try:
-        executable = jax_private.compile_for(devices, program, fdo_profile=profile)
-    except UserError:
-        raise
-    except Exception as error:
-        answer["compile_s"] = time.perf_counter() - ready
-        if not NO_TOOLKIT.search(str(error)):
-            answer["xla_error"] = str(error)[:20_000]
-            return answer
-        answer["stopped_for_toolkit"] = True
-        answer["stopped_by"] = jax_private.first_line(str(error))[:500]
-        return answer
-    answer["compile_s"] = time.perf_counter() - ready
-    answer["memory"] = jax_private.memory_stats(executable)
-    return answer
+def _kill_group(pid: int) -> None:
+    for kill in (os.killpg, os.kill):  # the group is there only once the child has made it
+        try:
+            kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
 
 
-def _load(request: dict[str, Any]) -> tuple[Any, Any]:
-    """The program of the request's module and the devices to compile it for."""
-    from pgle.run.ask import jax_private
+class Worker:
+    """Serves one client until it closes our stdin."""
 
-    path = Path(request["module"])
-    data = read_bytes(path)
-    wanted = request["topology"]
-    target = request["target"]
+    def __init__(self) -> None:
+        from pgle.run.ask import jax_private
 
-    def devices_for(count: int) -> Any:
-        return jax_private.topology_devices(target, wanted or f"1x1x{count}", portable=request["portable_target"])
+        self.api = jax_private
+        self.release = jax_private.version()
+        self.plugin = jax_private.Plugin()
+        from jaxlib import xla_client  # before the first fork, so that no child has to
 
-    default = _devices_in(wanted) if wanted else 1
-    kind = module_kind(path.name, data)
-    if kind == "mlir":
-        program = jax_private.program_from_mlir(data)
-    elif kind == "hlo-text":
-        program = jax_private.program_from_hlo_text(data.decode(), default_partitions=default)
-    elif kind == "hlo":
-        program = jax_private.program_from_hlo(hlo_module_bytes(data, path), default_partitions=default)
-    else:
-        program = jax_private.program_from_export(data, devices_for)
-    needed = program.num_partitions * program.num_replicas
-    devices = devices_for(needed)
-    if needed > 1 and len(devices) != needed:
-        raise UserError(
-            f"{program.name} is partitioned for {needed} devices and topology {wanted} has {len(devices)}",
-            where=path,
-            remedy=f"choose a topology of {needed} devices, such as 1x1x{needed}",
+        del xla_client
+        self.answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)  # XLA may print
+        self.programs: dict[tuple[str, int], Any] = {}
+        self.children: list[Child] = []
+
+    def serve(self) -> None:
+        """Take requests until the client closes our stdin, then end what still runs."""
+        self.say({"jaxlib": ".".join(map(str, self.release)), "plugin": str(self.api.library())})
+        rest = b""
+        try:
+            while True:
+                pipes = [child.pipe for child in self.children]
+                ready, _, _ = select.select([0, *pipes], [], [], POLL_S if self.children else None)
+                if 0 in ready:
+                    piece = os.read(0, 1 << 16)
+                    if not piece:
+                        return
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines:
+                        self.begin(json.loads(line))
+                for child in list(self.children):
+                    self.look_after(child, readable=child.pipe in ready)
+        finally:
+            for child in self.children:
+                child.end(kill=True)
+
+    def say(self, answer: dict[str, Any]) -> None:
+        """One line to the client."""
+        self.answers.write(json.dumps(answer) + "\n")
+        self.answers.flush()
+
+    def begin(self, request: dict[str, Any]) -> None:
+        """Read the module of a request, or compile it where it has been read already."""
+        if "cancel" in request:
+            for child in [child for child in self.children if child.request["id"] == request["cancel"]]:
+                self.children.remove(child)
+                child.end(kill=True)
+            return
+        program = self.programs.get(_key(request))
+        reader = next((child for child in self.children if isinstance(child, Reader) and child.reads(request)), None)
+        if program is not None:
+            self.compile(request, program)
+        elif reader is not None:
+            reader.others.append(request)
+        else:
+            self.phase(request, "reading")
+            self.children.append(Reader(request, lambda: self.read_program(request)))
+
+    def read_program(self, request: dict[str, Any]) -> Any:
+        """In a child: the program in the request's file."""
+        path, wanted = Path(request["module"]), request["topology"]
+
+        def devices_for(count: int) -> Any:
+            return self.api.topology_devices(request["target"], wanted or f"1x1x{count}")
+
+        return self.api.read_program(path, read_bytes(path), _devices_in(wanted) if wanted else 1, devices_for)
+
+    def compile(self, request: dict[str, Any], program: Any) -> None:
+        """Compile in a child, or say why that cannot be."""
+        wanted, needed = request["topology"], program.num_devices
+        if wanted and needed > 1 and _devices_in(wanted) != needed:
+            what = f"{program.name} is partitioned for {needed} devices and topology {wanted} has {_devices_in(wanted)}"
+            remedy = f"choose a topology of {needed} devices, such as 1x1x{needed}"
+            self.answer(request, user_error={"what": what, "where": request["module"], "remedy": remedy})
+            return
+        self.phase(request, "compiling", program)
+        self.children.append(Compilation(request, program, lambda: self.compile_program(request, program)))
+
+    def compile_program(self, request: dict[str, Any], program: Any) -> None:
+        """In a child: compile to the end."""
+        temporary = Path(request["dump_dir"]) / TEMPORARY
+        temporary.mkdir(exist_ok=True)
+        mine = " ".join(() if request["as_job"] else self.api.needed_flags(self.release))
+        os.environ |= {
+            "XLA_FLAGS": f"{mine} {request['xla_flags']}",  # the user's come later and win
+            "TF_CPP_VMODULE": request["vmodule"],
+            "TMPDIR": str(temporary),
+        }
+        profile = request["fdo_profile"] and read_bytes(Path(request["fdo_profile"]))
+        topology = request["topology"] or f"1x1x{program.num_devices}"
+        self.api.compile_program(
+            self.plugin, program, request["target"], request["portable_target"], topology, profile or None
         )
-    return program, devices
+
+    def look_after(self, child: Child, *, readable: bool) -> None:
+        """See whether a child has ended, or may be ended."""
+        if readable and not child.read():
+            self.children.remove(child)
+            code = child.end(kill=False)
+            if isinstance(child, Compilation):
+                self.compiled(child, code)
+            elif isinstance(child, Reader):
+                self.have_read(child, code)
+        elif isinstance(child, Compilation):
+            for phase in child.new_phases():
+                self.phase(child.request, phase, child.program)
+            if child.may_end():
+                self.children.remove(child)
+                child.end(kill=True)
+                self.compiled(child, 0)
+
+    def have_read(self, reader: Reader, code: int) -> None:
+        """A reader has ended."""
+        kind, value = reader.outcome or ("crashed", code)
+        reader.request["read_s"] = time.perf_counter() - reader.began
+        for request in [reader.request, *reader.others]:
+            if kind == "done":
+                self.programs[_key(request)] = value
+                self.compile(request, value)
+            else:
+                self.answer(request, **{kind: value})
+
+    def compiled(self, child: Compilation, code: int) -> None:
+        """A compilation has ended: by itself, or at its schedule."""
+        kind, value = child.outcome or ("done", None)
+        program = child.program
+        answer = {
+            "module_name": program.name,
+            "num_partitions": program.num_partitions,
+            "num_replicas": program.num_replicas,
+            "compile_s": time.perf_counter() - child.began,
+            "read_s": child.request.get("read_s", 0.0),
+            "cpu_s": child.cpu_s,
+            "peak_bytes": child.peak_bytes,
+        }
+        if kind == "user_error":
+            self.answer(child.request, user_error=value)
+        elif scheduled_module(child.folder, program.name) is not None:
+            self.answer(child.request, **answer, stopped_by=value)  # what failed then was code generation
+        elif code or child.outcome is None:
+            self.answer(child.request, crashed=code)
+        else:
+            self.answer(child.request, xla_error=value or "it ended without a word")
+
+    def answer(self, request: dict[str, Any], **content: Any) -> None:
+        """The last line about a request."""
+        self.say({"id": request["id"], "answer": content})
+
+    def phase(self, request: dict[str, Any], phase: str, program: Any = None) -> None:
+        """What a request has come to."""
+        about = {} if program is None else {"module": program.name, "devices": program.num_devices}
+        self.say({"id": request["id"], "phase": phase, **about})
 
 
-def module_kind(name: str, data: bytes) -> str:
-    """``mlir`` (text or bytecode), ``hlo`` (proto), ``hlo-text`` or ``export`` (a `jax.export` artifact).
+class Reader(Child):
+    """Reads a module, for all requests that come meanwhile."""
 
-    Args:
-        name: the file's name, whose suffixes decide between the two binary forms.
-        data: its content, decompressed.
-    """
-    if data.startswith(MLIR_BYTECODE):
-        return "mlir"
-    head = data[:65536].lstrip()
-    if head.startswith(b"HloModule"):
-        return "hlo-text"
-    if re.search(rb"^\s*(?:builtin\.)?module\b", head, re.MULTILINE) and b"\x00" not in head:
-        return "mlir"
-    stem = re.sub(r"\.(?:xz|gz)$", "", name)
-    if stem.endswith((".pb", ".hlo")):
-        return "hlo"
-    return "export"
+    def __init__(self, request: dict[str, Any], work: Callable[[], Any]) -> None:
+        self.others: list[dict[str, Any]] = []
+        super().__init__(request, work)
+
+    def reads(self, request: dict[str, Any]) -> bool:
+        """Whether it is at the module of this request."""
+        return _key(self.request) == _key(request)
 
 
-def hlo_module_bytes(data: bytes, where: Path) -> bytes:
-    """The HloModuleProto (field 1) of a serialized HloProto; `data` itself where it already is the module."""
-    position, end = _first_field(data)
-    if end == 0:
-        raise UserError("not an HLO dump", where=where, remedy="give a *.before_optimizations.hlo.pb of --xla_dump_to")
-    inner = data[position:end]
-    # In an HloModuleProto field 1 is the module's name, which is short text; in an HloProto it is the module.
-    return inner if _first_field(inner)[1] else data
+class Compilation(Child):
+    """Compiles one, watched through what XLA dumps."""
+
+    PHASES = (("before_optimizations", "optimising"), ("after_spmd_partitioner", "partitioned, optimising"))
+
+    def __init__(self, request: dict[str, Any], program: Any, work: Callable[[], Any]) -> None:
+        super().__init__(request, work)
+        self.program = program
+        self._left = list(self.PHASES)
+
+    def new_phases(self) -> list[str]:
+        """Phases that have begun since the last call."""
+        begun = [said for dump, said in self._left if find_dump(self.folder, self.program.name, f"{dump}.hlo.pb")]
+        self._left = [(dump, said) for dump, said in self._left if said not in begun]
+        return begun
+
+    def may_end(self) -> bool:
+        """Whether the schedule and the memory report are written: what is left is code generation."""
+        if self.request["to_the_end"]:
+            return False
+        module = scheduled_module(self.folder, self.program.name)
+        if module is None:
+            return False
+        reports = list(self.folder.glob("*-memory-usage-report.*"))
+        written = {path.resolve() for path in [module, *reports] if path.stat().st_size}
+        if not (reports or is_generating_code(self.folder)) or len(written) < 1 + len(reports):
+            return False
+        return not written & _open_files(self.pid)
 
 
-def _first_field(data: bytes) -> tuple[int, int]:
-    """Start and end of the length-delimited field 1 that `data` begins with; (0, 0) where it does not."""
-    if not data.startswith(b"\x0a"):
-        return 0, 0
-    length = shift = 0
-    for index in range(1, min(len(data), 11)):
-        length |= (data[index] & 0x7F) << shift
-        shift += 7
-        if data[index] < 0x80:
-            end = index + 1 + length
-            return (index + 1, end) if end <= len(data) else (0, 0)
-    return 0, 0
+def _open_files(pid: int) -> set[Path]:
+    """The files that a process holds open."""
+    found = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.add(entry.readlink())
+        except OSError:
+            continue  # closed meanwhile
+    return found
+
+
+def _key(request: dict[str, Any]) -> tuple[str, int]:
+    stat = Path(request["module"]).stat()
+    return request["module"], stat.st_mtime_ns
 
 
 def _devices_in(topology: str) -> int:
     count = 1
-    for part in topology.split("x"):
-        count *= int(part) if part.isdigit() else 1
+    for part in re.findall(r"\d+", topology):
+        count *= int(part)
     return count
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def main() -> None:
+    """Serve the client on stdin and stdout."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        worker = Worker()
+    except UserError as error:
+        print(json.dumps({"user_error": {"what": error.what, "where": error.where, "remedy": error.remedy}}))
+        return
+    worker.serve()

@@ -1,0 +1,139 @@
+"""Every use of a private or moving API of jax and its plugin: programs read, and compiled for GPUs that are not there.
+
+Imported in the rehearsal worker's process only, which may be another Python than ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pgle.errors import UserError
+from pgle.run.ask.jax_private.pjrt import INSTALL, Plugin, XlaError, library
+from pgle.run.ask.jax_private.programs import Program, first_line, read_program
+
+__all__ = ["Plugin", "Program", "XlaError", "compile_program", "first_line", "library", "needed_flags", "read_program"]
+
+OLDEST_JAX = (0, 4, 34)
+"""First release whose CUDA plugin compiles without a device (0.4.36 alone cannot)."""
+
+
+def version() -> tuple[int, ...]:
+    """The version of the installed jaxlib.
+
+    Raises:
+        UserError: jaxlib is missing or older than the oldest that can rehearse.
+    """
+    try:
+        import jaxlib
+    except ImportError as error:
+        raise UserError(f"jax cannot be imported ({error})", remedy=INSTALL) from None
+    found = tuple(int(part) for part in re.findall(r"\d+", jaxlib.__version__)[:4])
+    if found < OLDEST_JAX or found[:3] == (0, 4, 36):
+        raise UserError(
+            f"jaxlib {jaxlib.__version__} cannot compile for a GPU that is not there",
+            remedy="install jax 0.4.38 or newer: pip install -U 'pgle[rehearse]'",
+        )
+    return found
+
+
+def needed_flags(release: tuple[int, ...]) -> tuple[str, ...]:
+    """Flags without which that jaxlib cannot compile where there is no GPU, or wastes its time."""
+    if release < (0, 9):  # its autotuner fails without a device
+        return ("--xla_gpu_autotune_level=0",)
+    if release >= (0, 11):  # it compiles every fusion to take the first configuration of all, since it can time none
+        return ("--xla_gpu_experimental_enable_fusion_autotuner=false",)
+    return ()
+
+
+def topology_devices(target: str, topology: str) -> Sequence[Any]:
+    """Compile-only devices of jax, which lowering a `jax.export` artifact needs.
+
+    Raises:
+        UserError: jax gives none.
+    """
+    from jax.experimental import topologies
+
+    try:
+        found = topologies.get_topology_desc("", platform="cuda", target_config=target, topology=topology)
+    except Exception as error:
+        raise refused_topology(str(error), topology) from None
+    devices: Sequence[Any] = found.devices
+    return devices
+
+
+def compile_program(
+    plugin: Plugin, program: Program, target: str, portable: str, topology: str, fdo_profile: bytes | None
+) -> None:
+    """Compile `program`; XLA_FLAGS of this process count, so call it once.
+
+    Args:
+        plugin: the loaded compiler.
+        program: what to compile.
+        target: text of a GpuTargetConfigProto.
+        portable: the same with fewer fields, taken where this XLA does not know one of `target`.
+        topology: ``SxHxD``.
+        fdo_profile: a cost profile given as a compile option, or None.
+
+    Raises:
+        UserError: the target or topology is refused, or this jax lacks what the program needs.
+        XlaError: XLA fails; for lack of ptxas too, long after scheduling is done and dumped.
+    """
+    options = _options(program, fdo_profile)
+    target = _accepted(plugin, target, portable, topology)
+    plugin.compile_only(target, topology, program.code, program.form, options)
+
+
+def _accepted(plugin: Plugin, target: str, portable: str, topology: str) -> str:
+    """The description of the GPU that this XLA understands."""
+    for text in (target, portable):
+        try:
+            plugin.check_topology(text, topology)
+            return text
+        except XlaError as error:
+            said = str(error)
+            if "GpuTargetConfigProto" not in said or not portable:
+                break
+    raise refused_topology(said, topology)
+
+
+def refused_topology(said: str, topology: str) -> UserError:
+    """Why there is no compiler for a topology, from XLA's words."""
+    if "GpuTargetConfigProto" in said:
+        return UserError(
+            "the installed jax does not understand this GPU description (it may come from a newer XLA)",
+            remedy="use a built-in target, or the gpu_target_config.pbtxt of an XLA dump of this jax version",
+        )
+    if "topology must be" in said:
+        return UserError(f"topology {topology!r} is not of the form SLICESxHOSTSxDEVICES")
+    return UserError(
+        f"no GPU compiler: {first_line(said)}", remedy=f"check that the CUDA plugin matches jax: {INSTALL}"
+    )
+
+
+def _options(program: Program, fdo_profile: bytes | None) -> bytes:
+    """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS."""
+    import numpy as np
+    from jaxlib import xla_client
+
+    options = xla_client.CompileOptions()
+    options.num_replicas = program.num_replicas
+    options.num_partitions = program.num_partitions
+    ids = np.arange(program.num_devices).reshape(program.num_replicas, program.num_partitions)
+    options.device_assignment = xla_client.DeviceAssignment.create(ids)
+    build = options.executable_build_options
+    build.use_spmd_partitioning = not program.is_partitioned
+    if hasattr(build, "use_shardy_partitioner"):
+        build.use_shardy_partitioner = program.shardy
+    elif program.shardy:
+        raise UserError("this jax has no Shardy partitioner and the module needs it", remedy="install a newer jax")
+    # JAX sets both lists for every compile; without them the fingerprint is another one (nothing else changes).
+    build.allow_spmd_sharding_propagation_to_parameters = list(program.propagate_to_parameters)
+    build.allow_spmd_sharding_propagation_to_output = list(program.propagate_to_output)
+    if fdo_profile:
+        if not hasattr(build, "fdo_profile"):
+            raise UserError("this jax takes no profile as a compile option", remedy="pass the profile as a flag")
+        build.fdo_profile = fdo_profile
+    data: bytes = options.SerializeAsString()
+    return data

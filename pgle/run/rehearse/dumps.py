@@ -1,0 +1,134 @@
+"""What a compilation leaves in its dump folder: modules, schedule, memory, log; and why one left nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from pgle.errors import UserError
+from pgle.files import read_bytes
+from pgle.run.ask.jax_private.wire import fields, hlo_module_bytes, without_fields
+from pgle.xla.hlo.module import BITS
+from pgle.xla.log.wordings import FATAL, flag_refusal
+
+LOG = "xla.log"
+SCHEDULED = "gpu_after_optimizations.hlo.pb"
+CODE_GENERATION = (".ll", ".ptx", ".ttir")
+"""Dumps of code generation (jax before 0.12)."""
+
+TAIL = 200_000
+"""Characters at the end of the log that are searched."""
+
+_FINGERPRINT = re.compile(rb"\x0a\x16fingerprint_before_lhs\x12\x20([0-9a-f]{32})")
+
+
+def find_dump(folder: Path, name: str, ending: str) -> Path | None:
+    """The dump of module `name`, not of its fusion sub-modules; XLA may trim a trailing ``_`` in file names."""
+    wanted = tuple(f"{known}." for known in {name, name.rstrip("_")})
+    return _newest(
+        path
+        for path in folder.glob(f"module_*{ending}")
+        if (parts := path.name.split(".", 1)) and parts[1].startswith(wanted)
+    )
+
+
+def scheduled_module(folder: Path, name: str) -> Path | None:
+    """The module as it was scheduled."""
+    return find_dump(folder, name, SCHEDULED)
+
+
+def find_schedule(folder: Path, name: str) -> Path | None:
+    """The schedule dump of module `name`; releases through 0.5.0 name it after the entry computation, ``main.N``."""
+    dumps = list(folder.glob("*.schedule.*"))
+    stems = {path: path.name.rpartition(".schedule.")[0] for path in dumps}
+    exact = [path for path in dumps if stems[path] in (name, name.rstrip("_"))]
+    return _newest(exact or [path for path in dumps if re.match(r"main\.\d+", stems[path])])
+
+
+def is_generating_code(folder: Path) -> bool:
+    """Whether code generation has left its first file."""
+    return any(path.suffix in CODE_GENERATION for path in folder.iterdir())
+
+
+def remove_generated_code(folder: Path) -> None:
+    """Remove what code generation dumped: of no use here, and hundreds of files for a large step."""
+    for path in folder.iterdir():
+        if path.suffix in CODE_GENERATION:
+            path.unlink()
+
+
+def fingerprint_of(dump: Path) -> str:
+    """The ``fingerprint_before_lhs`` of an HloProto dump, empty where it has none.
+
+    Read off the raw bytes of the map entry (key field 1, value field 2), so that a dump of any size costs one search.
+    """
+    found = _FINGERPRINT.search(read_bytes(dump))
+    return found[1].decode() if found else ""
+
+
+def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
+    """The error for a compilation that ended without an answer: XLA's own line where it left one.
+
+    Args:
+        code: what the process returned; negative for a signal.
+        log: its output.
+        flags: XLA flags that the user gave.
+    """
+    text = log.read_text(errors="replace")[-TAIL:]
+    if (refused := flag_refusal(text)) is not None:
+        said = refused[1] if "Flag parsing failed" not in refused[1] else f"a value of one of {' '.join(flags)}"
+        return UserError(f"this XLA refuses a flag: {said}", remedy="leave it out, or see: pgle flags lint")
+    fatal = FATAL.search(text)
+    line = next((group for group in fatal.groups() if group), "") if fatal else ""
+    if code == -9:
+        return UserError("the compiler was killed, most likely for memory", where=log)
+    last = line or next((row for row in reversed(text.splitlines()) if row.strip()), "no output")
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return UserError(f"the compiler crashed ({how}): {last.strip()[:300]}", remedy=f"the whole log: {log}")
+
+
+def memory_of(dump: Path) -> dict[str, int]:
+    """Device memory of a scheduled module by XLA's buffer assignment, in bytes.
+
+    Args:
+        dump: the HloProto of the module; XLA's memory report is looked for beside it.
+
+    Returns:
+        argument, output (some may be the same memory), temp and total; empty where XLA left no report.
+    """
+    report = _newest(dump.parent.glob(f"{dump.name.removesuffix('.hlo.pb')}-memory-usage-report.pb"))
+    if report is None:
+        return {}
+    from pgle.xla.protos import hlo_pb2
+
+    usage = [found for _, space in fields(report.read_bytes()) if isinstance(space, bytes) for found in fields(space)]
+    total = sum(value for number, value in usage if number == 1 and isinstance(value, int))
+    # The temporary buffers are combined into one allocation, which is numbered last (xla/service/buffer_assignment.cc).
+    allocations = [
+        {key: content for key, content in fields(value) if isinstance(content, int)}
+        for number, value in usage
+        if number == 3 and isinstance(value, bytes)
+    ]
+    temp = max(allocations, key=lambda item: item.get(1, 0), default={}).get(2, 0)
+    module = hlo_module_bytes(read_bytes(dump)) or b""
+    head = hlo_pb2.HloModuleProto.FromString(without_fields(module, {3: None})).host_program_shape
+    return {
+        "argument": sum(_size(shape, hlo_pb2) for shape in head.parameters),
+        "output": _size(head.result, hlo_pb2),
+        "temp": temp,
+        "total": total,
+    }
+
+
+def _size(shape: Any, hlo_pb2: Any) -> int:
+    if shape.tuple_shapes:
+        return sum(_size(element, hlo_pb2) for element in shape.tuple_shapes)
+    bits = BITS.get(hlo_pb2.PrimitiveType.Name(shape.element_type).lower(), 0)
+    return int(prod(shape.dimensions) * bits + 7) // 8
+
+
+def _newest(paths: Iterable[Path]) -> Path | None:
+    return max(paths, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
