@@ -221,10 +221,6 @@ def flag_refusal(said: str) -> tuple[Refusal, str] | None:
 FATAL = re.compile(r"^F\d{4} .*?\] (?P<abseil>.*)$|^[-\d]+ [\d:.]+: F .*?\] (?P<tsl>.*)$", re.MULTILINE)
 """A line with which XLA ends the process."""
 
-NO_TOOLKIT = re.compile(r"No PTX compilation provider|libdevice|\bptxas\b|\bnvlink\b|fatbinary", re.IGNORECASE)
-"""Code generation ended for lack of a CUDA toolkit, after scheduling was done and dumped: "No PTX compilation provider
-is available", "libdevice not found at ./libdevice.10.bc", "Couldn't get ptxas version", "Couldn't find a suitable
-version of ptxas"."""
 
 EMPTY_TRACE = "PGLE collected an empty trace"
 """JAX's AutoPGLE (0.4.31 and newer); the line goes on to name CUPTI's error as one thing that may have been."""
