@@ -90,6 +90,13 @@ coverage_option = click.option(
     type=click.FloatRange(0, 1),
     help="Exit with 1 where less of the main module's time is covered.",
 )
+collectives_option = click.option(
+    "--min-collectives",
+    default=0.99,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Exit with 1 where collectives without a cost weigh more than the rest of the step.",
+)
 jaxlib_option = click.option("--jaxlib", metavar="VERSION", help="Speak of this release rather than the installed one.")
 python_option = click.option(
     "--python", metavar="PATH", help="The Python of your program, whose jaxlib is asked.  [default: pgle's own]"

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from pgle.cli.options import PATH, coverage_option, hlo_option, json_option, module_option, profile_argument
+from pgle.cli.options import (
+    PATH,
+    collectives_option,
+    coverage_option,
+    hlo_option,
+    json_option,
+    module_option,
+    profile_argument,
+)
 
 
 @click.command()
@@ -21,14 +29,18 @@ from pgle.cli.options import PATH, coverage_option, hlo_option, json_option, mod
 )
 @module_option("Only modules whose name matches.")
 @coverage_option
+@collectives_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, /, min_time_coverage: float, as_json: bool, **options: Any) -> None:
+def command(
+    ctx: click.Context, /, min_time_coverage: float, min_collectives: float, as_json: bool, **options: Any
+) -> None:
     """Hold a profile against an HLO module, as XLA would: coverage, gaps, names that match only by accident.
 
     XLA looks a cost up by the name its instruction had when the latency-hiding scheduler ran, and fills gaps with
-    constants that can make a schedule worse than no profile. Names come from the schedule dump
-    (--xla_dump_latency_hiding_schedule=true) where there is one, else from scheduling names in the HLO.
+    constants that can make a schedule worse than no profile: a gap weighs what it costs (estimated) or what XLA takes
+    it for, whichever is more. Names come from the schedule dump (--xla_dump_latency_hiding_schedule=true) where there
+    is one, else from scheduling names in the HLO.
 
     \b
     pgle verify profile.pbtxt --hlo dump/
@@ -37,8 +49,10 @@ def command(ctx: click.Context, /, min_time_coverage: float, as_json: bool, **op
     from pgle.report import verify as report
     from pgle.run.verify import VerifyRequest, verify
 
-    if math.isnan(min_time_coverage):
-        raise click.BadParameter("nan is not in the range 0<=x<=1.", param_hint="'--min-time-coverage'")
+    for name, bound in (("--min-time-coverage", min_time_coverage), ("--min-collectives", min_collectives)):
+        if math.isnan(bound):
+            raise click.BadParameter("nan is not in the range 0<=x<=1.", param_hint=f"'{name}'")
     coverage = verify(VerifyRequest(**options))
-    (report.show_json if as_json else report.show_text)(str(options["profile"]), coverage, min_time_coverage)
-    ctx.exit(0 if coverage.is_ok(min_time_coverage) else 1)
+    show = report.show_json if as_json else report.show_text
+    show(str(options["profile"]), coverage, min_time_coverage, min_collectives)
+    ctx.exit(0 if coverage.is_ok(min_time_coverage, min_collectives) else 1)

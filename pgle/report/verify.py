@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import isfinite
 
 from rich.console import Console
 
 from pgle.costs.fit.coverage import Coverage, ModuleCoverage, Share
-from pgle.costs.fit.gap_weights import Basis
 from pgle.costs.fit.gaps import Gap
 from pgle.costs.profile.effective import Fault
-from pgle.costs.profile.value import CostKind
+from pgle.costs.profile.names import join_name, split_name
+from pgle.costs.profile.value import CostKind, Origin
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn
-from pgle.xla.checker import CheckerCounts
+from pgle.xla.checker import LIGHT_SPEED, CheckerCounts
 
 GAPS_SHOWN = 12
 UNUSED_SHOWN = 8
@@ -23,10 +24,10 @@ MISMATCHES_SHOWN = 6
 _WHOLE = "|covered|of|share"
 
 
-def show_text(profile: str, coverage: Coverage, bound: float) -> None:
+def show_text(profile: str, coverage: Coverage, min_time: float, min_collectives: float) -> None:
     """The main module in full, the others in a line each; warnings on stderr."""
     out = console()
-    main = [module for module in coverage.modules if module.is_main]
+    main = coverage.main
     for index, module in enumerate(main):
         if index and replace(module, fingerprint="", source="") == replace(main[0], fingerprint="", source=""):
             known = module.fingerprint[:12] or module.source
@@ -36,17 +37,37 @@ def show_text(profile: str, coverage: Coverage, bound: float) -> None:
     _others(out, [module for module in coverage.modules if not module.is_main])
     _unused(out, coverage)
     out.print()
-    ok = coverage.is_ok(bound)
-    worst = min((module.time.value or 0.0 for module in main), default=0.0)
-    sign = "≥" if ok else "<"
-    out.print(
-        f"{'ok' if ok else 'FAILED'}: time coverage of {printable(main[0].module)} is {worst:.1%} {sign} {bound:.1%}",
-        style="bold green" if ok else "bold red",
-        soft_wrap=True,
-    )
-    for hint in dict.fromkeys(hint for module in main for hint in module.hints):
+    failures = list(_failures(coverage, min_time, min_collectives))
+    for line in failures:
+        out.print(f"FAILED: {printable(line)}", style="bold red", soft_wrap=True)
+    if not failures:
+        worst = min((module.time.value or 0.0 for module in main), default=0.0)
+        line = f"ok: time coverage of {printable(main[0].module)} is {worst:.1%} ≥ {min_time:.1%}"
+        out.print(line, style="bold green", soft_wrap=True)
+    unsound = ("costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps",)
+    hints = [hint for module in main for hint in module.hints]
+    for hint in dict.fromkeys([*(unsound if coverage.unsound else ()), *hints]):
         out.print(f"- {printable(hint)}")
     warn(_warnings(coverage))
+
+
+def _failures(coverage: Coverage, min_time: float, min_collectives: float) -> Iterator[str]:
+    """Why the check failed, of the worst compilation of the main module; what to do is in the hints."""
+    name = coverage.main[0].module
+    least = min(coverage.main, key=lambda module: module.kept_share)
+    if least.kept_share < min_collectives:
+        lost = round(least.collectives.total - least.collectives.covered)
+        yield (
+            f"{lost} of {least.collectives.total:.0f} collectives have no cost and weigh {duration(least.lost_us)} "
+            f"of a step of {duration(least.step_us)} (at most {1 - min_collectives:.1%})"
+        )
+    worst = min(module.time.value or 0.0 for module in coverage.main)
+    if worst < min_time:
+        yield f"time coverage of {name} is {worst:.1%} < {min_time:.1%}"
+    if coverage.unsound:
+        listed = ", ".join(f"{item.name} ({item.values_us[0]:g})" for item in coverage.unsound[:UNUSED_SHOWN])
+        more = f" and {len(coverage.unsound) - UNUSED_SHOWN} more" if len(coverage.unsound) > UNUSED_SHOWN else ""
+        yield f"costs that are negative or not finite, which XLA takes as they are: {listed}{more}"
 
 
 def _module(out: Console, profile: str, module: ModuleCoverage) -> None:
@@ -90,7 +111,7 @@ _AGAINST = {
 
 
 def _log(counts: CheckerCounts) -> str:
-    """The accuracy checker's numbers; it also misses what no schedule depends on."""
+    """The accuracy checker's numbers; it also misses what needs no cost."""
     if not counts.missing:
         return "nothing, since no name is missing"
     dones = sum("-done" in name for name in counts.idle)
@@ -98,9 +119,7 @@ def _log(counts: CheckerCounts) -> str:
     free = " and ".join(
         f"{count} in {what}" if what != "dones" else f"{count} {what}" for what, count in kinds if count
     )
-    return f"Found {counts.found}, Missing {len(counts.missing)}" + (
-        f" ({free}: no schedule needs them)" if free else ""
-    )
+    return f"Found {counts.found}, Missing {len(counts.missing)}" + (f" ({free}, which need no cost)" if free else "")
 
 
 def _percent(share: Share) -> str:
@@ -109,37 +128,37 @@ def _percent(share: Share) -> str:
 
 def _basis(module: ModuleCoverage) -> str:
     parts = []  # short: a longer text narrows the numbers
-    if module.time_basis.get(Basis.SAME_SHAPE):
-        parts.append(f"gaps: {module.time_basis[Basis.SAME_SHAPE]:,} from the same shape")
-    if module.time_basis.get(Basis.ESTIMATED):
-        parts.append(f"{module.time_basis[Basis.ESTIMATED]:,} estimated ({module.estimated_for})")
+    if module.basis.get(Origin.SAME_SHAPE):
+        parts.append(f"gaps: {module.basis[Origin.SAME_SHAPE]:,} from the same shape")
+    if module.basis.get(Origin.ESTIMATED):
+        parts.append(f"{module.basis[Origin.ESTIMATED]:,} estimated ({module.estimated_for})")
     return ", ".join(parts)
 
 
 def _gaps(out: Console, module: ModuleCoverage) -> None:
     if not module.gaps:
         return
-    is_model = module.fallback == "speed-of-light model"
-    what = "XLA (jaxlib ≥ 0.10.2) models them" if is_model else "with what XLA takes them for"
+    is_model = module.fallback == LIGHT_SPEED
+    what = "XLA (jaxlib ≥ 0.10.2) models them" if is_model else "each weighs the greater of the two times"
     out.print()
     out.print(f"{len(module.gaps):,} without a cost, collectives and then the heaviest first; {what}", style="yellow")
     rows = [
         (
             _cut(printable(gap.name), 34),
-            _marked(gap),
+            f"~{duration(gap.cost_us)}" + (" est." if gap.basis == Origin.ESTIMATED else ""),
+            "model" if is_model and not gap.is_mismatch else _assumed(gap),
             f"{gap.weight_us / module.time.total:.1%}" if module.time.total else "–",
-            "model" if is_model else duration(gap.assumed_us),
             _cut(printable(_hint(gap)), 32),
         )
         for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)[:GAPS_SHOWN]
     ]
-    out.print(table(("instruction", "time", "share", "XLA takes", "hint"), rows, right="time|share|XLA takes"))
+    out.print(table(("instruction", "costs", "XLA takes", "weight", "hint"), rows, right="costs|weight|XLA takes"))
     if len(module.gaps) > GAPS_SHOWN:
         out.print(f"… and {len(module.gaps) - GAPS_SHOWN:,} more (--json lists all)", style="dim")
 
 
-def _marked(gap: Gap) -> str:
-    return f"~{duration(gap.weight_us)}" + (" est." if gap.basis == Basis.ESTIMATED else "")
+def _assumed(gap: Gap) -> str:
+    return duration(gap.assumed_us) if isfinite(gap.assumed_us) and gap.assumed_us >= 0 else f"{gap.assumed_us:g}"
 
 
 def _hint(gap: Gap) -> str:
@@ -195,8 +214,8 @@ def _unused(out: Console, coverage: Coverage) -> None:
 
 def _short(name: str) -> str:
     """A name with the head of its fingerprint, as fingerprints are shown everywhere."""
-    fingerprint, between, bare = name.rpartition("::")
-    return f"{fingerprint[:12]}…::{bare}" if between and len(fingerprint) > 12 else name
+    fingerprint, bare = split_name(name)
+    return join_name(f"{fingerprint[:12]}…", bare) if len(fingerprint) > 12 else name
 
 
 def _cut(text: str, room: int) -> str:
@@ -209,14 +228,16 @@ def _warnings(coverage: Coverage) -> list[str]:
     return [*coverage.warnings, *([f"the profile has oddities ({odd}): see 'pgle show'"] if odd else [])]
 
 
-def show_json(profile: str, coverage: Coverage, bound: float) -> None:
+def show_json(profile: str, coverage: Coverage, min_time: float, min_collectives: float) -> None:
     """``pgle.verify/1``."""
     json.show(
         "pgle.verify/1",
         {
-            "ok": coverage.is_ok(bound),
+            "ok": coverage.is_ok(min_time, min_collectives),
+            "failed": list(_failures(coverage, min_time, min_collectives)),
             "profile": profile,
-            "min_time_coverage": bound,
+            "min_time_coverage": min_time,
+            "min_collectives": min_collectives,
             "modules": [_record(module) for module in coverage.modules],
             "unused": [item.name for item in coverage.unused],
             "unused_details": [
@@ -241,12 +262,15 @@ def _record(module: ModuleCoverage) -> dict[str, object]:
             "count": module.count.value,
             "time": module.time.value,
             "collectives": module.collectives.value,
+            "without_lost_collectives": module.kept_share,
         },
         "totals": {
             "instructions": {"covered": module.count.covered, "total": module.count.total},
             "time_us": {"covered": module.time.covered, "total": module.time.total},
             "collectives": {"covered": module.collectives.covered, "total": module.collectives.total},
-            "weights_from": {basis.value: count for basis, count in module.time_basis.items()},
+            "step_us": module.step_us,
+            "lost_collectives_us": module.lost_us,
+            "weights_from": module.basis,
             "estimated_for": module.estimated_for,
         },
         "names": {"own": module.own_names, "bare": module.bare_names, "other_fingerprint": module.other_names},

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pgle.costs.fit.complete import Completion, complete_profile
-from pgle.costs.profile.effective import effective_costs
+from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.files import check_suffix, encode_profile, profile_files, read_profile, sidecar_path
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import lhs_names, schedulable
 from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.targets import load_target
@@ -64,17 +63,29 @@ def complete_file(
         check_absent(path, force=force, inputs=(profile, *hlo))
     given, hardware = read_profile(profile), find_hardware(load_target(target), devices_per_host=devices_per_host)
     completions: list[Completion] = []
-    for chosen, lhs_module in _matching(given, hlo, profile, module):
-        completions.append(complete_profile(given, chosen, hardware, lhs_module=lhs_module))
+    chosen = _matching(given, hlo, profile, module)
+    for final, lhs_module in chosen:  # bare names of one module would count for the others
+        completions.append(
+            complete_profile(given, final, hardware, lhs_module=lhs_module, with_fingerprint=len(chosen) > 1)
+        )
         given = completions[-1].profile
     write_files(profile_files(output, given), force=force, inputs=(profile, *hlo))
     return CompleteResult(tuple(completions), str(output), sha256(encode_profile(given, output.suffix)))
 
 
-def complete_for(profile: Profile, modules: Sequence[Module], hardware: Hardware) -> Profile:
-    """The profile with its gaps filled for each of these modules, for `pgle convert --complete`."""
+def complete_for(
+    profile: Profile, modules: Sequence[Module], hardware: Hardware, lhs_modules: Mapping[str, Module]
+) -> Profile:
+    """The profile with its gaps filled for each of these modules, for `pgle convert --complete`.
+
+    Args:
+        profile: as measured.
+        modules: final modules.
+        hardware: the GPU for estimates.
+        lhs_modules: modules as LHS saw them, by name.
+    """
     for module in modules:
-        profile = complete_profile(profile, module, hardware).profile
+        profile = complete_profile(profile, module, hardware, lhs_module=lhs_modules.get(module.name)).profile
     return profile
 
 
@@ -109,6 +120,5 @@ def _matching(
 
 
 def _matches(profile: Profile, module: Module) -> int:
-    """How many schedulable instructions of a module a profile has costs of."""
-    known, renamed = effective_costs(profile, module.fingerprint), lhs_names(module)
-    return sum(renamed.get(item.name, item.name) in known for item in schedulable(module))
+    """How many instructions of a module a profile has costs of."""
+    return len(LookupTable(module).costs(profile))

@@ -258,10 +258,10 @@ def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Tr
         occurrences=occurrences,
         ends={fingerprint: result.ends for result, fingerprint in named if result.ends},
     )
-    return profile if request.target is None else _completed(profile, results, request.target, prefix=prefix)
+    return profile if request.target is None else _completed(profile, results, request, prefix=prefix)
 
 
-def _completed(profile: Profile, results: Sequence[ProgramCosts], target: str, *, prefix: bool) -> Profile:
+def _completed(profile: Profile, results: Sequence[ProgramCosts], request: ConvertRequest, *, prefix: bool) -> Profile:
     """The profile with its gaps filled for the modules of `results`."""
     from pgle.run.complete import complete_for  # the estimates are needed only here; the command starts faster without
     from pgle.xla.hardware import find_hardware
@@ -273,7 +273,8 @@ def _completed(profile: Profile, results: Sequence[ProgramCosts], target: str, *
             raise UserError(f"no HLO of {program.key.name} to complete", where="--complete", remedy="pass --hlo DUMP")
         fingerprints = program.fingerprints if prefix else (program.hlo.fingerprint,)
         modules += [replace(program.hlo, fingerprint=fingerprint) for fingerprint in fingerprints]
-    return complete_for(profile, modules, find_hardware(load_target(target)))
+    lhs_modules = _lhs_modules(request.hlo, {module.name for module in modules})
+    return complete_for(profile, modules, find_hardware(load_target(str(request.target))), lhs_modules)
 
 
 def _said_of(results: Sequence[ProgramCosts]) -> tuple[str, ...]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from math import isfinite
 
+from pgle.costs.fit.fill import Estimate
+from pgle.costs.fit.lookup import LookupTable, is_sound
 from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.timeline import Stream
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, start_of
 from pgle.xla.hlo.module import Instruction, Module, trip_count
-from pgle.xla.hlo.names import FREE_TARGETS, lhs_names
+from pgle.xla.hlo.names import FREE_TARGETS
 
 FREE = frozenset(
     ("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "after-all", "add-dependency", "opt-barrier",
@@ -22,8 +22,6 @@ FREE = frozenset(
 
 COLLECTIVES = "collectives"
 """The queue of asynchronous collectives."""
-
-_REMAT = re.compile(r"\.remat\d*$")
 
 
 class Action(Enum):
@@ -89,10 +87,6 @@ class Program:
     warnings: tuple[str, ...]
 
 
-Estimate = Callable[[Instruction], float | None]
-"""Microseconds of an instruction that has no measured cost; None where nothing can be said."""
-
-
 def read_program(
     module: Module,
     costs: Mapping[str, Cost],
@@ -122,7 +116,7 @@ class _Reader:
         self.costs = costs
         self.estimate = estimate
         self.kernels = kernels
-        self.renamed = lhs_names(module)
+        self.table = LookupTable(module)
         self.computations: dict[str, tuple[Op, ...]] = {}
         self.missing: list[str] = []
         self.warnings: list[str] = []
@@ -194,9 +188,8 @@ class _Reader:
 
     def _priced(self, instruction: Instruction, action: Action, stream: Stream, lane: str) -> Op:
         kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
-        lhs_name = self.renamed.get(instruction.name, instruction.name)
-        found = self._cost(instruction)
-        if found is not None:
+        lhs_name, found = self._cost(instruction)
+        if found is not None and is_sound(found):
             cost_us, origin = found.cost_us, found.origin
             return Op(instruction.name, action, stream, lane, cost_us, origin, True, kernels, kind, lhs_name)
         guess = self.estimate(instruction) if self.estimate is not None else None
@@ -205,18 +198,12 @@ class _Reader:
         cost_us, origin = guess or 0.0, Origin.ESTIMATED
         return Op(instruction.name, action, stream, lane, cost_us, origin, guess is not None, kernels, kind, lhs_name)
 
-    def _cost(self, instruction: Instruction) -> Cost | None:
-        """The cost that belongs to an instruction; of an async op the start's name wins, as in XLA."""
-        wrapped = self.module.wrapped(instruction)
-        names = [instruction.name, self.renamed.get(instruction.name)]
-        if wrapped is not None:
-            names += [wrapped.name, self.renamed.get(wrapped.name)]
-        names.append(_REMAT.sub("", instruction.name))
-        for name in names:
-            found = self.costs.get(name) if name else None
-            if found is not None and isfinite(found.cost_us) and found.cost_us >= 0:
-                return found
-        return None
+    def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:
+        """The name when LHS ran, and the cost that XLA finds; else the one under the run-time name."""
+        row = self.table.row_of(instruction.name)
+        if row is None:
+            return instruction.name, self.costs.get(instruction.name)
+        return row.name, row.find(self.costs) or self.costs.get(instruction.name)
 
 
 def kind_of(module: Module, instruction: Instruction) -> str:

@@ -17,6 +17,9 @@ from pgle.xla.hlo.names import NO_OPS, scheduled_computations, unscheduled_condi
 LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
 """XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``), taken for microseconds under a profile."""
 
+T_SHIRT_SIZES, LIGHT_SPEED = "T-shirt sizes", "speed-of-light model"
+"""What XLA takes costs for that a profile lacks."""
+
 _SM = re.compile(r"\bsm_(\d+)\.(\d+)")
 
 
@@ -27,8 +30,8 @@ class CheckerCounts:
     Attributes:
         found: N.
         missing: the M names that it lists.
-        idle: of these the names that no schedule depends on: dones of asynchronous fusions and copies, and what
-            `unscheduled_conditions` hold.
+        idle: of these the names that need no cost: dones of asynchronous fusions and copies, which run nothing and are
+            taken for 1 µs without a cost (with one, for that long), and what `unscheduled_conditions` hold.
     """
 
     found: int
@@ -90,3 +93,8 @@ def compute_capability(module: Module) -> tuple[int, int] | None:
     """The GPU that a module was compiled for, from its dump's file name (``.sm_9.0_gpu_after_optimizations``)."""
     found = _SM.search(module.source.rpartition("/")[2])
     return None if found is None else (int(found.group(1)), int(found.group(2)))
+
+
+def fallback_of(module: Module) -> str:
+    """What XLA takes the gaps of a module for: its model from Hopper on (jaxlib 0.10.2 and newer), else constants."""
+    return LIGHT_SPEED if (compute_capability(module) or (0, 0)) >= (9, 0) else T_SHIRT_SIZES

@@ -6,24 +6,29 @@ and shape, a name that now belongs to another instruction is a mismatch and no c
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pgle.costs.fit.coverage_hints import hints_of, warnings_of
-from pgle.costs.fit.gap_weights import Basis, hardware_of, weigh_gaps
-from pgle.costs.fit.gaps import Gap, NearNames, Unused, find_unused
-from pgle.costs.fit.wanted import Wanted, WantedCosts, wanted_costs
-from pgle.costs.profile.effective import Finding, effective_costs, profile_findings
+from pgle.costs.fit.estimate import estimator, hardware_of
+from pgle.costs.fit.fill import FILLED
+from pgle.costs.fit.gaps import Gap, Mismatch, NearNames, Unused, find_unused, weigh, weigh_gaps
+from pgle.costs.fit.lookup import LookupTable, is_sound
+from pgle.costs.profile.effective import Fault, Finding, effective_costs, profile_findings
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
-from pgle.xla.checker import CheckerCounts, assumed_us, checker_counts, compute_capability
+from pgle.xla.checker import CheckerCounts, checker_counts, fallback_of
+from pgle.xla.collectives import is_done
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import unscheduled_conditions
 from pgle.xla.hlo.schedule_dump import LhsSchedule
 
 GAPS_WITH_NEAR_NAMES = 200
 """Gaps, heaviest first, for which similar names are looked for; nobody reads more."""
+
+MIN_COLLECTIVES = 0.99
+"""Collectives worth more than the rest of the step must not be missing: 1 %."""
+
+MOSTLY_UNKNOWN = 0.5
+"""Below this count coverage the likeliest cause is a profile of another program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +44,6 @@ class Share:
         return self.covered / self.total if self.total > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """A cost whose name belongs to an instruction of another opcode or shape in this module."""
-
-    name: str
-    cost_us: float
-    profile_op: str
-    module_op: str
-
-
 @dataclass(frozen=True)
 class ModuleCoverage:
     """A profile held against one module.
@@ -62,15 +57,18 @@ class ModuleCoverage:
         against: ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from.
         count: instructions with a cost, of those that want one; copies and conditions of loops that LHS does not
             schedule only where they have one.
-        time: µs per execution of the module; see `time_basis` for what gaps weigh.
+        time: µs per execution of the module; see `Gap.weight_us` for what gaps weigh.
         collectives: collectives with a cost.
-        time_basis: instructions by what their weight stands on.
+        step_us: time of one execution, gaps as estimated.
+        lost_us: weight of collectives without a cost.
+        basis: instructions by what their cost stands on: ``profile``, ``same-shape``, ``estimated``.
         estimated_for: the GPU of the estimates, empty where none was needed.
         filled_in: covered by costs that nobody measured.
         gaps: without a cost, heaviest first; mismatches are among them.
         mismatches: names that belong to another instruction.
         unchecked: covered names of which the profile knows neither opcode nor shape.
         own_names: costs under this module's fingerprint; `bare_names`: under none; `other_names`: under others.
+        dones: asynchronous fusions and copies whose done has a cost, which XLA takes besides that of the start.
         log: what XLA's accuracy checker would count; None without a schedule dump.
         fallback: what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``.
         hints: what to do, each with a command.
@@ -85,7 +83,9 @@ class ModuleCoverage:
     count: Share
     time: Share
     collectives: Share
-    time_basis: Mapping[Basis, int]
+    step_us: float
+    lost_us: float
+    basis: Mapping[str, int]
     estimated_for: str
     filled_in: int
     gaps: tuple[Gap, ...]
@@ -94,9 +94,15 @@ class ModuleCoverage:
     own_names: int
     bare_names: int
     other_names: int
+    dones: tuple[str, ...]
     log: CheckerCounts | None
     fallback: str
     hints: tuple[str, ...]
+
+    @property
+    def kept_share(self) -> float:
+        """1 less what collectives without a cost weigh, as a part of the step; not below 0."""
+        return max(1 - self.lost_us / self.step_us, 0.0) if self.step_us > 0 else 1.0
 
 
 @dataclass(frozen=True)
@@ -115,10 +121,28 @@ class Coverage:
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
 
-    def is_ok(self, min_time_coverage: float) -> bool:
-        """Whether every compilation of the main module (each process may have its own) reaches the bound."""
-        main = [module for module in self.modules if module.is_main]
-        return bool(main) and all((module.time.value or 0.0) >= min_time_coverage for module in main)
+    @property
+    def main(self) -> tuple[ModuleCoverage, ...]:
+        """Every compilation of the main module; each process may have its own."""
+        return tuple(module for module in self.modules if module.is_main)
+
+    @property
+    def unsound(self) -> tuple[Finding, ...]:
+        """Costs that are negative or not finite; XLA takes them as they are."""
+        return tuple(item for item in self.findings if item.fault in (Fault.NOT_FINITE, Fault.NEGATIVE))
+
+    def is_ok(self, min_time_coverage: float, min_collectives: float = MIN_COLLECTIVES) -> bool:
+        """Whether every compilation of the main module reaches both bounds and every cost is a number of microseconds.
+
+        Args:
+            min_time_coverage: least `ModuleCoverage.time`.
+            min_collectives: least `ModuleCoverage.kept_share`.
+        """
+        reached = all(
+            (module.time.value or 0.0) >= min_time_coverage and module.kept_share >= min_collectives
+            for module in self.main
+        )
+        return bool(self.main) and reached and not self.unsound
 
 
 def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, LhsSchedule] | None = None) -> Coverage:
@@ -134,19 +158,21 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
     """
     if not modules:
         raise UserError("no HLO module to hold the profile against", remedy="give --hlo a dump")
-    schedules = schedules or {}
-    wants = [wanted_costs(module, schedules.get(module.name)) for module in modules]
-    found = [_cover_one(profile, module, wanted) for module, wanted in zip(modules, wants, strict=True)]
-    unused = find_unused(profile, list(zip(modules, wants, strict=True)))
+    dumps = {name: schedule.module for name, schedule in (schedules or {}).items()}
+    tables = [LookupTable(module, dumps.get(module.name)) for module in modules]
+    named = {cost.fingerprint for cost in profile.costs}
+    keys = [module.fingerprint if module.fingerprint in named else "" for module in modules]
+    effective = {key: effective_costs(profile, key) for key in dict.fromkeys(keys)}
+    found = [_cover_one(profile, table, effective[key]) for table, key in zip(tables, keys, strict=True)]
+    unused = find_unused(profile, tables, [effective[key] for key in keys])
     main = _main(profile, found)
     near = NearNames(unused)
-    marked = [replace(item, is_main=(item.module, item.program_id) == main) for item in found]
-    done = [
-        _with_hints(item, wanted, near) if item.is_main or item.count.covered else item
-        for item, wanted in zip(marked, wants, strict=True)
-    ]
-    done.sort(key=lambda item: (not item.is_main, -item.time.total))
-    return Coverage(tuple(done), unused, profile_findings(profile), (*profile.warnings, *warnings_of(done, schedules)))
+    done = []
+    for item, table in zip(found, tables, strict=True):
+        marked = replace(item, is_main=(item.module, item.program_id) == main)
+        done.append(_with_hints(marked, table, near) if marked.is_main or marked.count.covered else marked)
+    done.sort(key=lambda item: (not item.is_main, -item.step_us))
+    return Coverage(tuple(done), unused, profile_findings(profile), (*profile.warnings, *_warnings(done[0], dumps)))
 
 
 def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int | None]:
@@ -162,34 +188,20 @@ def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int |
             if named:
                 found = same or named
                 break
-    main = max(found, key=lambda item: (item.time.covered, item.time.total))
+    main = max(found, key=lambda item: (item.time.covered, item.step_us))
     return main.module, main.program_id
 
 
-def _cover_one(profile: Profile, module: Module, wanted: WantedCosts) -> ModuleCoverage:
-    costs = effective_costs(profile, module.fingerprint)
-    covered: list[tuple[Wanted, Cost]] = []
-    gaps: list[Wanted] = []
-    mismatches: list[Mismatch] = []
-    conditions = unscheduled_conditions(wanted.module)
-    for item in wanted.items.values():
-        cost = next((costs[name] for name in item.accepted if name in costs), None)
-        if cost is None and (item.opcode == "copy" or item.instruction.computation in conditions):
-            continue  # copies change their names after LHS, and XLA's checker misses none; no schedule asks the others
-        if cost is None:
-            gaps.append(item)
-        elif _differs(cost, item):
-            gaps.append(item)
-            mismatches.append(_mismatch(cost, item))
-        else:
-            covered.append((item, cost))
+def _cover_one(profile: Profile, table: LookupTable, effective: Mapping[str, Cost]) -> ModuleCoverage:
+    module, rows = table.final, table.rows
+    found = table.find(effective)
+    covered = {name: cost for name, cost in found.items() if is_sound(cost) and not rows[name].differs(cost)}
+    lost = {name: found.get(name) for name in rows if name not in covered}
     hardware = hardware_of(module)
-    weights = weigh_gaps(wanted.module, hardware, [(item, cost.cost_us) for item, cost in covered], gaps)
-    covered_us = sum(_weight(cost.cost_us, item) for item, cost in covered)
-    missing_us = sum(_weight(weight, item) for item, (weight, _) in zip(gaps, weights, strict=True))
-    bases = [basis for _, basis in weights]
-    mismatched = {item.name for item in mismatches}
-    capability = compute_capability(module) or (0, 0)
+    missed = {name: cost for name, cost in lost.items() if cost is not None or not rows[name].is_optional}
+    gaps = weigh_gaps(table, covered, missed, estimator(table.module, hardware))
+    covered_us = sum(weigh(cost.cost_us, rows[name]) for name, cost in covered.items())
+    basis = {str(origin): sum(gap.basis == origin for gap in gaps) for origin in FILLED}
     prefixes = [cost.fingerprint for cost in profile.costs]
     return ModuleCoverage(
         module=module.name,
@@ -197,74 +209,97 @@ def _cover_one(profile: Profile, module: Module, wanted: WantedCosts) -> ModuleC
         fingerprint=module.fingerprint,
         source=module.source,
         is_main=False,
-        against=_against(wanted),
+        against=_against(table),
         count=Share(len(covered), len(covered) + len(gaps)),
-        time=Share(covered_us, covered_us + missing_us),
+        time=Share(covered_us, covered_us + sum(gap.weight_us for gap in gaps)),
         collectives=Share(
-            sum(item.kind == CostKind.COLLECTIVE for item, _ in covered),
-            sum(item.kind == CostKind.COLLECTIVE for item in wanted.items.values()),
+            sum(rows[name].kind is CostKind.COLLECTIVE for name in covered),
+            sum(row.kind is CostKind.COLLECTIVE for row in rows.values()),
         ),
-        time_basis={Basis.PROFILE: len(covered)} | {basis: bases.count(basis) for basis in sorted(set(bases))},
-        estimated_for=hardware.name if Basis.ESTIMATED in bases else "",
-        filled_in=sum(cost.origin in _FILLED_IN for _, cost in covered),
-        gaps=_gaps(wanted.module, gaps, weights, mismatched),
-        mismatches=tuple(mismatches),
-        unchecked=sum(not cost.opcode and not cost.shape for _, cost in covered),
+        step_us=covered_us + sum(gap.total_us for gap in gaps),
+        lost_us=sum(gap.weight_us for gap in gaps if gap.kind is CostKind.COLLECTIVE),
+        basis={"profile": len(covered)} | {origin: count for origin, count in basis.items() if count},
+        estimated_for=hardware.name if basis[Origin.ESTIMATED] else "",
+        filled_in=sum(cost.origin in (*FILLED, Origin.SIMULATED) for cost in covered.values()),
+        gaps=gaps,
+        mismatches=tuple(
+            Mismatch(cost.name, cost.cost_us, f"{cost.opcode} {cost.shape}", f"{row.opcode} {row.shape}")
+            for name, cost in lost.items()
+            if cost is not None and is_sound(cost) and (row := rows[name])
+        ),
+        unchecked=sum(not cost.opcode and not cost.shape for cost in covered.values()),
         own_names=sum(bool(prefix) and prefix == module.fingerprint for prefix in prefixes),
         bare_names=prefixes.count(""),
         other_names=sum(bool(prefix) and prefix != module.fingerprint for prefix in prefixes),
-        log=checker_counts(wanted.module, costs) if wanted.is_lhs else None,
-        fallback="speed-of-light model" if capability >= (9, 0) else "T-shirt sizes",
+        dones=tuple(name for name in effective if name in table.consulted and _is_done(table.module, name)),
+        log=checker_counts(table.module, effective) if table.lhs_module is not None else None,
+        fallback=fallback_of(module),
         hints=(),
     )
 
 
-_FILLED_IN = (Origin.ESTIMATED, Origin.SAME_SHAPE, Origin.SIMULATED)
+def _is_done(module: Module, name: str) -> bool:
+    return name in module.instructions and is_done(module.instructions[name])
 
 
-def _against(wanted: WantedCosts) -> str:
-    if wanted.is_lhs:
+def _against(table: LookupTable) -> str:
+    if table.lhs_module is not None:
         return "schedule dump"
-    annotated = any(item.instruction.scheduling_name for item in wanted.items.values())
+    annotated = any(row.instruction.scheduling_name for row in table.rows.values())
     return "scheduling names" if annotated else "final names"
 
 
-def _weight(cost_us: float, item: Wanted) -> float:
-    return cost_us * item.executions if math.isfinite(cost_us) and cost_us > 0 else 0.0
-
-
-def _differs(cost: Cost, item: Wanted) -> bool:
-    opcodes = (item.opcode, item.instruction.opcode, "")
-    return cost.opcode not in opcodes or (bool(cost.shape) and cost.shape not in item.shapes)
-
-
-def _mismatch(cost: Cost, item: Wanted) -> Mismatch:
-    return Mismatch(cost.name, cost.cost_us, f"{cost.opcode} {cost.shape}", f"{item.opcode} {item.shapes[0]}")
-
-
-def _gaps(
-    module: Module, items: Sequence[Wanted], weights: Sequence[tuple[float, Basis]], mismatched: set[str]
-) -> tuple[Gap, ...]:
-    gaps = [
-        Gap(
-            name=item.name,
-            kind=item.kind,
-            opcode=item.opcode,
-            shape=item.shapes[0],
-            weight_us=_weight(weight, item),
-            basis=basis,
-            assumed_us=assumed_us(module, item.instruction),
-            is_mismatch=any(name in mismatched for name in item.accepted),
-        )
-        for item, (weight, basis) in zip(items, weights, strict=True)
-    ]
-    return tuple(sorted(gaps, key=lambda gap: (-gap.weight_us, gap.name)))
-
-
-def _with_hints(item: ModuleCoverage, wanted: WantedCosts, near: NearNames) -> ModuleCoverage:
+def _with_hints(item: ModuleCoverage, table: LookupTable, near: NearNames) -> ModuleCoverage:
     by_lhs_name: dict[str, list[str]] = {}
-    for run_time, name in wanted.run_time_names.items():
+    for run_time, name in table.run_time_names.items():
         by_lhs_name.setdefault(name, []).append(run_time)
     gaps = [near.hint(gap, by_lhs_name.get(gap.name, ())) for gap in item.gaps[:GAPS_WITH_NEAR_NAMES]]
     full = replace(item, gaps=(*gaps, *item.gaps[GAPS_WITH_NEAR_NAMES:]))
-    return replace(full, hints=tuple(hints_of(full, wanted)))
+    return replace(full, hints=tuple(_hints(full, len(table.unsure))))
+
+
+def _hints(item: ModuleCoverage, unsure: int) -> Iterator[str]:
+    """Remedies for what a module lacks, the likeliest cause first."""
+    if item.other_names and not item.own_names and not item.bare_names:
+        yield f"every name is for another fingerprint; this module is {item.fingerprint or 'without one'}"
+    lost = [gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE]
+    if any(gap.hint for gap in lost):
+        yield (
+            "the profile has collectives under other names: 'pgle convert TRACE --hlo DUMP' translates them, if LHS "
+            "was on in the profile run or a schedule dump of the performance run lies in DUMP"
+        )
+    elif lost and not unsure:
+        yield (
+            "the profile lacks collectives: convert the trace of all streams with its HLO "
+            "('pgle convert TRACE --hlo DUMP'), or profile again ('pgle profile -- COMMAND')"
+        )
+    if unsure:
+        yield (
+            f"{unsure} collectives were renamed after scheduling and the dump does not say from what: "
+            "give --schedule, or profile with LHS on ('pgle profile --mode sync -- COMMAND')"
+        )
+    if item.mismatches:
+        yield "mismatched names come from another program or XLA: profile this one again with 'pgle profile'"
+    if (item.count.value or 0.0) < MOSTLY_UNKNOWN:
+        yield "most names are unknown to the profile: is it of this program, XLA and flags? 'pgle profile -- COMMAND'"
+    if item.gaps:
+        yield "fill gaps from same-shape instructions and estimates with 'pgle complete PROFILE --hlo DUMP -o OUT'"
+
+
+def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module]) -> Iterator[str]:
+    """What may mislead about the main module."""
+    if main.unchecked:
+        yield f"the profile says neither opcode nor shape of {main.unchecked} of its names: they may match by accident"
+    if main.own_names + main.bare_names == 0 and main.other_names:
+        yield f"XLA takes nothing of it for {main.module}: every name carries another fingerprint"
+    if main.dones:
+        yield (
+            f"{len(main.dones)} costs are of dones of asynchronous fusions or copies (first {main.dones[0]}): XLA "
+            "takes each for time of its own beside its start; leave them out"
+        )
+    dump = dumps.get(main.module)
+    if dump is not None and dump.fingerprint != main.fingerprint and dump.fingerprint:
+        yield (
+            f"the schedule dump is of fingerprint {dump.fingerprint[:12]}…, the HLO of {main.fingerprint[:12]}…: names "
+            "are held against the schedule dump"
+        )

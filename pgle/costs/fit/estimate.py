@@ -7,15 +7,26 @@ from two real jobs: docs/rehearse.md and `benchmarks/estimate.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pgle.costs.fit.communication import LAUNCH_US, collective_us
 from pgle.costs.fit.compute import compute_us
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.profile.value import Cost, Origin, Profile
+from pgle.xla.checker import compute_capability
 from pgle.xla.collectives import collective_kind, is_host_copy, result_shape
-from pgle.xla.hardware import PCIE_EFFICIENCY, Hardware
+from pgle.xla.hardware import PCIE_EFFICIENCY, Hardware, find_hardware
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.names import FREE_TARGETS, lhs_names, schedulable
+from pgle.xla.hlo.names import FREE_TARGETS
+
+_TARGETS: Mapping[int, str] = {8: "a100-40gb", 9: "h100-sxm", 10: "b200", 12: "b200"}
+_DEFAULT_TARGET = "h100-sxm"
+
+
+def hardware_of(module: Module) -> Hardware:
+    """The GPU that a module was compiled for, by the file name of its dump; an H100 where that does not tell."""
+    capability = compute_capability(module)
+    return find_hardware(_TARGETS.get(capability[0], _DEFAULT_TARGET) if capability else _DEFAULT_TARGET)
 
 
 def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], float]:
@@ -44,10 +55,16 @@ def estimate_profile(module: Module, hardware: Hardware) -> Profile:
         hardware: the GPU and its links.
     """
     estimate = estimator(module, hardware)
-    renamed = lhs_names(module)
     costs = tuple(
-        describe(module, instruction, renamed.get(instruction.name, instruction.name), estimate(instruction))
-        for instruction in schedulable(module)
+        Cost(
+            row.filed_as,
+            estimate(row.instruction),
+            kind=row.kind,
+            opcode=row.opcode,
+            shape=row.shape,
+            origin=Origin.ESTIMATED,
+        )
+        for row in LookupTable(module).rows.values()
     )
     return Profile(costs, provenance={"estimated_for": hardware.name})
 
@@ -60,29 +77,3 @@ def transferred_bytes(module: Module, instruction: Instruction) -> int:
     if root.opcode == "dynamic-update-slice":
         return module.instructions[root.operands[1]].shape.size_bytes
     return result_shape(module, instruction).size_bytes
-
-
-def describe(module: Module, instruction: Instruction, name: str, cost_us: float) -> Cost:
-    """An estimated cost with what is known of its instruction."""
-    kind = collective_kind(module, instruction)
-    wrapped = module.wrapped(instruction) or instruction
-    return Cost(
-        name=name,
-        cost_us=cost_us,
-        fingerprint="",
-        kind=cost_kind(module, instruction),
-        opcode=kind or wrapped.opcode,
-        shape=str(wrapped.shape),
-        origin=Origin.ESTIMATED,
-    )
-
-
-def cost_kind(module: Module, instruction: Instruction) -> CostKind:
-    """What the scheduler does with the cost of an instruction."""
-    if collective_kind(module, instruction) is not None:
-        return CostKind.COLLECTIVE
-    if instruction.opcode == "copy-start" or (
-        instruction.opcode == "async-start" and is_host_copy(module, instruction)
-    ):
-        return CostKind.COPY
-    return CostKind.COMPUTE

@@ -1,21 +1,22 @@
-"""Names on both sides of a profile that do not meet: instructions without a cost, costs without an instruction."""
+"""What does not meet: instructions without a cost and what hangs on them, costs without an instruction."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from math import isfinite
 
-from pgle.costs.fit.gap_weights import Basis
-from pgle.costs.fit.wanted import WantedCosts
-from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.value import Cost, CostKind, Profile
-from pgle.xla.checker import accepted_names
-from pgle.xla.collectives import collective_kind, is_done
+from pgle.costs.fit.fill import Estimate, fill
+from pgle.costs.fit.lookup import LookupTable, Row, is_sound
+from pgle.costs.profile.names import strip_remat
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.xla.checker import T_SHIRT_SIZES, assumed_us, fallback_of
+from pgle.xla.hlo.guess import stem
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import owner, scheduled_computations
+from pgle.xla.hlo.names import owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,12 @@ class Gap:
         kind: what the scheduler does with it.
         opcode: of a collective the wrapped one.
         shape: of the result.
-        weight_us: time per execution of the module that hangs on it.
-        basis: what that figure stands on.
-        assumed_us: what XLA's T-shirt sizes take it for.
+        weight_us: time per execution of the module that hangs on it: what it costs or what XLA takes it for, whichever
+            is more.
+        cost_us: what it probably costs, once; nobody measured it.
+        total_us: the same per execution of the module.
+        basis: what `cost_us` stands on; None where nothing can be said.
+        assumed_us: what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction.
         is_mismatch: the profile has the name, for another instruction.
         hint: where its cost may have gone, a clause; empty where nothing is known.
     """
@@ -39,10 +43,65 @@ class Gap:
     opcode: str
     shape: str
     weight_us: float
-    basis: Basis
+    cost_us: float
+    total_us: float
+    basis: Origin | None
     assumed_us: float
     is_mismatch: bool = False
     hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A cost whose name belongs to an instruction of another opcode or shape in this module."""
+
+    name: str
+    cost_us: float
+    profile_op: str
+    module_op: str
+
+
+def weigh(cost_us: float, row: Row) -> float:
+    """Microseconds per execution of the module; 0 of what is negative or not finite."""
+    return cost_us * row.executions if isfinite(cost_us) and cost_us > 0 else 0.0
+
+
+def weigh_gaps(
+    table: LookupTable, costs: Mapping[str, Cost], gaps: Mapping[str, Cost | None], estimate: Estimate
+) -> tuple[Gap, ...]:
+    """The gaps with what hangs on them, heaviest first.
+
+    Args:
+        table: of the module.
+        costs: those that count, by row name.
+        gaps: by row name: None, or the cost that XLA takes though it is another instruction's or no number.
+        estimate: of instructions of ``table.module``.
+    """
+    rows = [table.rows[name] for name in gaps]
+    fills = {item.row.name: item for item in fill(table, costs, rows, estimate)[0]}
+    has_sizes = fallback_of(table.final) == T_SHIRT_SIZES
+    found = []
+    for row in rows:
+        taken, filled = gaps[row.name], fills.get(row.name)
+        cost_us = 0.0 if filled is None else filled.cost_us
+        assumed = assumed_us(table.module, row.instruction) if taken is None else taken.cost_us
+        weight = max(weigh(cost_us, row), weigh(assumed, row) if has_sizes or taken is not None else 0.0)
+        found.append(
+            Gap(
+                name=row.name,
+                kind=row.kind,
+                opcode=row.opcode,
+                shape=row.shape,
+                weight_us=weight,
+                cost_us=cost_us,
+                total_us=weigh(cost_us, row),
+                basis=None if filled is None else filled.origin,
+                assumed_us=assumed,
+                is_mismatch=taken is not None and is_sound(taken),
+                hint="" if taken is None or is_sound(taken) else f"its cost is {taken.cost_us:g}",
+            )
+        )
+    return tuple(sorted(found, key=lambda gap: (-gap.weight_us, gap.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,62 +130,48 @@ class NearNames:
                 continue  # it is known whose name it is
             if item.cost.shape:
                 self.by_shape[item.cost.opcode, item.cost.shape].append(item.name)
-            self.by_stem[_stem(item.name)].append(item.name)
+            self.by_stem[stem(item.cost.name)].append(item.name)
 
     def hint(self, gap: Gap, run_time_names: Sequence[str]) -> Gap:
         """The gap with a hint: its run-time name, an unused cost of the same shape, or of a similar name."""
+        if gap.hint:
+            return gap
         run_time = next((name for name in run_time_names if name in self.names), None)
         if run_time is not None:
             return replace(gap, hint=f"in the profile as {run_time}")
         same = self.by_shape.get((gap.opcode, gap.shape))
         if same:
             return replace(gap, hint=f"same shape: {get_close_matches(gap.name, same[:MAX_ALIKE], 1, 0)[0]}")
-        stems = {_stem(gap.name), _stem(gap.name).replace("-start", "")}
-        alike = [name for stem in sorted(stems) for name in self.by_stem.get(stem, ())]
+        stems = {stem(gap.name), stem(gap.name).replace("-start", "")}
+        alike = [name for one in sorted(stems) for name in self.by_stem.get(one, ())]
         close = get_close_matches(gap.name, alike[:MAX_ALIKE], 1, 0.6)
         return replace(gap, hint=f"near: {close[0]}") if close else gap
 
 
-def _stem(name: str) -> str:
-    return re.sub(r"(\.(\d+|clone|remat\d*))*$", "", name.rpartition("::")[2])
+def find_unused(
+    profile: Profile, tables: Sequence[LookupTable], effective: Iterable[Mapping[str, Cost]]
+) -> tuple[Unused, ...]:
+    """The costs that none of the modules takes, in file order, each name once.
 
-
-def find_unused(profile: Profile, modules: Sequence[tuple[Module, WantedCosts]]) -> tuple[Unused, ...]:
-    """The costs that none of the modules takes, in file order, each name once."""
-    taken: set[tuple[str, str]] = set()
-    for module, wanted in modules:
-        consulted = _consulted(wanted.module) | {name for item in wanted.items.values() for name in item.accepted}
-        if not wanted.is_lhs:
-            consulted -= wanted.run_time_names.keys() - _accepted(wanted)
-        for name, cost in effective_costs(profile, module.fingerprint).items():
-            if name in consulted:
-                taken.add((cost.fingerprint, name))
-    fingerprints = {module.fingerprint for module, _ in modules if module.fingerprint}
-    renamed: dict[str, str] = {}
-    for _, wanted in modules:
-        renamed |= wanted.run_time_names
+    Args:
+        profile: as read.
+        tables: of the modules.
+        effective: for each of them what `effective_costs` gives.
+    """
+    taken = {
+        (cost.fingerprint, name)
+        for table, costs in zip(tables, effective, strict=True)
+        for name, cost in costs.items()
+        if name in table.consulted
+    }
+    fingerprints = {table.final.fingerprint for table in tables if table.final.fingerprint}
+    renamed = {run_time: name for table in tables for run_time, name in table.run_time_names.items()}
     unused = {}
     for cost in profile.costs:
-        if (cost.fingerprint, re.sub(r"\.remat\d*$", "", cost.name)) in taken or (cost.fingerprint, cost.name) in taken:
-            continue
-        reason = _reason(cost, fingerprints, renamed, [module for module, _ in modules])
-        unused[cost.full_name] = Unused(cost.full_name, cost, reason)
+        if (cost.fingerprint, cost.name) not in taken and (cost.fingerprint, strip_remat(cost.name)) not in taken:
+            reason = _reason(cost, fingerprints, renamed, [table.final for table in tables])
+            unused[cost.full_name] = Unused(cost.full_name, cost, reason)
     return tuple(unused.values())
-
-
-def _accepted(wanted: WantedCosts) -> set[str]:
-    return {name for item in wanted.items.values() for name in item.accepted}
-
-
-def _consulted(module: Module) -> set[str]:
-    """Every name that XLA would look up in scheduled computations: of any opcode but dones of collectives."""
-    return {
-        name
-        for computation in scheduled_computations(module)
-        for item in module.computations[computation].instructions
-        if not (is_done(item) and collective_kind(module, item) is not None)
-        for name in accepted_names(module, item)
-    }
 
 
 def _reason(cost: Cost, fingerprints: set[str], renamed: Mapping[str, str], modules: Sequence[Module]) -> str:

@@ -7,23 +7,20 @@ belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion,
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
+from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.measure.programs import Program
 from pgle.costs.measure.samples import Naming
+from pgle.costs.profile.names import strip_remat
 from pgle.costs.profile.value import CostKind
 from pgle.trace.table import Trace
-from pgle.xla.collectives import collective_kind, result_shape
 from pgle.xla.hlo.guess import guess_kind
-from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module
-from pgle.xla.hlo.names import lhs_names, loops, owner
+from pgle.xla.hlo.module import Module
 
-_REMAT = re.compile(r"\.remat\d*$")
 _NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "bitcast", "parameter", "constant"}
 
 
@@ -80,12 +77,12 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
     filed: dict[str, Filed] = {}
     left_out: dict[str, list[str]] = {}
     codes = np.full(max(len(trace.instructions), 1), -1, dtype=np.int32)
-    translate = {} if program.hlo is None else lhs_names(program.hlo, lhs_module)
+    table = None if program.hlo is None else LookupTable(program.hlo, lhs_module)
     order: dict[str, int] = {}
     runs: dict[str, dict[str, int]] = {}
     for code in used.tolist():
         name = trace.instructions[code]
-        found = _file_by_guess(name) if program.hlo is None else _file(program.hlo, translate, name)
+        found = _file_by_guess(name) if table is None else _file(table, name)
         if isinstance(found, str):
             left_out.setdefault(found, []).append(name)
             continue
@@ -115,48 +112,26 @@ def _file_by_guess(name: str) -> Filed | str:
     kind = guess_kind(name)
     if kind == "loop":
         return "control flow"
-    return Filed(_REMAT.sub("", name), CostKind(kind), trace_name=name if _REMAT.search(name) else "")
+    bare = strip_remat(name)
+    return Filed(bare, CostKind(kind), trace_name="" if bare == name else name)
 
 
-def _file(module: Module, translate: Mapping[str, str], name: str) -> Filed | str:
+def _file(table: LookupTable, name: str) -> Filed | str:
     """Where the time of a traced name goes, or the reason why nowhere."""
     if name.startswith("command_buffer"):
         return "command buffer"
-    owning = owner(module, name)
-    if owning is None:
+    row = table.row_of(name)
+    if row is None:
         return "not in the HLO module"
-    instruction = module.instructions[owning]
-    if instruction.opcode in _NEVER_A_COST:
+    if row.instruction.opcode in _NEVER_A_COST:
         return "control flow"
-    trips = loops(module, owning)
-    known = all(count is not None for _, count in trips)
-    iterations = prod(count for _, count in trips if count is not None) if known else 0
-    wrapped = module.wrapped(instruction) or instruction
-    kind = collective_kind(module, instruction)
-    target = translate.get(name) or translate.get(owning) or owning
-    cost_kind = CostKind.COLLECTIVE if kind else _compute_or_copy(instruction, wrapped)
-    if cost_kind != CostKind.COLLECTIVE:
-        target = _REMAT.sub("", wrapped.name if wrapped is not instruction else owning)
     return Filed(
-        name=target,
-        kind=cost_kind,
-        opcode=kind or wrapped.opcode,
-        shape=str(result_shape(module, instruction) if kind else wrapped.shape),
-        trace_name="" if target == name else name,
-        iterations=iterations,
-        groups=wrapped.replica_groups or instruction.replica_groups,
-        owner=owning,
+        name=row.filed_as,
+        kind=row.kind,
+        opcode=row.opcode,
+        shape=row.shape,
+        trace_name="" if row.filed_as == name else name,
+        iterations=row.executions if row.is_counted else 0,
+        groups=row.groups,
+        owner=row.instruction.name,
     )
-
-
-def _compute_or_copy(instruction: Instruction, wrapped: Instruction) -> CostKind:
-    """Copies between host and device run beside compute; everything else is compute."""
-    if instruction.opcode == "copy-start":
-        return CostKind.COPY
-    if wrapped is not instruction and HOST_MEMORY_SPACE in _memory_spaces([wrapped]):
-        return CostKind.COPY
-    return CostKind.COMPUTE
-
-
-def _memory_spaces(instructions: Sequence[Instruction]) -> set[int]:
-    return {shape.memory_space for item in instructions for shape in (item.shape, *item.shape.elements)}

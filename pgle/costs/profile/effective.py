@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pgle.costs.profile.names import join_name, strip_remat
+from pgle.costs.profile.names import has_remat, join_name, strip_remat
 from pgle.costs.profile.value import Cost, CostKind, Profile
 
 _NEVER_IN_NAMES = re.compile(r"^%|\s")
@@ -55,7 +55,7 @@ def _by_module(costs: Iterable[Cost]) -> dict[str, list[Cost]]:
 
 
 def _averages(costs: Iterable[Cost]) -> bool:
-    return any(".remat" in cost.name for cost in costs)
+    return any(has_remat(cost.name) for cost in costs)
 
 
 def _grouped(costs: Iterable[Cost], averages: bool) -> dict[str, list[Cost]]:
@@ -149,9 +149,7 @@ def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bo
         spelled = join_name(fingerprint, name)
         effective_us = _merged(name, costs, averages).cost_us
         yield Finding(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us)
-    count = sum(
-        ".remat" in cost.name and cost.fingerprint == fingerprint for costs in groups.values() for cost in costs
-    )
+    count = sum(has_remat(cost.name) and cost.fingerprint == fingerprint for costs in groups.values() for cost in costs)
     if count:
         what = f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and averages equal ones"
         yield Finding(Fault.REMAT, "", what)

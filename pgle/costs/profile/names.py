@@ -25,3 +25,8 @@ def join_name(fingerprint: str, name: str) -> str:
 def strip_remat(name: str) -> str:
     """The name without a ``.remat`` or ``.remat7`` at its end, which marks a copy made by rematerialisation."""
     return _REMAT_SUFFIX.sub("", name)
+
+
+def has_remat(name: str) -> bool:
+    """Whether a name of a profile makes XLA strip all its names and average equal ones: it need not be at the end."""
+    return ".remat" in name

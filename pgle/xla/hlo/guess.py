@@ -12,6 +12,7 @@ from pgle.xla.collectives import KINDS
 
 # what passes append: numbers, and the copies made by loop unrolling (while-loop-unroller, double buffering) and remat
 _SUFFIX = r"(\.\d+|\.double_buffer_clone|\.peeled_double_buffer|\.clone|\.remat\d*)*"
+_ANY_SUFFIX = re.compile(rf"{_SUFFIX}\Z")
 _NAMES = sorted({name for kind in KINDS.values() for name in (kind.name, *kind.primitives)}, key=len, reverse=True)
 _COLLECTIVE = re.compile(rf"({'|'.join(_NAMES)})(-start|-done)?{_SUFFIX}")
 _COPY = re.compile(rf"(copy-(start|done)|(dynamic-slice|dynamic-update-slice)-start){_SUFFIX}")
@@ -25,3 +26,8 @@ def guess_kind(name: str) -> str:
     if _COPY.fullmatch(name):
         return "copy"
     return "loop" if _LOOP.fullmatch(name) else "compute"
+
+
+def stem(name: str) -> str:
+    """The name without what passes append."""
+    return _ANY_SUFFIX.sub("", name)

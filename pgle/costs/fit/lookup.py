@@ -1,0 +1,220 @@
+"""What XLA looks up: a row per instruction of a module that wants a cost, with the names it would be found by.
+
+The one place that says which cost of a profile an instruction gets. Measuring files times by it, coverage and
+completion look for gaps with it, estimates and the simulator take costs through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isfinite, prod
+
+from pgle.costs.profile.effective import effective_costs
+from pgle.costs.profile.names import strip_remat
+from pgle.costs.profile.value import Cost, CostKind, Profile
+from pgle.xla.checker import accepted_names
+from pgle.xla.collectives import collective_kind, is_done, is_host_copy, result_shape, start_of
+from pgle.xla.hlo.module import Instruction, Module, Shape
+from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable, scheduled_computations, unscheduled_conditions
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An instruction that wants a cost.
+
+    Attributes:
+        name: when LHS ran.
+        accepted: the names under which XLA finds a cost, in this order; empty where nobody can tell.
+        filed_as: the name to write a cost under. Of an asynchronous fusion the wrapped one: under the start's name XLA
+            takes a cost twice, as latency and as time on the compute stream.
+        kind: what the scheduler does with it.
+        opcode: of a collective the wrapped one (``all-gather``).
+        shape: of the result as profiles state it, of a collective that of the wrapped operation.
+        other_shapes: the other ways in which profiles state it.
+        executions: per execution of the module; loops of unknown length count once.
+        is_counted: False where a loop around it is of unknown length.
+        is_optional: XLA does well without its cost: copies, whose names change after LHS, and conditions of loops that
+            LHS does not schedule.
+        groups: replica groups of a collective; empty: all devices.
+        instruction: of the module that it was read from.
+    """
+
+    name: str
+    accepted: tuple[str, ...]
+    filed_as: str
+    kind: CostKind
+    opcode: str
+    shape: str
+    other_shapes: tuple[str, ...]
+    executions: int
+    is_counted: bool
+    is_optional: bool
+    groups: tuple[tuple[int, ...], ...]
+    instruction: Instruction
+
+    def find(self, costs: Mapping[str, Cost]) -> Cost | None:
+        """The cost that XLA finds in what `effective_costs` gives; None where it finds none."""
+        return next((costs[name] for name in self.accepted if name in costs), None)
+
+    def differs(self, cost: Cost) -> bool:
+        """Whether a cost is known to be that of another opcode or shape: XLA takes it all the same."""
+        if cost.opcode not in ("", self.opcode, self.instruction.opcode):
+            return True
+        return bool(cost.shape) and cost.shape != self.shape and cost.shape not in self.other_shapes
+
+
+def is_sound(cost: Cost) -> bool:
+    """Whether a cost is finite and not negative; XLA takes any number, and its schedule then means nothing."""
+    return isfinite(cost.cost_us) and cost.cost_us >= 0
+
+
+@dataclass(frozen=True)
+class LookupTable:
+    """What XLA looks up for one module.
+
+    Attributes:
+        final: the final module; one as LHS saw it will do too.
+        lhs_module: as LHS saw it, from a schedule dump of this or of another compilation of the program; None where
+            there is none.
+    """
+
+    final: Module
+    lhs_module: Module | None = None
+
+    @property
+    def module(self) -> Module:
+        """The module that `rows` are of: as LHS saw it where that is known."""
+        return self.lhs_module or self.final
+
+    @cached_property
+    def rows(self) -> Mapping[str, Row]:
+        """The instructions that want a cost, by name when LHS ran."""
+        if self.lhs_module is not None:
+            return {row.name: row for row in _Rows(self.lhs_module).all()}
+        found: dict[str, Row] = {}
+        for row in self._final_rows.all(self._renamed):
+            if row.name == row.instruction.name or row.name not in found:  # else a copy made by rematerialization
+                found[row.name] = replace(row, accepted=()) if _is_renamed(row) else row
+        return found
+
+    @property
+    def unsure(self) -> tuple[str, ...]:
+        """Plain collectives without scheduling name: what LHS called them is unknown."""
+        return tuple(name for name, row in self.rows.items() if not row.accepted)
+
+    @cached_property
+    def run_time_names(self) -> Mapping[str, str]:
+        """Run-time name → name when LHS ran, of collectives that have another name at run time."""
+        return {run_time: name for run_time, name in self._renamed.items() if run_time != name}
+
+    def costs(self, profile: Profile) -> dict[str, Cost]:
+        """The cost that XLA finds for each row in a profile, by the row's name; rows without one are left out."""
+        return self.find(effective_costs(profile, self.final.fingerprint))
+
+    def find(self, costs: Mapping[str, Cost]) -> dict[str, Cost]:
+        """As `costs`, of what `effective_costs` gives for this module."""
+        return {name: cost for name, row in self.rows.items() if (cost := row.find(costs)) is not None}
+
+    def row_of(self, run_time_name: str) -> Row | None:
+        """The row whose time that of a name in the final module is; None where the module has no such name.
+
+        Times inside a fusion or an asynchronous computation belong to the instruction that holds it, those of a done to
+        its start. Branches and calls hold instructions that `rows` lacks.
+        """
+        owning = owner(self.final, run_time_name)
+        if owning is None:
+            return None
+        item = self.final.instructions[owning]
+        item = (start_of(self.final, item) or item) if is_done(item) else item
+        name = self._renamed.get(run_time_name) or self._renamed.get(item.name) or strip_remat(item.name)
+        return self._final_rows.row(item, name)
+
+    @cached_property
+    def consulted(self) -> frozenset[str]:
+        """Every name that XLA looks up in scheduled computations, of any opcode but dones of collectives."""
+        accepted = {name for row in self.rows.values() for name in row.accepted}
+        names = {
+            name
+            for computation in scheduled_computations(self.module)
+            for item in self.module.computations[computation].instructions
+            if not (is_done(item) and collective_kind(self.module, item))
+            for name in accepted_names(self.module, item)
+        }
+        return frozenset(accepted | (names if self.lhs_module is not None else names - self.run_time_names.keys()))
+
+    @cached_property
+    def _renamed(self) -> Mapping[str, str]:
+        return {} if self.final is self.lhs_module else lhs_names(self.final, self.lhs_module)
+
+    @cached_property
+    def _final_rows(self) -> _Rows:
+        return _Rows(self.final)
+
+
+def _is_renamed(row: Row) -> bool:
+    """Whether LHS knew a plain collective by a name that the module does not tell."""
+    plain = row.kind is CostKind.COLLECTIVE and row.opcode == row.instruction.opcode
+    return plain and not row.instruction.scheduling_name and row.opcode not in ("send", "recv")
+
+
+def cost_kind(module: Module, instruction: Instruction) -> CostKind:
+    """What the scheduler does with the cost of an instruction."""
+    if collective_kind(module, instruction) is not None:
+        return CostKind.COLLECTIVE
+    if instruction.opcode == "copy-start" or (
+        instruction.opcode == "async-start" and is_host_copy(module, instruction)
+    ):
+        return CostKind.COPY
+    return CostKind.COMPUTE
+
+
+class _Rows:
+    """Makes the rows of one module; what many instructions share is made once."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.conditions = unscheduled_conditions(module)
+        self.trips: dict[str, tuple[int, bool]] = {}
+        self.texts: dict[int, str] = {}
+
+    def all(self, names: Mapping[str, str] | None = None) -> Iterator[Row]:
+        """The rows of all instructions that want a cost; `names` translates those of a final module."""
+        for item in schedulable(self.module):
+            yield self.row(item, item.name if names is None else names.get(item.name) or strip_remat(item.name))
+
+    def row(self, item: Instruction, name: str) -> Row:
+        """The row of an instruction that LHS knew by `name`."""
+        inner = self.module.wrapped(item) or item
+        collective = collective_kind(self.module, item)
+        accepted = (name, *accepted_names(self.module, item)[1:])
+        executions, is_counted = self._executions(item)
+        result, wrapped = self._text(result_shape(self.module, item)), self._text(inner.shape)
+        shape = result if collective else wrapped
+        opcode = collective or inner.opcode
+        return Row(
+            name=name,
+            accepted=accepted,
+            filed_as=name if collective else strip_remat(accepted[-1]),
+            kind=cost_kind(self.module, item),
+            opcode=opcode,
+            shape=shape,
+            other_shapes=tuple({result, wrapped, self._text(item.shape)} - {shape}),
+            executions=executions,
+            is_counted=is_counted,
+            is_optional=opcode == "copy" or item.computation in self.conditions,
+            groups=inner.replica_groups or item.replica_groups,
+            instruction=item,
+        )
+
+    def _executions(self, item: Instruction) -> tuple[int, bool]:
+        if item.computation not in self.trips:
+            counts = [count for _, count in loops(self.module, item.name)]
+            self.trips[item.computation] = prod(count or 1 for count in counts), None not in counts
+        return self.trips[item.computation]
+
+    def _text(self, shape: Shape) -> str:
+        if id(shape) not in self.texts:  # readers make equal shapes once
+            self.texts[id(shape)] = str(shape)
+        return self.texts[id(shape)]
