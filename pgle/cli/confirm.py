@@ -43,11 +43,13 @@ def command(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     """
     from pgle.report import confirm as report
     from pgle.report.progress import progress
-    from pgle.run.confirm import ConfirmRequest, confirm
+    from pgle.run.confirm import ConfirmRequest, confirm, given_profile
     from pgle.xla.log.reasons import ProfileUse
 
     with progress("reading log") as advance:
-        verdict = confirm(ConfirmRequest(**options, named=True), progress=advance)
+        profile, why_not = given_profile(options.pop("profile"), needed=options["schedule"] is None)
+        request = ConfirmRequest(**options, profile=profile, unreadable=why_not, named=True)
+        verdict = confirm(request, progress=advance)
     (report.show_json if as_json else report.show)(verdict)
     if verdict.main.verdict is not ProfileUse.USED:
         ctx.exit(1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO
 
 from pgle.costs.fit.coverage import cover
@@ -15,6 +16,8 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path, check_file, open_bytes, read_head
 from pgle.report.progress import Progress
+from pgle.run.experiment.directory import RankFiles, RunDirectory, StageFolder
+from pgle.run.launch.hook import read_facts
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
@@ -33,7 +36,8 @@ class ConfirmRequest:
         log: path of the log (``.gz`` and ``.xz`` are read), ``-`` for stdin, or a run directory: its perf stage.
         module: regular expression for the main module; None: the weightiest.
         schedule: schedule dump, or a directory that holds some; None: the log alone, of a run directory its own.
-        profile: the profile of the run; None: the one that the log names, where it is still there.
+        profile: of the run; None: the one that the log names, where it is still there.
+        unreadable: why a profile that was named cannot be read.
         release: version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings.
         named: somebody named this log, so an empty one is a mistake; that of a program which said nothing is not.
         whole: the program is known to have ended by itself, so that the log is not cut.
@@ -42,7 +46,8 @@ class ConfirmRequest:
     log: str
     module: str | None = None
     schedule: AnyPath | None = None
-    profile: AnyPath | None = None
+    profile: Profile | None = None
+    unreadable: str = ""
     release: str | None = None
     named: bool = False
     whole: bool = False
@@ -50,15 +55,30 @@ class ConfirmRequest:
 
 @dataclass(frozen=True)
 class _Source:
-    """The log of one rank, or of all, and the schedule dumps beside it."""
+    """The log of one rank, or of all, the schedule dumps beside it, and whether the program ended by itself."""
 
     log: str
     rank: str = ""
     schedule: AnyPath | None = None
+    whole: bool = False
+
+
+def given_profile(path: AnyPath | None, *, needed: bool) -> tuple[Profile | None, str]:
+    """The profile that somebody named, or why it cannot be read, where the log may give a verdict all the same.
+
+    Raises:
+        UserError: it cannot be read, and nothing else is asked of it: `needed`.
+    """
+    try:
+        return (None if path is None else read_profile(path)), ""
+    except UserError as error:
+        if needed:
+            raise
+        return None, str(error)
 
 
 def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> LogVerdict:
-    """The verdict on a log.
+    """The verdict on a log: its lines, gathered into a block per module, judged beside the schedule dump.
 
     What a schedule dump could add, but does not for lack of a profile or of a dump, is a warning.
 
@@ -66,24 +86,22 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         UserError: the log, or a path that was given, cannot be read.
     """
     sources = _sources(request)
-    if request.schedule is not None:
-        _check_schedule(request.schedule)
-    profile, lacks = _profile(request, with_schedule=any(source.schedule is not None for source in sources))
     log = collect(event for source in sources for event in _events(source, request, progress))
     evidence: dict[str, ScheduleEvidence] = {}
-    if any(source.schedule is not None for source in sources):
-        first = _judge(request, log, profile, {})
-        try:
-            profile = profile or _profile_of(log)
-            for source in sources:
-                if source.schedule is not None:
-                    evidence[source.rank] = _evidence(request, source.schedule, profile, first.main.module)
-        except UserError as error:
-            lacks = lacks or str(error)
-    verdict = _judge(request, log, profile, evidence if len(sources) > 1 else evidence.get(sources[0].rank))
-    if not lacks:
-        return verdict
-    return replace(verdict, warnings=(*verdict.warnings, f"the schedule dump was not looked at: {lacks}"))
+    warnings: tuple[str, ...] = ()
+    try:
+        evidence = _evidence(request, sources, log)
+    except UserError as error:
+        warnings = (f"the schedule dump was not looked at: {error}",)
+    verdict = judge(
+        log,
+        module=request.module,
+        schedule=evidence if len(sources) > 1 else evidence.get(sources[0].rank),
+        names=tuple(cost.name for cost in request.profile.costs) if request.profile else (),
+        release=_release(request.release),
+        whole=all(source.whole for source in sources),
+    )
+    return replace(verdict, warnings=(*verdict.warnings, *warnings))
 
 
 def _release(text: str | None) -> tuple[int, ...] | None:
@@ -97,20 +115,25 @@ def _release(text: str | None) -> tuple[int, ...] | None:
 
 def _sources(request: ConfirmRequest) -> list[_Source]:
     """The log, or of a run directory those that the ranks of its perf stage left."""
+    if request.schedule is not None:
+        _check_schedule(request.schedule)
     if request.log == STDIN or not as_path(request.log).is_dir():
-        return [_Source(request.log, schedule=request.schedule)]
+        return [_Source(request.log, schedule=request.schedule, whole=request.whole)]
     folder = as_path(request.log)
-    stage = folder / "perf" if (folder / "perf").is_dir() else folder
-    found = []
-    for log in sorted(stage.glob("output*.log")):
-        label = log.name[len("output") : -len(".log")]
-        dumps = request.schedule or stage / f"hlo{label}"
-        has_dumps = request.schedule is not None or (dumps.is_dir() and any(dumps.rglob("*.schedule.*")))
-        found.append(_Source(str(log), label.removeprefix(".rank").lstrip("0") or "0", dumps if has_dumps else None))
-    if not found:
+    stage = StageFolder(RunDirectory(Path(str(folder))), "perf")
+    names = [re.fullmatch(r"output(?:\.rank(\d+))?\.log", path.name) for path in sorted(stage.path.glob("output*.log"))]
+    ranks = [int(name[1] or 0) for name in names if name]
+    if not ranks:
         what = "a directory without the log of a perf stage (perf/output.log)"
         raise UserError(what, where=folder, remedy="run `pgle perf`, or name a log")
+    found = [_source(stage.rank(rank), rank, request) for rank in ranks]
     return found if len(found) > 1 else [replace(found[0], rank="")]
+
+
+def _source(files: RankFiles, rank: int, request: ConfirmRequest) -> _Source:
+    dumps = files.hlo if files.hlo.is_dir() and any(files.hlo.rglob("*.schedule.*")) else None
+    ended = bool(read_facts(files).get("finished"))
+    return _Source(str(files.log), str(rank), request.schedule or dumps, request.whole or ended)
 
 
 def _check_schedule(schedule: AnyPath) -> None:
@@ -125,31 +148,6 @@ def _check_schedule(schedule: AnyPath) -> None:
 def _events(source: _Source, request: ConfirmRequest, progress: Progress | None) -> Iterator[Event]:
     with _open(source.log, may_be_empty=request.schedule is not None or not request.named) as stream:
         yield from read_events(stream, rank=source.rank, progress=progress)
-
-
-def _profile(request: ConfirmRequest, *, with_schedule: bool) -> tuple[Profile | None, str]:
-    """The profile that was given, and why it cannot be read where the log may still give a verdict."""
-    if request.profile is None:
-        return None, ""
-    try:
-        return read_profile(request.profile), ""
-    except UserError as error:
-        if not with_schedule:
-            raise
-        return None, str(error)
-
-
-def _judge(
-    request: ConfirmRequest,
-    log: Log,
-    profile: Profile | None,
-    evidence: Mapping[str, ScheduleEvidence] | ScheduleEvidence | None,
-) -> LogVerdict:
-    names = () if profile is None else tuple(cost.name for cost in profile.costs)
-    release = _release(request.release)
-    return judge(
-        log, module=request.module, schedule=evidence or None, names=names, release=release, whole=request.whole
-    )
 
 
 def _open(log: str, *, may_be_empty: bool) -> IO[bytes]:
@@ -174,30 +172,41 @@ def _check_log(path: AnyPath, may_be_empty: bool) -> None:
         raise UserError("not a log, but binary", where=path, remedy=_GIVE)
 
 
-def _profile_of(log: Log) -> Profile:
+def _evidence(request: ConfirmRequest, sources: Sequence[_Source], log: Log) -> dict[str, ScheduleEvidence]:
+    """What the schedule dumps prove of the main module, by rank."""
+    dumps = {source.rank: source.schedule for source in sources if source.schedule is not None}
+    if not dumps:
+        return {}
+    profile = request.profile or _profile_of(log, request.unreadable)
+    wanted = request.module or (f"^{re.escape(log.main_module)}$" if log.main_module else "")
+    return {rank: _compare(path, wanted, profile) for rank, path in dumps.items()}
+
+
+def _profile_of(log: Log, unreadable: str) -> Profile:
     """The profile that the log says was read."""
     blocks = [block for said in log.ranks.values() for block in said.last.values()]
     named = next((block.read.subject for block in blocks if block.read), "")
-    if not named or not as_path(named).exists():
-        raise UserError("a schedule dump proves nothing without the profile", remedy="pass --profile PROFILE")
+    if unreadable or not named or not as_path(named).exists():
+        what = unreadable or "it proves nothing without the profile"
+        raise UserError(what, remedy="" if unreadable else "pass --profile PROFILE")
     return read_profile(as_path(named))
 
 
-def _evidence(request: ConfirmRequest, schedule: AnyPath, profile: Profile, main: str) -> ScheduleEvidence:
-    """What the dump of the module `main` proves; where the log names none, of the only one there is."""
+def _compare(schedule: AnyPath, wanted: str, profile: Profile) -> ScheduleEvidence:
+    """What the dump of the module that `wanted` matches proves; where that is empty, the only one there is."""
     dumps = find_schedule_dumps(schedule)
-    wanted = request.module or (f"^{re.escape(main)}$" if main else "")
     found = [path for name, path in dumps.items() if re.search(wanted, name)]
     if not found:
         having = ", ".join(sorted(dumps)[:5]) or "no schedule dump"
         raise UserError(
-            f"no schedule dump of {request.module or main or 'a module'} (it has {having})",
+            f"no schedule dump of {wanted.strip('^$') or 'a module'} (it has {having})",
             where=schedule,
             remedy="dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true', LHS on",
         )
     if len(found) > 1 and not wanted:
         raise UserError(f"holds dumps of {len(found)} modules", where=schedule, remedy="choose one with --module")
     dump = read_schedule_dump(found[0])
-    costs = {name: cost.cost_us for name, cost in effective_costs(profile, dump.module.fingerprint).items()}
+    costs = effective_costs(profile, dump.module.fingerprint)
     count = cover(profile, [dump.module], {dump.module.name: dump}).modules[0].count
-    return replace(schedule_evidence(dump, costs), covered=round(count.covered), wanted=round(count.total))
+    evidence = schedule_evidence(dump, {name: cost.cost_us for name, cost in costs.items()})
+    return replace(evidence, covered=round(count.covered), wanted=round(count.total))

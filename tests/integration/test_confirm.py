@@ -150,7 +150,7 @@ def test_a_schedule_without_a_readable_profile_leaves_the_verdict_of_the_log(
 
 def test_a_profile_that_is_gone_leaves_the_verdict_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["confirm", f"{LOGS}/used.log", "--schedule", DUMPS]) == 0
-    assert "the schedule dump was not looked at: a schedule dump proves nothing without the profile" in (
+    assert "the schedule dump was not looked at: it proves nothing without the profile" in (
         " ".join(capsys.readouterr().err.split())
     )
 

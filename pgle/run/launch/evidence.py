@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.nsys import DOWNLOAD
@@ -162,7 +163,7 @@ def verdict(profile: Path | None, files: RankFiles, facts: Mapping[str, Any]) ->
         ConfirmRequest(
             str(files.log),
             schedule=files.hlo if has_dump else None,
-            profile=profile,
+            profile=read_profile(profile),
             release=facts.get("versions", {}).get("jax"),
             whole=bool(facts.get("finished")),
         )

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
@@ -203,5 +204,6 @@ def _write_steps(files: RankFiles, trace: Trace) -> tuple[float, ...]:
 def _verdict(request: StageRequest, compiled: RehearsalResult) -> ModuleVerdict | None:
     if request.profile is None:
         return None
-    wanted = ConfirmRequest(str(compiled.log), schedule=compiled.schedule, profile=request.profile, whole=True)
+    profile = read_profile(request.profile)
+    wanted = ConfirmRequest(str(compiled.log), schedule=compiled.schedule, profile=profile, whole=True)
     return confirm(wanted).main

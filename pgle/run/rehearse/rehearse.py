@@ -138,7 +138,7 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
                 first, second = one.result(), two.result()
     given = read_profile(profile)
     baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
-    verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=profile, whole=True)).main
+    verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=given, whole=True)).main
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.flags),
         placements(profiled.module, profiled.prediction.timeline, request.flags),

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pgle.xla.log.blocks import Block, RankLog
 from pgle.xla.log.events import Event
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
-from pgle.xla.log.wordings import CLONES, is_sub_module
+from pgle.xla.log.wordings import CLONES
 
 
 class ProfileUse(StrEnum):
@@ -275,7 +275,7 @@ def judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
         why = "loaded from JAX's compilation cache, so nothing was scheduled in this run"
         return _proved(replace(base, module=hit.module), ProfileUse.CANNOT_TELL, why, hit, Remedy.CACHE)
     if wanted is not None and log.last:
-        names = ", ".join(sorted({name for _, name, _ in log.last if name and not is_sub_module(name)})[:5])
+        names = ", ".join(sorted({name for _, name, _ in log.last if name})[:5])
         why = f"no module of the log matches {wanted!r}; it has {names or 'none with a name'}"
         return replace(base, why=why, remedy=str(Remedy.MODULE))
     if log.info is None:

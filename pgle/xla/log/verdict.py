@@ -11,7 +11,7 @@ from pgle.xla.log.blocks import Block, Log, RankLog, collect
 from pgle.xla.log.events import Event
 from pgle.xla.log.reasons import Context, ModuleVerdict, ProfileUse, Remedy, judge_block, judge_silence, refused_flag
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
-from pgle.xla.log.wordings import LISTS_SINCE, is_clone, is_sub_module
+from pgle.xla.log.wordings import LISTS_SINCE
 
 _WORST_FIRST = (
     ProfileUse.WRONG_FORMAT,
@@ -95,7 +95,7 @@ def judge(
         main=main,
         modules=modules,
         ranks={rank: item.main.verdict for rank, item in judged.items()} if any(judged) else {},
-        sub_modules=max(len({name for _, name, _ in said.last if _is_part(name)}) for said in ranks.values()),
+        sub_modules=max(len(said.sub_modules) for said in ranks.values()),
         reads=dict(sum((said.reads for said in ranks.values()), Counter())),
         warnings=tuple(_warnings(log.ranks)),
     )
@@ -106,29 +106,14 @@ def _judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> _R
     wanted = module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
     by_name: dict[str, list[Block]] = {}
     for (_, name, _), block in context.log.last.items():
-        if not _is_part(name):
-            by_name.setdefault(name, []).append(block)
-    rows = sorted(
-        ((_weight(name, blocks), _judge_module(context, name, blocks)) for name, blocks in by_name.items()),
-        key=lambda row: row[0],
-        reverse=True,
-    )
-    modules = [row[1] for row in rows]
+        by_name.setdefault(name, []).append(block)
+    weightiest_first = sorted(by_name.items(), key=lambda item: max(block.weight for block in item[1]), reverse=True)
+    modules = [_judge_module(context, name, blocks) for name, blocks in weightiest_first]
     main = first = _main(context, modules, wanted)
     if schedule is not None and (is_its_own or (main.verdict not in _NEGATIVE and modules)):
         main = _with_schedule(main, schedule)
     main = _with_contradictions(context, main)
     return _Rank(main, tuple(main if item is first else item for item in modules))
-
-
-def _is_part(name: str) -> bool:
-    return is_sub_module(name) or is_clone(name)
-
-
-def _weight(name: str, blocks: Iterable[Block]) -> tuple[int, int, float]:
-    memory, instructions, seconds = max(block.weight for block in blocks)
-    # What 0.7.2 and 0.8.x say of a step's clone in directory mode names no module and weighs as much as the step.
-    return memory if name else memory // 2, instructions, seconds
 
 
 def _common_miss(ranks: Iterable[RankLog]) -> str:
