@@ -10,6 +10,7 @@ from pgle import __version__
 from pgle.costs.measure.aggregate import AggregateOptions
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.value import CostKind
+from pgle.run.launch.masking import kept_flags
 from pgle.trace.table import Trace
 
 
@@ -23,7 +24,7 @@ def provenance(results: Sequence[ProgramCosts], options: AggregateOptions, trace
         ],
         "stat": options.stat.name,
         "collective_stat": options.collective_stat.name,
-        "xla_flags": trace.xla_flags,
+        "xla_flags": kept_flags(trace.xla_flags),
         "modules": [
             {
                 "name": result.program.key.name,

@@ -12,7 +12,7 @@ from pgle.run.doctor.world import read_gpus, this_world
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
 from pgle.run.experiment.stage import StageRequest, now
 from pgle.run.launch.environment import ChildEnvironment
-from pgle.run.launch.masking import kept_argv, kept_environment
+from pgle.run.launch.masking import kept_argv, kept_environment, kept_flags
 
 
 def begin_record(
@@ -48,7 +48,7 @@ def begin_record(
         ranks=ranks,
         mode=request.mode,
         argv=kept_argv(request.command),
-        xla_flags=environment.plan.xla_flags,
+        xla_flags=kept_flags(environment.plan.xla_flags),
         environment={} if simulated else kept_environment(environment.values),
         versions={} if simulated else dict(world.installed.versions),
         gpus=() if simulated else read_gpus(world),

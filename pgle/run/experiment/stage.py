@@ -17,7 +17,7 @@ from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.run.experiment.manifest import FileRecord, read_manifest, record_file
 from pgle.run.experiment.same_program import same_program
 from pgle.run.launch.environment import given_flags
-from pgle.run.launch.masking import kept_argv
+from pgle.run.launch.masking import kept_argv, kept_flags
 from pgle.run.launch.ranks import find_rank
 from pgle.xla.flags.modes import Mode
 from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
@@ -58,7 +58,7 @@ class StageRequest:
 
     def asked(self) -> dict[str, Any]:
         """What decides the outcome, by option: JSON types."""
-        flags = given_flags(os.environ, self.flags).text
+        flags = kept_flags(given_flags(os.environ, self.flags).text)
         return {"command": list(kept_argv(self.command)), "mode": self.mode, "XLA_FLAGS": flags}
 
     def inputs(self) -> tuple[FileRecord, ...]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, write_files
+from pgle.run.launch.masking import kept_argv
 from pgle.run.launch.process import end_with_parent, last_line
 
 SCHEMA = "pgle.abba/1"
@@ -137,7 +138,7 @@ def _finished(plan: Plan) -> list[str]:
     if not (plan.folder / PLAN).exists():
         return []
     document = _load(plan.folder)
-    if [document.get("base"), document.get("new")] != [list(plan.base), list(plan.new)]:
+    if [document.get("base"), document.get("new")] != [list(kept_argv(plan.base)), list(kept_argv(plan.new))]:
         raise UserError("holds runs of other commands", where=plan.folder, remedy="choose another --run-dir")
     return list(document.get("finished", []))[: 4 * plan.rounds]
 
@@ -145,8 +146,8 @@ def _finished(plan: Plan) -> list[str]:
 def _keep(plan: Plan, finished: Sequence[str]) -> None:
     document = {
         "schema": SCHEMA,
-        "base": plan.base,
-        "new": plan.new,
+        "base": kept_argv(plan.base),
+        "new": kept_argv(plan.new),
         "inside": plan.inside,
         "finished": list(finished),
     }

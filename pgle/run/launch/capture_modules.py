@@ -15,6 +15,7 @@ from pathlib import Path
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.run.launch.hook import with_hook
+from pgle.run.launch.masking import kept_argv
 from pgle.run.launch.process import end_with_parent
 
 STDERR = 2
@@ -69,11 +70,11 @@ def capture_modules(
         raise
     found = modules_in(folder)
     if not found and code:
-        raise WorkloadError(code, f"{shlex.join(command)} ended with {code} before it had compiled anything")
+        raise WorkloadError(code, f"{shlex.join(kept_argv(command))} ended with {code} before it had compiled anything")
     if code:
         write_files({folder / CODE: str(code)}, force=True)
     if not found:
-        raise UserError("the program compiled no jax module", where=shlex.join(command))
+        raise UserError("the program compiled no jax module", where=shlex.join(kept_argv(command)))
     return found
 
 

@@ -13,12 +13,15 @@ ALLOWED = re.compile(
     r"|(RANK|LOCAL_RANK|WORLD_SIZE|JOB_COMPLETION_INDEX|LD_PRELOAD)\Z"
 )
 """Variables that may be kept."""
-_SECRET_NAME = re.compile(r"(?i)(secret|token(?!s|i[sz])|passw|credential|auth|(api|access|private)[_-]?key)")
+_NAMES = r"(?i:secret|token(?!s|i[sz])|passw|credential|auth|(?:api|access|private)[_-]?key)"
+_SECRET_NAME = re.compile(_NAMES)
 _SECRET_VALUE = re.compile(
     r"://[^/\s:@]+:[^/\s@]+@"  # a password in a URL
     r"|\b(gh[pousr]_|hf_|sk-|AKIA|ASIA|xox[abpr]-|ya29\.)\w{8,}"  # GitHub, Hugging Face, AWS, Slack, Google
     r"|\beyJ[\w-]{10,}\.[\w-]+"  # a JSON web token
     r"|-----BEGIN "
+    r"|\b(?i:bearer|basic) [\w+/=.-]{8,}"
+    rf"|{_NAMES}[\w-]*[\"']?\s*[=:]\s*[\"']?(?!\d+\b)[^\s\"']{{4,}}"  # of a shell command or a header: NAME=value
 )
 
 
@@ -42,6 +45,11 @@ def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
             kept.append(_masked("", word))
         mask_next = not equals and word.startswith("-") and _SECRET_NAME.search(word) is not None
     return tuple(kept)
+
+
+def kept_flags(text: str) -> str:
+    """XLA_FLAGS with what looks like a credential masked."""
+    return " ".join(kept_argv(text.split()))
 
 
 def _masked(name: str, value: str) -> str:

@@ -29,6 +29,7 @@ from pgle.run.launch.evidence import (
     why_no_trace,
 )
 from pgle.run.launch.hook import hook_config, read_facts, with_hook
+from pgle.run.launch.masking import kept_flags
 from pgle.run.launch.nsys_profile import is_readable, judge_end, nsys_command
 from pgle.run.launch.process import launch
 from pgle.run.launch.ranks import find_rank
@@ -139,7 +140,7 @@ class RealBackEnd:
             found += [] if failed or own else _few_executions(facts)
         judged = verdict(request.profile, files, facts)
         if facts.get("xla_flags"):
-            record = replace(record, xla_flags=facts["xla_flags"])
+            record = replace(record, xla_flags=kept_flags(facts["xla_flags"]))
         seen = ("platform", "devices", "process_count")
         topology: dict[str, Any] = {name: facts[name] for name in seen if name in facts}
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()

@@ -25,7 +25,7 @@ from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, now
 from pgle.run.launch.capture_modules import capture_modules, choose_module, modules_in
 from pgle.run.launch.environment import build_environment
-from pgle.run.launch.masking import kept_argv
+from pgle.run.launch.masking import kept_argv, kept_flags
 from pgle.run.rehearse.compile import RehearsalRequest, RehearsalResult, rehearse_compile
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import record as simulate
@@ -133,7 +133,7 @@ class SimulatedBackEnd:
             "target": target.name,
             "devices": f"{compiled.num_partitions} simulated {target.name}",
             "jaxlib": compiled.jaxlib,
-            "flags": child.plan.xla_flags,
+            "flags": kept_flags(child.plan.xla_flags),
             "predicted_step_us": f"{prediction.step_us:.3f}",
             "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
         }

@@ -22,8 +22,9 @@ _NAMESPACE = re.compile(r"pid:\[\d{1,20}\]")
 
 _VARIABLE = re.compile(r"""(?:^|[\s;,"'\0])XLA_FLAGS=([^\n\0]*)""")
 _QUOTED = "|".join(rf"{quote}(?:[^{quote}=]|(?<=[a-z0-9])=)*{quote}" for quote in "\"'")
-_FLAG = re.compile(rf"""(?<![^\s;,"'=])--xla\w*(?:=(?:{_QUOTED}|[^\s;,"'\0]*(?:,[\w.:+-]+(?![\w.:+-]*=))*))?""")
-"""A flag with its value. A comma belongs to the value where no ``NAME=`` follows, which would be another variable."""
+_FLAG = re.compile(rf"""(?<![^\s;,"'=])--xla\w*(?:=(?:{_QUOTED}|[^\s;,"'\0|&=]*(?:,[\w.:+-]+(?![\w.:+-]*=))*))?""")
+"""A flag with its value. Values have no ``=``, and a comma belongs to one where no ``NAME=`` follows:
+that is another variable."""
 
 
 def process_id(global_id: int) -> int:

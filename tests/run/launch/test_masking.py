@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgle.run.launch.masking import kept_argv, kept_environment
+from pgle.run.launch.masking import kept_argv, kept_environment, kept_flags
 
 
 def test_only_allowed_variables_are_kept():
@@ -36,3 +36,21 @@ def test_credentials_on_the_command_line_are_masked():
 def test_tokens_of_a_model_are_not_credentials():
     argv = ("--max_tokens=4096", "--tokens", "x", "--tokenizer=/data/t.model", "--token=12")
     assert kept_argv(argv) == argv
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "X=1 HF_TOKEN=abcdef python t.py",
+        "Authorization: Bearer abcdefgh",
+        "cd /x; password: 'abcdef'",
+        "https://me:abcdef@host/x",
+    ],
+)
+def test_credentials_inside_a_word_are_masked(word):
+    assert "abcdef" not in repr(kept_argv(["bash", "-c", word]))
+
+
+def test_flags_stay_but_for_credentials():
+    assert kept_flags("--xla_a=1 --xla_dump_to=https://me:abc@host") == "--xla_a=1 --xla_dump_to=***"
+    assert kept_flags("--xla_gpu_x=a,b  --xla_tokens=5") == "--xla_gpu_x=a,b --xla_tokens=5"
