@@ -27,7 +27,7 @@ COMMANDS: dict[str, str] = {
     "compare": "Compare step times of two runs; fail on a slowdown.",
     "rehearse": "Compile for a GPU without one: what would the profile change?",
     "predict": "What a step of a scheduled module takes, with no compiler and no GPU.",
-    "show": "Show a profile: the costliest instructions, kinds, dispersion.",
+    "show": "Show a profile (costliest instructions, kinds, dispersion) or what a trace holds.",
     "diff": "Compare two profiles: what changed and by how much.",
     "merge": "Merge profiles of ranks or runs.",
     "complete": "Fill the gaps of a profile from same-shape instructions and estimates.",

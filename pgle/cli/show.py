@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgle.cli.options import json_option, profile_argument, top_option
+from pgle.cli.options import PATH, json_option, top_option
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
 
 
 @click.command()
-@profile_argument
+@click.argument("path", type=PATH, metavar="PROFILE|TRACE")
 @top_option("Instructions to list", default=None)
 @click.option(
     "--kind",
@@ -30,24 +30,50 @@ if TYPE_CHECKING:
     help="Costliest, alphabetical, most dispersed or least sampled first.",
 )
 @json_option
-def command(profile: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
-    """Show a profile as XLA would take it.
+def command(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
+    """Show a profile as XLA would take it, or what a trace holds.
 
     PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json tells kinds, shapes and
     dispersion; without it kinds are guessed from names and marked "?". What XLA takes otherwise than it reads
     (duplicate names, .remat, a -done) stands below the table. Each cost is one execution of its instruction.
 
+    TRACE: what `pgle convert` reads. Modules and their executions (steady ones, and why others are left out),
+    instructions, devices, and activities that belong to no instruction.
+
     \b
     pgle show profile.pbtxt
     pgle show profile.pbtxt --kind collective --sort spread
+    pgle show report.nsys-rep
     """
+    from pgle.run.inputs import is_trace
+
+    (_trace if is_trace(path) else _profile)(path, top, kinds, sort, as_json)
+
+
+def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
     from pgle.costs.profile.files import read_profile
     from pgle.costs.profile.summary import summarise
     from pgle.costs.profile.value import CostKind
     from pgle.report import show as report
 
-    summary = summarise(read_profile(profile), kinds=[CostKind(kind) for kind in kinds], sort=sort)
+    summary = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort)
     if as_json:
-        report.show_json(str(profile), summary, top)
+        report.show_json(str(path), summary, top)
     else:
-        report.show_text(str(profile), summary, 20 if top is None else top)
+        report.show_text(str(path), summary, 20 if top is None else top)
+
+
+def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
+    from pgle.report import trace as report
+    from pgle.report.progress import progress
+    from pgle.run.inputs import convert_command, read_traces
+    from pgle.trace.summary import listed, summarise_trace
+
+    with progress("reading traces") as told:
+        summary = summarise_trace(read_traces([path], progress=told))
+    instructions = listed(summary, kinds, sort)
+    following = convert_command(path)
+    if as_json:
+        report.show_json(str(path), summary, instructions, top, following)
+    else:
+        report.show_text(str(path), summary, instructions, 20 if top is None else top, following)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pgle.trace.table import Trace
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 NSYS_MAGIC = b"NVIDIA Tegra Profiler Report"
+TRACE_SUFFIXES = (".sqlite", ".db", ".nsys-rep", ".qdrep", ".qdstrm")
 
 
 def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -> Trace:
@@ -57,6 +59,27 @@ def _identity(path: AnyPath) -> str:
 def is_run_dir(path: AnyPath) -> bool:
     """Whether a path is a run directory of `pgle profile`."""
     return isinstance(path, Path) and (path / "manifest.json").is_file()
+
+
+def is_trace(path: AnyPath) -> bool:
+    """Whether a path holds traces; else it can only be a profile, or nothing."""
+    if not path.exists():
+        return ".xplane.pb" in path.name or path.suffix in TRACE_SUFFIXES
+    if path.is_dir():
+        profiles = (item for item in path.iterdir() if item.suffix in (".pbtxt", ".pb") and ".xplane." not in item.name)
+        return is_run_dir(path) or next(profiles, None) is None
+    named = ".xplane.pb" in path.name or path.suffix in TRACE_SUFFIXES
+    return named or (isinstance(path, Path) and path.is_file() and _head(path).startswith((SQLITE_MAGIC, NSYS_MAGIC)))
+
+
+def convert_command(path: AnyPath) -> str:
+    """The command that makes a profile of a trace: a run directory and an xplane hold their HLO."""
+    if is_run_dir(path):
+        return f"pgle convert {shlex.quote(str(path))}"
+    is_nsys = path.suffix in TRACE_SUFFIXES or (
+        path.is_dir() and any(item.suffix == ".parquet" for item in path.iterdir())
+    )
+    return f"pgle convert {shlex.quote(str(path))} -o profile.pbtxt{' --hlo DUMP_DIR' if is_nsys else ''}"
 
 
 def _expand(path: AnyPath) -> list[AnyPath]:

@@ -105,7 +105,7 @@ def test_costs_that_are_no_numbers_do_not_break_the_table(tmp_path, capsys):
         ("x.pbtxt", b"", "empty file"),
         ("x.pbtxt", b"costs {", "XLA would not parse it"),
         ("x.pb", b'costs { name: "a" cost_us: 1 }', "rename it to x.pbtxt"),
-        ("x.sqlite", b"SQLite format 3\0", "a trace becomes one by `pgle convert`"),
+        ("x.sqlite", b"SQLite format 3\0", "truncated"),
     ],
 )
 def test_wrong_files_are_answered_in_one_line(name, content, said, tmp_path, capsys):

@@ -1,0 +1,212 @@
+"""What a trace holds, for people: devices, modules with their executions, instructions, and what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pgle.errors import UserError
+from pgle.trace.table import MEANINGS, Device, Kind, ModuleKey, Recording, Source, Trace, Unresolved
+from pgle.trace.windows import Executions, find_executions
+from pgle.xla.hlo.guess import guess_kind
+
+
+@dataclass(frozen=True)
+class DeviceSummary:
+    """One device: its streams, activities, their time, and how long it was recorded."""
+
+    device: Device
+    streams: int
+    activities: int
+    busy_us: float
+    span_us: float
+
+
+@dataclass(frozen=True)
+class ExecutionSummary:
+    """One execution of a module.
+
+    Attributes:
+        number: from 0 in the window.
+        devices: that ran it.
+        activities: on all devices.
+        span_us: first start to last end, median over devices.
+        left_out: why its costs do not count; empty where they do.
+    """
+
+    number: int
+    devices: int
+    activities: int
+    span_us: float
+    left_out: str
+
+
+@dataclass(frozen=True)
+class ModuleSummary:
+    """One executable.
+
+    Attributes:
+        module: name and program id.
+        instructions: that ran.
+        gpu_time_us: on all devices.
+        share: of the trace's.
+        step_us: median span of a steady execution on a device; NaN where there is none.
+        executions: by number.
+    """
+
+    module: ModuleKey
+    instructions: int
+    gpu_time_us: float
+    share: float
+    step_us: float
+    executions: tuple[ExecutionSummary, ...]
+
+    @property
+    def steady(self) -> int:
+        """Executions whose costs count."""
+        return sum(not execution.left_out for execution in self.executions)
+
+
+@dataclass(frozen=True)
+class InstructionSummary:
+    """One instruction of one module; its kind is guessed from its name."""
+
+    name: str
+    module: ModuleKey
+    kind: str
+    launches: int
+    activities: int
+    gpu_time_us: float
+    share: float
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """A trace; see the attributes of `Trace`.
+
+    Attributes:
+        kinds: activities by kind.
+        span_us: longest of the processes, first start to last end.
+        gpu_time_us: of all activities.
+        modules: the one with most time, the main module, first.
+        instructions: costliest first.
+        meanings: in plain words, by reason in `unresolved`.
+    """
+
+    sources: tuple[Source, ...]
+    recordings: Mapping[str, Recording]
+    kinds: Mapping[str, int]
+    span_us: float
+    gpu_time_us: float
+    devices: tuple[DeviceSummary, ...]
+    modules: tuple[ModuleSummary, ...]
+    instructions: tuple[InstructionSummary, ...]
+    unresolved: tuple[Unresolved, ...]
+    meanings: Mapping[str, str]
+    simulated: bool
+    xla_flags: str
+    warnings: tuple[str, ...]
+
+
+def summarise_trace(trace: Trace) -> TraceSummary:
+    """What a trace holds; executions are marked as `pgle convert` does where it has no HLO."""
+    kinds = np.bincount(trace.kind, minlength=len(Kind)).tolist()
+    devices = tuple(_device(trace, number) for number in range(len(trace.devices)))
+    by_process: dict[str, float] = {}
+    for item in devices:
+        by_process[item.device.process] = max(by_process.get(item.device.process, 0.0), item.span_us)
+    instructions = _instructions(trace)
+    words = {reason.word: meaning for reason, meaning in MEANINGS.items()}
+    return TraceSummary(
+        sources=trace.sources,
+        recordings=trace.recordings,
+        kinds={kind.name.lower(): count for kind, count in zip(Kind, kinds, strict=True) if count},
+        span_us=max(by_process.values(), default=0.0),
+        gpu_time_us=float(trace.duration_ns.sum()) / 1e3,
+        devices=devices,
+        modules=_modules(trace, instructions),
+        instructions=instructions,
+        unresolved=trace.unresolved,
+        meanings={item.reason: words.get(item.reason, "") for item in trace.unresolved},
+        simulated=trace.simulated,
+        xla_flags=trace.xla_flags,
+        warnings=trace.warnings,
+    )
+
+
+def _device(trace: Trace, number: int) -> DeviceSummary:
+    rows = trace.device == number
+    start, duration = trace.start_ns[rows], trace.duration_ns[rows]
+    span = int((start + duration).max() - start.min()) if len(start) else 0
+    return DeviceSummary(
+        trace.devices[number], len(np.unique(trace.stream[rows])), len(start), float(duration.sum()) / 1e3, span / 1e3
+    )
+
+
+def _modules(trace: Trace, instructions: Sequence[InstructionSummary]) -> tuple[ModuleSummary, ...]:
+    collective = np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
+    found = find_executions(trace, collective)
+    time = np.bincount(trace.module, weights=trace.duration_ns, minlength=len(trace.modules))
+    total = max(float(time.sum()), 1.0)
+    counts = Counter(item.module for item in instructions)
+    summaries = [
+        ModuleSummary(key, counts[key], time[at] / 1e3, time[at] / total, _step_us(found, at), _executions(found, at))
+        for at, key in enumerate(trace.modules)
+        if counts[key]
+    ]
+    return tuple(sorted(summaries, key=lambda item: (-item.gpu_time_us, item.module.name)))
+
+
+def _step_us(found: Executions, module: int) -> float:
+    spans = found.span_ns[(found.module == module) & found.keep]
+    return float(np.median(spans)) / 1e3 if len(spans) else float("nan")
+
+
+def _executions(found: Executions, module: int) -> tuple[ExecutionSummary, ...]:
+    mine = np.flatnonzero(found.module == module)
+    executions = []
+    for number in np.unique(found.execution[mine]).tolist():
+        here = mine[found.execution[mine] == number]
+        reason = "" if bool(found.keep[here].all()) else found.reasons.get((module, number), "")
+        span = float(np.median(found.span_ns[here])) / 1e3
+        executions.append(ExecutionSummary(number, len(here), int(found.rows[here].sum()), span, reason))
+    return tuple(executions)
+
+
+def _instructions(trace: Trace) -> tuple[InstructionSummary, ...]:
+    width = max(len(trace.instructions), 1)
+    pairs, inverse = np.unique(trace.module.astype(np.int64) * width + trace.instruction, return_inverse=True)
+    time = np.bincount(inverse, weights=trace.duration_ns, minlength=len(pairs))
+    activities = np.bincount(inverse, minlength=len(pairs))
+    _, first = np.unique(trace.instance, return_index=True)
+    launches = np.bincount(inverse[first[trace.instance[first] >= 0]], minlength=len(pairs))
+    launches += np.bincount(inverse[trace.instance < 0], minlength=len(pairs))
+    total = max(float(time.sum()), 1.0)
+    summaries = [
+        InstructionSummary(
+            trace.instructions[pair % width], trace.modules[pair // width],
+            guess_kind(trace.instructions[pair % width]), int(launches[at]), int(activities[at]),
+            time[at] / 1e3, time[at] / total,
+        )
+        for at, pair in enumerate(pairs.tolist())
+    ]  # fmt: skip
+    return tuple(sorted(summaries, key=lambda item: (-item.gpu_time_us, item.name, item.module.name)))
+
+
+def listed(summary: TraceSummary, kinds: Collection[str], sort: str) -> tuple[InstructionSummary, ...]:
+    """The instructions of some kinds (all where none is named), by ``cost``, ``name`` or fewest ``samples``.
+
+    Raises:
+        UserError: `sort` is what only a profile has.
+    """
+    chosen = [item for item in summary.instructions if not kinds or item.kind in kinds]
+    if sort == "name":
+        chosen.sort(key=lambda item: (item.name, item.module.name))
+    elif sort == "samples":
+        chosen.sort(key=lambda item: item.launches)
+    elif sort != "cost":
+        raise UserError(f"a trace cannot be sorted by {sort}", where="--sort", remedy="say cost, name or samples")
+    return tuple(chosen)
