@@ -69,7 +69,9 @@ def is_trace(path: AnyPath) -> bool:
         profiles = (item for item in path.iterdir() if item.suffix in (".pbtxt", ".pb") and ".xplane." not in item.name)
         return is_run_dir(path) or next(profiles, None) is None
     named = ".xplane.pb" in path.name or path.suffix in TRACE_SUFFIXES
-    return named or (isinstance(path, Path) and path.is_file() and _head(path).startswith((SQLITE_MAGIC, NSYS_MAGIC)))
+    return named or (
+        isinstance(path, Path) and path.is_file() and read_head(path, 64).startswith((SQLITE_MAGIC, NSYS_MAGIC))
+    )
 
 
 def convert_command(path: AnyPath) -> str:
