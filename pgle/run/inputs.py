@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_head
 from pgle.report.progress import Progress
-from pgle.trace.combine import combine
-from pgle.trace.table import Trace
+
+if TYPE_CHECKING:
+    from pgle.trace.table import Trace
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 NSYS_MAGIC = b"NVIDIA Tegra Profiler Report"
@@ -31,6 +33,8 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
     Raises:
         UserError: an input is missing, of no known kind, or damaged.
     """
+    from pgle.trace.combine import combine  # to tell a trace from a profile takes no numpy
+
     given = [task for path in paths for task in _expand(path)]
     tasks = list({_identity(task): task for task in reversed(given)}.values())[::-1]
     done = 0
