@@ -28,15 +28,23 @@ def show_text(result: Pipeline) -> None:
     out = console()
     for line in summary(result):
         out.print(line, style="bold")
+    out.print(f"next: {_next(result)}", style="dim", soft_wrap=True, markup=False)
     warn(result.warnings)
 
 
 def summary(result: Pipeline) -> tuple[str, ...]:
     """One line for each check."""
-    return (
-        f"coverage: {'good' if result.covered else 'too small, see pgle verify'}",
-        f"profile: {_use(result)}",
-    )
+    return (f"coverage: {'good' if result.covered else 'too small'}", f"profile: {_use(result)}")
+
+
+def _next(result: Pipeline) -> str:
+    """The command to type next."""
+    run = result.run
+    if not result.covered:
+        return f"pgle verify {run.profile} --hlo {run.stage('profile').rank().hlo}"
+    if not result.used:
+        return f"pgle confirm {run.stage('perf').rank().log}"
+    return f"pgle perf --profile {run.profile} -- COMMAND"
 
 
 def _use(result: Pipeline) -> str:
@@ -45,7 +53,7 @@ def _use(result: Pipeline) -> str:
     for item in result.stages:
         if item.verdict is not None and item.verdict.verdict is ProfileUse.CANNOT_TELL:
             return f"cannot tell whether it was used: {item.verdict.why}"
-    return "NOT used, see pgle confirm"
+    return "NOT used"
 
 
 def show_json(result: Pipeline) -> None:
@@ -53,6 +61,7 @@ def show_json(result: Pipeline) -> None:
     json.show(
         "pgle.run/1",
         {
+            "ok": result.good,
             "covered": result.covered,
             "used": result.used,
             "skipped": result.skipped,

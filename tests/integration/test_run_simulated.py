@@ -110,6 +110,53 @@ def test_flags_that_the_profile_run_did_not_have_are_said(finished, capsys):
     assert "against the profile run, --xla_gpu_all_gather_combine_threshold_bytes differs: unset and 1024" in err
 
 
+def test_flags_of_the_environment_are_applied_recorded_and_shown(finished, capsys, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_all_gather_combine_threshold_bytes=1024 --xla_dump_to=/no/such/place")
+    assert run(["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--", *WORDS]) == 0
+    captured = capsys.readouterr()
+    record = read_manifest(finished).last("baseline")
+    assert record is not None
+    assert record.xla_flags.endswith("--xla_gpu_all_gather_combine_threshold_bytes=1024")
+    request = json.loads((finished / "baseline/hlo/request.json").read_text())
+    assert request["module"].endswith(record.facts["program"])
+    assert "--xla_gpu_all_gather_combine_threshold_bytes=1024" in captured.out
+    assert "--xla_dump_to: left out: pgle has XLA dump into a folder of its own" in captured.err
+
+
+def test_a_flag_that_xla_refuses_is_refused_before_anything_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_no_such_flag=1")
+    assert run(["profile", "--run-dir", str(tmp_path / "run"), *SIMULATED, "--", *WORDS]) == 2
+    assert "--xla_gpu_no_such_flag: yours, and jaxlib" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_first_lines_say_module_compiler_devices_and_flags(finished, capsys):
+    assert run(["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--", *WORDS]) == 0
+    first, second, third, *_ = capsys.readouterr().out.splitlines()
+    assert "jit_overlap_step" in first
+    facts = read_manifest(finished).last("baseline").facts
+    assert second == f"{facts['program']}, compiled by jaxlib {facts['jaxlib']} for 4 simulated a100-40gb"
+    assert third.startswith("XLA_FLAGS --xla_gpu_enable_latency_hiding_scheduler=true")
+
+
+def test_the_module_can_be_chosen(finished, capsys):
+    words = ["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--choose", "nosuch"]
+    assert run([*words, "--", *WORDS]) == 2
+    assert "--choose nosuch" in capsys.readouterr().err
+
+
+def test_every_way_to_a_step_gives_the_same_for_one_schedule(finished, capsys, tmp_path):
+    facts = read_manifest(finished).last("baseline").facts
+    module = str(finished / "captured" / facts["program"])
+    rehearse = ["rehearse", module, "--target", "a100", "--topology", "1x1x4", "--json", "-o", str(tmp_path / "out")]
+    assert run(rehearse) == 0
+    rehearsed = json.loads(capsys.readouterr().out)["baseline"]["step_us"]
+    assert float(facts["predicted_step_us"]) == pytest.approx(rehearsed, abs=0.001)  # what it is rounded to
+    steps = [json.loads(line)["step_time_s"] * 1e6 for line in (finished / "baseline/steps.jsonl").open()]
+    assert max(steps[3:]) < 1.05 * rehearsed  # the wait for the slowest of four ranks, no pause of the host
+    assert min(steps[3:]) > 0.99 * rehearsed
+
+
 def test_perf_without_a_profile_names_the_command_that_makes_one(tmp_path, capsys):
     assert run(["perf", "--run-dir", str(tmp_path), *SIMULATED, "--", *WORDS]) == 2
     assert "pgle convert" in capsys.readouterr().err

@@ -17,9 +17,10 @@ from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.stage import StageRequest, StageResult, run_stage
+from pgle.run.launch.environment import interpreter
 from pgle.run.launch.evidence import lines_about
 from pgle.run.launch.hook import read_facts
-from pgle.run.launch.real import RealBackEnd, checked_window, interpreter
+from pgle.run.launch.real import RealBackEnd, checked_window
 from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
 from pgle.xla.log.wordings import EMPTY_TRACE, PGLE_CACHE_MISS, PGLE_CACHE_WRITE
 

@@ -53,7 +53,8 @@ class Pipeline:
     """What an experiment came to.
 
     Attributes:
-        skipped: stages whose inputs had not changed.
+        run: the run directory.
+        skipped: stages that were done already.
         stages: results of the launched stages that were run now.
         conversion: None where skipped.
         coverage: of the profile against the profiled module.
@@ -64,6 +65,7 @@ class Pipeline:
         warnings: one line each.
     """
 
+    run: RunDirectory
     skipped: tuple[str, ...]
     stages: tuple[StageResult, ...]
     conversion: Conversion | None
@@ -134,6 +136,7 @@ class _Experiment:
         self._announce("compare")
         comparison, checks, warnings = _compare(self._run, request.fail_slower)
         return Pipeline(
+            run=self._run,
             skipped=tuple(self._skipped),
             stages=tuple(self._results),
             conversion=self._conversion,

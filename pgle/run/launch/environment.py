@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,6 +140,31 @@ def build_environment(
     elif cache != "keep":
         values["JAX_COMPILATION_CACHE_DIR"] = str(cache)
     return ChildEnvironment(values, plan, (*plan.warnings, *unknown, *_conflicts(values, mode)))
+
+
+def interpreter(command: Sequence[str]) -> str | None:
+    """The Python of the user's command where it names one, to ask which flags its jaxlib knows; else ours."""
+    named = bool(command) and Path(command[0]).name.startswith("python")
+    return shutil.which(command[0]) if named else None
+
+
+def compiler_of(command: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """The Python whose XLA compiles a command's modules for GPUs that are not there.
+
+    Returns:
+        The command's own where it has jax and a CUDA plugin, else None: ours; and a warning where another release than
+        the command's compiles, since schedules of two releases differ.
+    """
+    python = interpreter(command)
+    if python is None:
+        return None, ()
+    theirs, ours = installed(python), installed(None)
+    if not theirs.jaxlib or theirs.plugins:
+        return (python if theirs.plugins else None), ()
+    if theirs.jaxlib == ours.jaxlib:
+        return None, ()
+    what = f"{python} has jaxlib {theirs.jaxlib} and no CUDA plugin: pgle's jaxlib {ours.jaxlib} compiles in its place"
+    return None, (f"{what}, and schedules of two releases differ; install jax[cuda12] or jax[cuda13] there",)
 
 
 def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[Finding, ...]]:

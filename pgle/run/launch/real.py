@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from pgle.run.experiment.manifest import FileRecord, StageRecord
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, profile_files
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines
-from pgle.run.launch.environment import Cache, ChildEnvironment, build_environment
+from pgle.run.launch.environment import Cache, ChildEnvironment, build_environment, interpreter
 from pgle.run.launch.evidence import (
     AUTO_PGLE,
     hook_warnings,
@@ -177,12 +176,6 @@ class RealBackEnd:
                 raise
             child = build(None)  # a starter without jaxlib; the program itself may have it
         return replace(child, values={**child.values, **self.environment})
-
-
-def interpreter(command: Sequence[str]) -> str | None:
-    """The Python of the user's command where it names one, to ask which flags its jaxlib knows; else ours."""
-    named = bool(command) and Path(command[0]).name.startswith("python")
-    return shutil.which(command[0]) if named else None
 
 
 def _make_folder(request: StageRequest, *, again: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifes
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, now
 from pgle.run.launch.capture_modules import capture_modules, choose_module, modules_in
-from pgle.run.launch.environment import build_environment
+from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of
 from pgle.run.launch.masking import kept_argv, kept_flags
 from pgle.run.rehearse.compile import RehearsalRequest, RehearsalResult, rehearse_compile
 from pgle.schedule.predict import predict
@@ -69,8 +70,11 @@ class SimulatedBackEnd:
     quiet_s: float = 20.0
 
     def check(self, request: StageRequest) -> None:
-        """Raise `UserError` where a request cannot be met; nothing has been written by then."""
+        """Raise `UserError` where a request cannot be met, a flag included; nothing has been written by then."""
         load_target(self.target)
+        for finding in self._child(request).warnings:
+            if finding.level == "error":
+                raise UserError(finding.message, where=f"--{finding.flag}", remedy=finding.remedy or "leave it out")
         if not request.command and modules_in(request.run.captured):
             return
         if _is_module(request.command):
@@ -96,9 +100,8 @@ class SimulatedBackEnd:
         module_path = self._program(request, again=again, force=force)
         files = request.folder.rank()
         request.folder.make(again=again)
-        child = build_environment(
-            request.mode, more_flags=request.flags, own_dumps=True, profile=str(request.profile or "")
-        )
+        child = self._child(request)
+        python, notes = compiler_of(request.command)
         record = begin_record(
             request, child, asked=self.asked(request), inputs=self.inputs(request), simulated=True
         )  # fmt: skip
@@ -111,6 +114,7 @@ class SimulatedBackEnd:
                 topology=self.topology or f"1x1x{self.devices}",
                 flags=tuple(map(_unquoted, parse_flags(child.plan.xla_flags).flags)),
                 profile=None,  # the plan's flags name it
+                python=python or sys.executable,
             )
         )
         shutil.copyfile(compiled.log, files.log)
@@ -143,8 +147,17 @@ class SimulatedBackEnd:
             topology={"simulated": True, "target": target.name, "devices": compiled.num_partitions},
         )
         judged = {} if verdict is None else {"verdict": verdict.verdict.value, "proof": verdict.proof}
-        record = end_record(request, record, 0, outputs=request.folder.outputs(), facts={**facts, **judged})
+        record = end_record(
+            request, record, 0, outputs=request.folder.outputs(), facts={**facts, **judged}, warnings=notes
+        )
         return StageResult(request, True, 0, verdict, times, facts, record.warnings)
+
+    def _child(self, request: StageRequest) -> ChildEnvironment:
+        """The flags of the compilation, as the user's environment and the kind of run have them."""
+        python, _ = compiler_of(request.command)
+        return build_environment(
+            request.mode, python=python, more_flags=request.flags, own_dumps=True, profile=str(request.profile or "")
+        )
 
     def _program(self, request: StageRequest, *, again: bool, force: bool) -> Path:
         """The module that stands for the program, captured in this run directory before or now.

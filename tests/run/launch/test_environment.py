@@ -3,6 +3,8 @@
 import pytest
 
 from pgle.errors import UserError
+from pgle.run.ask.flag_probe import Installed
+from pgle.run.launch import environment
 from pgle.run.launch.environment import build_environment, given_flags, user_flags
 from pgle.xla.flags.text import parse_flags
 
@@ -122,3 +124,21 @@ def test_a_flag_file_without_flags_counts_for_nothing(tmp_path):
 
 def test_auto_pgle_in_the_environment_is_warned_about():
     assert "auto-pgle" in codes(build(environ={"JAX_ENABLE_PGLE": "true"}))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "python", "warned"),
+    [
+        ({"jaxlib": "0.9.0", "jax-cuda12-pjrt": "0.9.0"}, "/opt/python3", False),  # can compile for GPUs itself
+        ({"jaxlib": "0.9.0"}, None, True),
+        ({"jaxlib": "0.10.2"}, None, False),
+        ({}, None, False),
+    ],
+)
+def test_the_programs_own_jaxlib_compiles_or_that_is_said(monkeypatch, theirs, python, warned):
+    asked = {None: Installed({"jaxlib": "0.10.2"}), "/opt/python3": Installed(theirs)}
+    monkeypatch.setattr(environment, "installed", asked.get)
+    monkeypatch.setattr(environment.shutil, "which", lambda name: f"/opt/{name}")
+    found, warnings = environment.compiler_of(["python3", "train.py"])
+    assert found == python
+    assert ["jaxlib 0.9.0" in line and "jaxlib 0.10.2" in line for line in warnings] == [True] * warned
