@@ -117,8 +117,6 @@ def test_flags_of_the_environment_are_applied_recorded_and_shown(finished, capsy
     record = read_manifest(finished).last("baseline")
     assert record is not None
     assert record.xla_flags.endswith("--xla_gpu_all_gather_combine_threshold_bytes=1024")
-    request = json.loads((finished / "baseline/hlo/request.json").read_text())
-    assert request["module"].endswith(record.facts["program"])
     assert "--xla_gpu_all_gather_combine_threshold_bytes=1024" in captured.out
     assert "--xla_dump_to: left out: pgle has XLA dump into a folder of its own" in captured.err
 
