@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Origin
+from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import read_manifest
+from pgle.run.experiment.stage import StageRequest
+from pgle.run.launch.simulated import SimulatedBackEnd
 
 pytestmark = pytest.mark.rehearse
 
@@ -153,6 +157,23 @@ def test_every_way_to_a_step_gives_the_same_for_one_schedule(finished, capsys, t
     steps = [json.loads(line)["step_time_s"] * 1e6 for line in (finished / "baseline/steps.jsonl").open()]
     assert max(steps[3:]) < 1.05 * rehearsed  # the wait for the slowest of four ranks, no pause of the host
     assert min(steps[3:]) > 0.99 * rehearsed
+
+
+def test_a_program_that_dies_under_force_leaves_nothing_that_counts_as_done(finished, capsys, tmp_path):
+    script = tmp_path / "train.py"
+    run_dir = str(tmp_path / "run")
+    good = "import jax; jax.jit(lambda x: x @ x)(jax.numpy.ones((64, 64)))"
+    words = ["profile", "--run-dir", run_dir, *SIMULATED, "--", sys.executable, str(script)]
+    script.write_text(good)
+    assert run(words) == 0
+    script.write_text("import sys; sys.exit(9)")
+    assert run([*words[:1], "--force", *words[1:]]) == 9
+    manifest = read_manifest(Path(run_dir))
+    assert manifest.last("capture").exit_code == 9
+    script.write_text(good)
+    back_end = SimulatedBackEnd("a100")
+    request = StageRequest("profile", tuple(words[-2:]), RunDirectory(Path(run_dir)), "sync")
+    assert manifest.why_due("profile", Path(run_dir), back_end.asked(request), back_end.inputs(request))
 
 
 def test_perf_without_a_profile_names_the_command_that_makes_one(tmp_path, capsys):

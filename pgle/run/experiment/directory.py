@@ -46,61 +46,50 @@ class RankFiles:
         folder: of the stage, shared by all ranks.
         label: ``rank0003``.
         suffix: of file names; empty for rank 0.
+        log: what the rank printed, with XLA's log lines.
+        facts: what the hook found out.
+        steps: step times, JSON lines.
+        hlo: XLA's dumps; those of several ranks would overwrite each other in one folder.
+        ir: StableHLO of every function that rank 0 compiled.
+        trace: the folder of its trace; nsys adds its suffix to this name.
+        seen: there once a Python with the hook has started.
+        control: step numbers that the launcher found in the output, for the hook.
+        claim: there once a process of the rank traces: its helpers do not.
     """
 
     folder: Path
     label: str
     suffix: str
+    log: Path
+    facts: Path
+    steps: Path
+    hlo: Path
+    ir: Path
+    trace: Path
+    seen: Path
+    control: Path
+    claim: Path
 
-    @property
-    def log(self) -> Path:
-        """What the rank printed, with XLA's log lines."""
-        return self.folder / f"output{self.suffix}.log"
-
-    @property
-    def facts(self) -> Path:
-        """What the hook found out."""
-        return self.folder / f"facts{self.suffix}.json"
-
-    @property
-    def steps(self) -> Path:
-        """Step times, JSON lines."""
-        return self.folder / f"steps{self.suffix}.jsonl"
-
-    @property
-    def hlo(self) -> Path:
-        """XLA's dumps; those of several ranks would overwrite each other in one folder."""
-        return self.folder / f"hlo{self.suffix}"
-
-    @property
-    def ir(self) -> Path:
-        """StableHLO of every function that rank 0 compiled."""
-        return self.folder / "ir"
-
-    @property
-    def trace(self) -> Path:
-        """The folder of its trace; nsys adds its suffix to this name."""
-        return self.folder / "trace" / self.label
+    @classmethod
+    def of(cls, folder: Path, label: str, suffix: str) -> RankFiles:
+        """The files under their names."""
+        return cls(
+            folder, label, suffix,
+            log=folder / f"output{suffix}.log",
+            facts=folder / f"facts{suffix}.json",
+            steps=folder / f"steps{suffix}.jsonl",
+            hlo=folder / f"hlo{suffix}",
+            ir=folder / "ir",
+            trace=folder / "trace" / label,
+            seen=folder / f".hook{suffix}.seen",
+            control=folder / f".control{suffix}",
+            claim=folder / f".traced.{label}",
+        )  # fmt: skip
 
     @property
     def report(self) -> Path:
         """What nsys writes: `trace` with its suffix."""
         return self.trace.with_name(f"{self.label}.nsys-rep")
-
-    @property
-    def seen(self) -> Path:
-        """There once a Python with the hook has started."""
-        return self.folder / f".hook{self.suffix}.seen"
-
-    @property
-    def control(self) -> Path:
-        """Step numbers that the launcher found in the output, for the hook."""
-        return self.folder / f".control{self.suffix}"
-
-    @property
-    def claim(self) -> Path:
-        """There once a process of the rank traces: its helpers do not."""
-        return self.folder / f".traced.{self.label}"
 
     @property
     def is_traced(self) -> bool:
@@ -141,11 +130,11 @@ class StageFolder:
 
     def rank(self, rank: int = 0) -> RankFiles:
         """The files of a rank."""
-        return RankFiles(self.path, RANK_LABEL.format(rank), rank_suffix(rank))
+        return RankFiles.of(self.path, RANK_LABEL.format(rank), rank_suffix(rank))
 
     def for_hook(self) -> dict[str, Any]:
         """Every path that the hook may need, whichever rank it turns out to run in: JSON types."""
-        others = RankFiles(self.path, ANY_RANK, f".{ANY_RANK}")
+        others = RankFiles.of(self.path, ANY_RANK, f".{ANY_RANK}")
         return {
             "rank_0": self.rank().for_hook(),
             "others": others.for_hook(),

@@ -123,6 +123,8 @@ def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> 
     remedy = window.get("remedy", "see the log, and what 'pgle doctor' says of profilers")
     if "none" in window:
         return window["none"], remedy
+    if capture == "nsys" and facts.get("platform") == "cpu":
+        return "jax ran on CPU devices, which nsys does not trace", "run it on GPUs, or use --capture jax"
     if capture == "nsys":
         return "nsys left no report of the window", f"install all of Nsight Systems ({DOWNLOAD}), or use --capture jax"
     return "the profiler wrote nothing", remedy

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from pgle.costs.profile.files import read_profile
-from pgle.errors import UserError
+from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import RankFiles, set_aside
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, now
-from pgle.run.launch.capture_modules import capture_modules, choose_module, modules_in
+from pgle.run.launch.capture_modules import capture_modules, capture_warnings, choose_module, modules_in
 from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of
 from pgle.run.launch.masking import kept_argv, kept_flags
 from pgle.run.rehearse.compile import RehearsalRequest, RehearsalResult, rehearse_compile
@@ -148,7 +148,12 @@ class SimulatedBackEnd:
         )
         judged = {} if verdict is None else {"verdict": verdict.verdict.value, "proof": verdict.proof}
         record = end_record(
-            request, record, 0, outputs=request.folder.outputs(), facts={**facts, **judged}, warnings=notes
+            request,
+            record,
+            0,
+            outputs=request.folder.outputs(),
+            facts={**facts, **judged},
+            warnings=(*capture_warnings(module_path), *notes),
         )
         return StageResult(request, True, 0, verdict, times, facts, record.warnings)
 
@@ -186,7 +191,11 @@ class SimulatedBackEnd:
             folder.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(request.command[0], folder / "jax_ir0000_given_compile.mlir")
         else:
-            capture_modules(request.command, folder, devices=self.devices, quiet_s=self.quiet_s)
+            try:
+                capture_modules(request.command, folder, devices=self.devices, quiet_s=self.quiet_s)
+            except (UserError, WorkloadError) as error:
+                end_record(request, record, error.exit_code, warnings=(str(error),))
+                raise
         end_record(request, record, 0, outputs=[folder])
         return choose_module(modules_in(folder), self.choose)
 
