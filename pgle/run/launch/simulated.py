@@ -114,8 +114,8 @@ class SimulatedBackEnd:
                 topology=self.topology or f"1x1x{self.devices}",
                 flags=tuple(map(_unquoted, parse_flags(child.plan.xla_flags).flags)),
                 profile=None,  # the plan's flags name it
-                python=python or sys.executable,
-            )
+            ),
+            python or sys.executable,
         )
         shutil.copyfile(compiled.log, files.log)
         module = read_module(compiled.after_optimizations)
