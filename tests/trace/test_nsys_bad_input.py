@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,9 @@ def test_absurd_nesting_is_an_error(export: Any) -> None:
     export.launch(5000)
     with pytest.raises(UserError, match="nested 1,199 deep"):
         export.read()
+
+
+def test_a_file_name_need_not_be_utf8(testdata: Path, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"r\xff.sqlite")
+    path.write_bytes((testdata / "nsys_synthetic/synthetic_cases.sqlite").read_bytes())
+    assert len(read_nsys(path)) == 170

@@ -113,6 +113,29 @@ def test_kernels_of_no_instruction(file: Path):
     assert "none of its 1 GPU activities is tied to an HLO instruction (no-range 1)" in error_of(file)
 
 
+def changed_host_event(testdata: Path, file: Path, **values: int) -> None:
+    """The CPU backend's trace with other values in its first thunk, or in the line of it."""
+    space = xplane_pb2.XSpace.FromString((testdata / "jax_xplane" / "cpu_4dev_jax_0_10_2.xplane.pb").read_bytes())
+    (plane,) = (plane for plane in space.planes if plane.name == "/host:CPU")
+    hlo_op = next(number for number, item in plane.stat_metadata.items() if item.name == "hlo_op")
+    thunks = ((line, event) for line in plane.lines for event in line.events)
+    line, event = next(pair for pair in thunks if any(stat.metadata_id == hlo_op for stat in pair[1].stats))
+    for name, value in values.items():
+        setattr(line if name == "timestamp_ns" else event, name, value)
+    file.write_bytes(space.SerializeToString())
+
+
+def test_a_negative_duration_on_the_host_plane_is_damage(testdata: Path, file: Path):
+    changed_host_event(testdata, file, duration_ps=-5_000_000)
+    assert "negative duration" in error_of(file)
+
+
+@pytest.mark.parametrize("origin", [2**63 - 1, -(2**63)])
+def test_times_that_64_bits_cannot_add_are_damage(testdata: Path, file: Path, origin: int):
+    changed_host_event(testdata, file, timestamp_ns=origin)
+    assert "impossible time" in error_of(file)
+
+
 def test_log_directory_without_a_trace(tmp_path: Path):
     with pytest.raises(UserError, match=r"holds no \.xplane\.pb file"):
         find_xplanes(tmp_path)

@@ -97,7 +97,7 @@ class ArrowTables:
             for batch in self._dataset(table).scanner(columns=list(columns), use_threads=False).to_batches():
                 where = None if like is None else columns.index(like[0])
                 beginnings = () if like is None else tuple(like[1])
-                for row in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+                for row in zip(*(_values(batch.column(name)) for name in columns), strict=True):
                     text = "" if where is None else row[where]
                     if where is None or (isinstance(text, str) and text.startswith(beginnings)):
                         yield row
@@ -107,6 +107,16 @@ class ArrowTables:
     def close(self) -> None:
         """See `Tables`."""
         self._open.clear()
+
+
+def _values(column: Any) -> list[object]:
+    """An Arrow column as Python values, large unsigned numbers as signed, like SQLite's."""
+    import pyarrow as pa
+
+    values: list[object] = column.to_pylist()
+    if pa.types.is_uint64(column.type):
+        return [value - 2**64 if isinstance(value, int) and value >= 2**63 else value for value in values]
+    return values
 
 
 def _integers(column: Any) -> Ints:

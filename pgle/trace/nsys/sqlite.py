@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -32,7 +33,7 @@ class SqliteTables:
     def __init__(self, path: Path) -> None:
         self.path = path
         check_sqlite(path)
-        uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+        uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         with reading(path):
             self._connection = sqlite3.connect(uri, uri=True)
             self._connection.execute("PRAGMA trusted_schema = OFF")

@@ -131,9 +131,7 @@ class Gathered:
         activity = np.ones(len(events), bool)
         for name in _NOT_ACTIVITIES:
             activity &= events.stats[name].form == ABSENT
-        duration = events.duration_ps // 1000
-        if (duration < 0).any():
-            raise DamagedError("an event of negative duration")
+        start, duration = events.times_ns(where.origin_ns)
         instruction = strings[0].codes_of(events.stats["hlo_op"], data)
         module = strings[1].codes_of(events.stats["hlo_module"], data)
         instruction, module, program = where.defaults.fill(events, instruction, module)
@@ -152,7 +150,7 @@ class Gathered:
             return
         self.append(
             keep,
-            start_ns=where.origin_ns + events.offset_ps // 1000,
+            start_ns=start,
             duration_ns=duration,
             correlation=integers(events.stats["correlation_id"], 0),
             scope=scope,

@@ -16,6 +16,9 @@ BLOCK_EVENTS = 1 << 15
 MAX_ID = 1 << 24
 """Bound on metadata ids, which index tables here; writers number them from 1."""
 
+MAX_TIME_NS = 1 << 62
+"""Bound on the time that a line counts from; with it no sum of times overflows. 146 years: times count from 1970."""
+
 ABSENT, INTEGER, REFERENCE, TEXT, OTHER = 0, 1, 2, 3, 4
 _FORM = np.full((9, 8), OTHER, np.uint8)
 """What a field of an XStat holds, by number (those beyond 7 in one) and wire type."""
@@ -52,6 +55,18 @@ class Events:
 
     def __len__(self) -> int:
         return len(self.metadata)
+
+    def times_ns(self, origin_ns: int) -> tuple[Ints, Ints]:
+        """int64[n] starts and durations, where `origin_ns` is the timestamp of the line.
+
+        Raises:
+            DamagedError: an event lasts less than nothing, or lies outside of what 64 bits can hold.
+        """
+        if len(self) and int(self.duration_ps.min()) < 0:
+            raise DamagedError("an event of negative duration")
+        if not -MAX_TIME_NS < origin_ns < MAX_TIME_NS:
+            raise DamagedError("a line with an impossible time")
+        return origin_ns + self.offset_ps // 1000, self.duration_ps // 1000
 
 
 def read_events(

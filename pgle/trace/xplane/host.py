@@ -34,15 +34,17 @@ def add_host_plane(plane: Plane, data: bytes, process: str, gathered: Gathered) 
         starts, ends, others = repeated(data, *span, _LINE_EVENTS)
         origin_ns = next((signed(value) for number, _, value, _, _ in others if number == _LINE_TIMESTAMP), 0)
         blocks = read_events(data, starts, ends, WANTED, plane.stat_ids)
-        thunks = [_thunks(events, data, strings, gathered) for events in blocks]
+        thunks = [_thunks(events, data, strings, gathered, origin_ns) for events in blocks]
         if thunks:
-            _append(_Thunks.joined(thunks), process, stream, origin_ns, gathered)
+            _append(_Thunks.joined(thunks), process, stream, gathered)
 
 
 @dataclass(frozen=True)
 class _Thunks:
-    """Thunks of one thread, n rows."""
+    """Thunks of one thread, n rows; picoseconds tell which encloses which."""
 
+    start_ns: Ints
+    duration_ns: Ints
     start_ps: Ints
     end_ps: Ints
     instruction: npt.NDArray[np.int32]
@@ -59,20 +61,23 @@ class _Thunks:
         return _Thunks(**columns)
 
 
-def _thunks(events: Events, data: bytes, strings: tuple[Strings, Strings], gathered: Gathered) -> _Thunks:
+def _thunks(
+    events: Events, data: bytes, strings: tuple[Strings, Strings], gathered: Gathered, origin_ns: int
+) -> _Thunks:
     instruction = strings[0].codes_of(events.stats["hlo_op"], data)
     name = strings[1].codes_of(events.stats["hlo_module"], data)
     run = events.stats["run_id"]
     keep = (instruction >= 0) & (name >= 0) & (run.form == INTEGER)
     instruction, name, program = _NO_DEFAULTS.fill(events, instruction, name)
-    start = events.offset_ps
+    start_ns, duration_ns = events.times_ns(origin_ns)
+    start, end = events.offset_ps, events.offset_ps + events.duration_ps
     module = gathered.module_codes(np.where(keep, name, -1).astype(np.int32), program)
     device = integers(events.stats["device_ordinal"], 0)
-    columns = (start, start + events.duration_ps, instruction, module, events.metadata, device, run.value)
+    columns = (start_ns, duration_ns, start, end, instruction, module, events.metadata, device, run.value)
     return _Thunks(*(column[keep] for column in columns))
 
 
-def _append(thunks: _Thunks, process: str, stream: int, origin_ns: int, gathered: Gathered) -> None:
+def _append(thunks: _Thunks, process: str, stream: int, gathered: Gathered) -> None:
     keep = ~enclosing(thunks.start_ps, thunks.end_ps)
     if not keep.any():
         return
@@ -81,8 +86,8 @@ def _append(thunks: _Thunks, process: str, stream: int, origin_ns: int, gathered
         device[thunks.device == ordinal] = gathered.devices.code(Device(process, ordinal))
     gathered.append(
         keep,
-        start_ns=origin_ns + thunks.start_ps // 1000,
-        duration_ns=(thunks.end_ps - thunks.start_ps) // 1000,
+        start_ns=thunks.start_ns,
+        duration_ns=thunks.duration_ns,
         correlation=np.zeros(len(keep)),
         scope=np.zeros(len(keep)),
         top=(thunks.run & _POSITIVE) + 1,

@@ -75,3 +75,16 @@ def test_without_pyarrow_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match="pip install pyarrow"):
         read_nsys(tmp_path)
+
+
+def test_the_largest_unsigned_number_is_read_as_sqlite_would(testdata: Path, tmp_path: Path) -> None:
+    folder = convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", tmp_path / "x", ".parquet")
+    strings = pyarrow.parquet.read_table(folder / "StringIds.parquet")
+    more = pa.table(
+        {
+            "id": pa.array([*strings["id"].to_pylist(), 2**64 - 1], pa.uint64()),
+            "value": [*strings["value"].to_pylist(), "loop_fusion_1"],
+        }
+    )
+    pyarrow.parquet.write_table(more, folder / "StringIds.parquet")
+    assert len(read_nsys(folder)) == len(read_nsys(testdata / "nsys_synthetic/synthetic_cases.sqlite"))
