@@ -21,7 +21,8 @@ from pgle.run.convert_provenance import provenance
 from pgle.run.inputs import is_run_dir, read_traces
 from pgle.trace.table import Kind, Trace, Unresolved
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import module_from_bytes, read_modules
+from pgle.xla.hlo.proto import module_from_bytes
+from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import module_from_bytes, read_module, read_modules
+from pgle.xla.hlo.proto import module_from_bytes
+from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.protos import hlo_pb2
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
