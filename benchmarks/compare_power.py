@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
-from pgle.steps.autocorrelation import block_length
-from pgle.steps.bootstrap import bootstrap_medians
 from scipy.signal import lfilter
 
-from pgle.steps.compare import Assumptions, Side, Verdict, compare
+from pgle.steps.compare import Verdict, compare
+from pgle.steps.history import Entry, launch_spread, make_history
+from pgle.steps.methods.blocks import block_length, bootstrap_medians
+from pgle.steps.methods.method import Assumptions, LaunchSpread
 from pgle.steps.series import Floats, Step, make_series
+from pgle.steps.side import Side
 from pgle.steps.steady import StepTimes, steady
 
 NOISE = 0.01
@@ -78,6 +80,20 @@ def warm_up(rng: Generator, count: int, noise: float = NOISE) -> Floats:
     return times
 
 
+def two_levels(share: float, stay: float) -> Shape:
+    """Steps are slower by 3 % in `share` of the time, and levels last `stay` times as long as by chance."""
+
+    def make(rng: Generator, count: int) -> Floats:
+        leave = np.array([share, 1 - share]) / stay
+        level, levels = rng.random() < share, np.zeros(count)
+        for step in range(count):
+            level ^= rng.random() < min(1.0, leave[int(level)])
+            levels[step] = level
+        return autocorrelated(0.0, 0.003)(rng, count) + 0.03 * levels
+
+    return make
+
+
 def skewed(rng: Generator, count: int) -> Floats:
     return rng.exponential(NOISE, count)
 
@@ -93,6 +109,10 @@ class Scenario:
     session: float = 0.0
     """Drift over the whole session of runs, in the order they were run."""
     paired: bool = False
+    known: str = "given"
+    """How `between` is known: given, history (of ten entries), or not."""
+    uneven: bool = False
+    """Launches differ by placement: one in four is slow, the others alike; `between` is the standard deviation."""
 
 
 SCENARIOS = (
@@ -110,7 +130,18 @@ SCENARIOS = (
     Scenario("spikes", spikes),
     Scenario("warm-up and stalls", warm_up),
     Scenario("skewed", skewed),
-    Scenario("launches differ 0.15 %", autocorrelated(0.3), between=0.0015),
+    Scenario("two levels, half and half", two_levels(0.5, 1)),
+    Scenario("two levels, 20 steps each", two_levels(0.5, 10)),
+    Scenario("two levels, a third slow", two_levels(0.33, 1)),
+    Scenario("launches 0.15 %, given", autocorrelated(0.3), between=0.0015),
+    Scenario("launches 0.15 %, not known", autocorrelated(0.3), between=0.0015, known="not"),
+    Scenario("launches 0.5 %, given", autocorrelated(0.3), between=0.005),
+    Scenario("launches 0.5 %, history of 10", autocorrelated(0.3), between=0.005, known="history"),
+    Scenario("launches 0.5 %, not known", autocorrelated(0.3), between=0.005, known="not"),
+    Scenario("launches 1 %, history of 10", autocorrelated(0.3), between=0.01, known="history"),
+    Scenario("launches 1 %, not known", autocorrelated(0.3), between=0.01, known="not"),
+    Scenario("uneven 0.5 %, history of 10", autocorrelated(0.3), between=0.005, known="history", uneven=True),
+    Scenario("uneven 0.5 %, not known", autocorrelated(0.3), between=0.005, known="not", uneven=True),
     Scenario("4+4 runs, launches differ 0.3 %", autocorrelated(0.5), steps=60, runs=4, between=0.003),
     Scenario("8+8 runs, launches differ 0.3 %", autocorrelated(0.5), steps=60, runs=8, between=0.003),
     Scenario("4+4 runs, own drift 1 %", own_strong_drift, steps=60, runs=4),
@@ -124,11 +155,30 @@ def sides(scenario: Scenario, effect: float, random: Generator) -> tuple[Side, S
     order = [letter for turn in range(scenario.runs) for letter in ("AB", "BA")[turn % 2]]
     found: dict[str, list[StepTimes]] = {"A": [], "B": []}
     for place, letter in enumerate(order):
-        level = random.normal(0, scenario.between) + scenario.session * place / len(order)
+        level = launch(scenario, random) + scenario.session * place / len(order)
         level += math.log1p(effect) if letter == "B" else 0.0
         values = 0.2 * np.exp(scenario.shape(random, scenario.steps) + level)
         found[letter].append(steady(make_series(letter, "jsonl", [Step(i, t) for i, t in enumerate(values.tolist())])))
     return Side("base", tuple(found["A"])), Side("new", tuple(found["B"]))
+
+
+def launch(scenario: Scenario, random: Generator) -> float:
+    """By how much one launch differs from the mean of all."""
+    if scenario.uneven:
+        return scenario.between * ((random.random() < 0.25) - 0.25) / math.sqrt(0.25 * 0.75)
+    return random.normal(0, scenario.between)
+
+
+def assumptions(scenario: Scenario, random: Generator) -> Assumptions:
+    """What the comparison is told of launches."""
+    spread = None
+    if scenario.known == "given":
+        spread = LaunchSpread(scenario.between, math.inf, "given")
+    elif scenario.known == "history":
+        medians = [0.2 * math.exp(launch(scenario, random)) for _ in range(10)]
+        entries = [Entry(f"{day:02d}", "job", "h100", "", median, 0.01, 1, 60) for day, median in enumerate(medians)]
+        spread = launch_spread(make_history(entries), 0.2, simulated=False, source="history")
+    return Assumptions(paired=scenario.paired, launch_spread=spread)
 
 
 def raw_interval(base: Side, new: Side) -> tuple[float, float]:
@@ -159,7 +209,7 @@ def measure(task: tuple[int, float, int, int]) -> Counts:
     for draw in range(draws):
         random = np.random.default_rng([seed, number, round(effect * 1e4), draw])
         base, new = sides(scenario, effect, random)
-        result = compare(base, new, Assumptions(paired=scenario.paired))
+        result = compare(base, new, assumptions(scenario, random))
         counts.draws += 1
         counts.found += result.verdict is (Verdict.SLOWER if effect else Verdict.FASTER)
         counts.wrong_way += result.verdict is (Verdict.FASTER if effect else Verdict.SLOWER)

@@ -43,6 +43,7 @@ class _Run:
 
     median: float
     variance: float
+    draws: Floats
     blocks: Floats
     trend: float
     trend_variance: float
@@ -58,7 +59,7 @@ class Blocks(Method):
 
     The standard error of each median is that of a circular block bootstrap, with the block length from the measured
     autocorrelation; the quantile is Student's t with as many degrees of freedom as the blocks give, since the plain
-    percentile interval is too narrow for few blocks. What launches differ by is in no step of a single one: it is
+    percentile interval is too narrow for few blocks; the wider of the two is taken. What launches differ by is in no step of a single one: it is
     assumed, and its half-width is added in quadrature (wider than Cochran and Cox's weighted quantile). Where the runs
     drift apart, the interval spans the ratio at the start and at the end.
     """
@@ -86,7 +87,11 @@ def _estimate(one: _Run, two: _Run, alpha: float, spread: LaunchSpread) -> Estim
     freedom = satterthwaite((one.variance, one.freedom), (two.variance, two.freedom))
     launches = math.sqrt(2) * spread.share
     beside = t_quantile(1 - alpha / 2, spread.freedom) * launches
-    half = math.hypot(t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), beside)
+    # The medians of steps that come in two kinds jump: no t interval, but the percentiles of the bootstrap see that.
+    # Draws of one number are resampled alike, so they are not paired.
+    apart = np.quantile(np.roll(two.draws, 1) - one.draws, [alpha / 2, 1 - alpha / 2]) - (two.median - one.median)
+    steps = max(t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), float(np.abs(apart).max()))
+    half = math.hypot(steps, beside)
     warnings = []
     trend, trend_freedom = two.trend - one.trend, len(one.blocks) + len(two.blocks) - 4
     trend_error = math.sqrt(one.trend_variance + two.trend_variance)
@@ -147,13 +152,15 @@ def _run(values: Floats) -> _Run | None:
     if count < FEWEST_BLOCKS:
         return None
     # The bootstrap sees the spread about the sample, which is too small by (k - 1) / k for k independent pieces.
-    variance = float(bootstrap_medians(values, length).var()) * count / (count - 1)
+    draws = bootstrap_medians(values, length)
+    variance = float(draws.var()) * count / (count - 1)
     place = np.arange(count) - (count - 1) / 2
     slope = float((place * medians).sum() / (place**2).sum())
     residual = float(((medians - medians.mean() - slope * place) ** 2).sum()) / max(count - 2, 1)
     return _Run(
         median=float(np.median(values)),
         variance=variance,
+        draws=draws,
         blocks=medians,
         trend=slope * count,
         trend_variance=residual / float((place**2).sum()) * count**2,
