@@ -59,9 +59,10 @@ class Blocks(Method):
 
     The standard error of each median is that of a circular block bootstrap, with the block length from the measured
     autocorrelation; the quantile is Student's t with as many degrees of freedom as the blocks give, since the plain
-    percentile interval is too narrow for few blocks; the wider of the two is taken. What launches differ by is in no step of a single one: it is
-    assumed, and its half-width is added in quadrature (wider than Cochran and Cox's weighted quantile). Where the runs
-    drift apart, the interval spans the ratio at the start and at the end.
+    percentile interval is too narrow for few blocks; the wider of the two is taken. What
+    launches differ by is in no step of a single one: it is assumed, and its half-width is added in quadrature (wider
+    than Cochran and Cox's weighted quantile). Where the runs drift apart, the interval spans the ratio at the start and
+    at the end.
     """
 
     unit = "one run per side, blocks of steps"
