@@ -244,7 +244,7 @@ def main() -> None:
         f"noise of a step {NOISE:.0%}, level 5 %; {options.draws} draws without effect (± {margins[0]:.1%} at 5 %), "
         f"{draws[EFFECTS[1]]} with each effect"
     )
-    print("false: either verdict at no effect; raw: percentile block bootstrap; cover: least coverage over all effects")
+    print("false: either verdict at no effect; raw: percentile block bootstrap; cover: of the interval, over all effects")
     heads = "".join(f"{effect:>8.1%}" for effect in EFFECTS[1:])
     print(f"{'scenario':<34}{'false':>7}{'raw':>7}{'cover':>7}  found:{heads}{'detectable':>12}")
     with ProcessPoolExecutor(options.processes) as pool:
@@ -263,7 +263,7 @@ def line(scenario: Scenario, row: list[Counts]) -> str:
     null = row[0]
     false = (null.found + null.wrong_way) / null.draws
     raw = f"{null.raw_alarms / null.draws:>7.1%}" if scenario.runs == 1 else f"{'':>7}"
-    cover = min(item.covered / item.draws for item in row)
+    cover = sum(item.covered for item in row) / sum(item.draws for item in row)
     power = "".join(f"{item.found / item.draws:>8.0%}" for item in row[1:])
     detectable = f"{null.detectable:>12.2%}" if math.isfinite(null.detectable) else f"{'none':>12}"
     return f"{scenario.name:<34}{false:>7.1%}{raw}{cover:>7.1%}        {power}{detectable}"

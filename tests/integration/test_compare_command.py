@@ -1,6 +1,8 @@
 """`pgle compare` as users call it."""
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,6 +11,8 @@ import numpy as np
 import pytest
 
 from pgle.cli.main import run
+from pgle.report.charts import style_sheet
+from pgle.run.experiment.manifest import Gpu, StageRecord, extend_manifest
 
 
 def write_run(folder: Path, level: float, seed: int, *, count: int = 120, noise: float = 0.01) -> str:
@@ -273,3 +277,42 @@ def test_abba_does_not_mix_commands(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run([*words, *command, "1.0", "--vs", *command, "1.02"]) == 0
     assert run([*words, *command, "1.0", "--vs", *command, "1.05"]) == 2
     assert "holds runs of other commands" in capsys.readouterr().err
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "run.log")
+    assert run(["compare", str(tmp_path / "run.log"), base]) == 2
+    assert "run.log: is a pipe" in capsys.readouterr().err
+
+
+def test_the_page_says_where_the_runs_come_from(tmp_path: Path, base: str) -> None:
+    new = write_run(tmp_path / "perf", 0.21, 2)
+    gpus = tuple(Gpu("NVIDIA H100") for _ in range(8))
+    for stage in ("baseline", "perf"):
+        record = StageRecord(stage, started="2026-01-02T03:04:05Z", gpus=gpus, versions={"jax": "0.10.2"})
+        extend_manifest(tmp_path, record)
+    assert run(["compare", base, new, "--html", str(tmp_path / "r.html")]) == 0
+    page = (tmp_path / "r.html").read_text()
+    for text in ("8 × NVIDIA H100", "2026-01-02T03:04", "0.10.2", 'name="viewport"', "prefers-color-scheme:dark"):
+        assert text in page
+
+
+def luminance(colour: str) -> float:
+    digits = colour if len(colour) == 6 else "".join(sign * 2 for sign in colour)
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["ink", "soft", "base", "new", "mark"])
+def test_text_of_charts_can_be_read(name: str, mode: int) -> None:
+    """Contrast of text as WCAG 2 asks: 4.5."""
+    paper, text = (re.findall(rf"--{one}:#([0-9a-f]+)", style_sheet())[mode] for one in ("paper", name))
+    low, high = sorted(luminance(colour) for colour in (paper, text))
+    assert (high + 0.05) / (low + 0.05) >= 4.5
+
+
+def test_pictures_are_svg_alone(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", base, base, "--svg", str(tmp_path / "r.png")]) == 2
+    assert "pictures are written as SVG; choose a name that ends in .svg" in capsys.readouterr().err
