@@ -244,7 +244,7 @@ def main() -> None:
         f"noise of a step {NOISE:.0%}, level 5 %; {options.draws} draws without effect (± {margins[0]:.1%} at 5 %), "
         f"{draws[EFFECTS[1]]} with each effect"
     )
-    print("false: either verdict at no effect; raw: percentile block bootstrap; cover: of the interval, over all effects")
+    print("false: either verdict at no effect; raw: percentile block bootstrap; cover: of all intervals")
     heads = "".join(f"{effect:>8.1%}" for effect in EFFECTS[1:])
     print(f"{'scenario':<34}{'false':>7}{'raw':>7}{'cover':>7}  found:{heads}{'detectable':>12}")
     with ProcessPoolExecutor(options.processes) as pool:
