@@ -35,7 +35,7 @@ def command(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **opti
     it. --then-nsys starts the command a second time: the optimised programs come from JAX's compilation cache
     (JAX_COMPILATION_CACHE_EXPECT_PGLE), and nsys traces them.
 
-    Exit code 1 where nothing was compiled again; the reason is said.
+    Exit code 1 where nothing was compiled again, with the reason.
 
     \b
     pgle auto -- python train.py

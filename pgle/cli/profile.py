@@ -30,7 +30,7 @@ def command(
                         collectives; only for jaxlib older than 0.11.
 
     Command buffers (CUDA graphs) are off in every mode: they hide single operations from profilers. Exit code 1 where
-    the program ran and left no trace; the reason is said.
+    the program ran and left no trace, with the reason.
 
     \b
     --window auto       5 steps after 3 without compilation; where steps are not marked, 5 s or longer,

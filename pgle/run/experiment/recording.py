@@ -80,7 +80,7 @@ def end_record(
         record: from `begin_record`.
         exit_code: of the command, 128 + N where signal N ended it.
         outputs: files and folders that the stage wrote.
-        warnings: what was said during the run.
+        warnings: lines printed during the run.
         facts: results by name, JSON types only.
         failed: why the stage did not do its work though the command did.
     """

@@ -49,7 +49,7 @@ def trouble(log: Path) -> list[str]:
 
 
 def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
-    """Leave one steps file of this rank: that of the program itself, or what its output tells.
+    """Leave one steps file of this rank: that of the program itself, or one made from the step lines it printed.
 
     Helpers of the program that mark steps too have files of their own, which go by another name then.
     """

@@ -1,4 +1,4 @@
-"""The capture hook from outside: what it is told, in one variable of the program's environment, and what it leaves."""
+"""The capture hook from outside: its configuration, one variable of the program's environment, and its facts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pgle.run.launch.ranks import LAUNCHERS, Rank
 
 HOOK_SITE = Path(__file__).parent / "hook_site"
 VARIABLE = "PGLE_HOOK"
-"""Holds what the hook is told, as JSON."""
+"""Holds the configuration of the hook, as JSON."""
 
 
 def hook_config(
     folder: StageFolder, rank: Rank, *, capture: str, window: str, flags: tuple[str, ...], auto_pgle: bool
 ) -> dict[str, Any]:
-    """What the hook is told.
+    """The configuration of the hook.
 
     Args:
         folder: of the stage.

@@ -47,7 +47,7 @@ def launch(
         command: the words of the command; no shell is involved.
         environment: of the command.
         log: where both streams are written, in the order in which they came.
-        on_line: told every complete line of either stream, decoded; carriage returns end lines too.
+        on_line: called with every complete line of either stream, decoded; carriage returns end lines too.
         words: in small letters; where given, `on_line` may be spared lines in which none of them stands.
         stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
 

@@ -35,7 +35,7 @@ class Rank:
         rank: 0 … size-1.
         size: processes of the job; `UNKNOWN` where there may be others.
         local_rank: on its host; 0 where unknown.
-        launcher: what told us; empty for a single process.
+        launcher: whose variables these are; empty for a single process.
     """
 
     rank: int = 0

@@ -37,7 +37,7 @@ from pgle.xla.log.reasons import ModuleVerdict
 _WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
 
 FEW_EXECUTIONS = 5
-"""Fewer in a window without step marks are said; the first is often left out as warm-up."""
+"""Fewer in a window without step marks give a warning; the first is often left out as warm-up."""
 
 
 def checked_window(text: str) -> str:
@@ -111,10 +111,10 @@ class RealBackEnd:
         except UserError as error:
             end_record(request, record, error.exit_code, warnings=(str(error),))
             raise
-        said: tuple[str, ...] = ()
+        warnings: tuple[str, ...] = ()
         if capture == "nsys":
-            code, said = judge_end(code, files)
-        return self._complete(request, record, code, lines, started, said)
+            code, warnings = judge_end(code, files)
+        return self._complete(request, record, code, lines, started, warnings)
 
     def _capture(self, request: StageRequest) -> Literal["jax", "nsys", "none"]:
         """The profiler that watches a stage."""
@@ -122,13 +122,13 @@ class RealBackEnd:
 
     def _complete(
         self, request: StageRequest, record: StageRecord, code: int, lines: StepLines, started: float,
-        said: Sequence[str],
+        nsys_warnings: Sequence[str],
     ) -> StageResult:  # fmt: skip
         """Everything after the program has ended."""
         files = request.folder.rank(record.rank)
         facts = read_facts(files)
         keep_steps(files, lines, facts)
-        found = [*said, *hook_warnings(files, facts), *trouble(files.log)]
+        found = [*nsys_warnings, *hook_warnings(files, facts), *trouble(files.log)]
         if request.stage == "auto":
             found = [line for line in found if line != AUTO_PGLE]
         failed = ""

@@ -237,7 +237,7 @@ def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
 )
 def test_ranks_of_one_launcher_dump_into_folders_of_their_own(hook, before, after):
     environ = {**SLURM, "XLA_FLAGS": before, "JAX_DUMP_IR_TO": "/f/profile/ir"}
-    hook("place").Place(told(Path("/f")), environ).keep_apart(environ)
+    hook("place").Place(told(Path("/f")), environ).separate(environ)
     assert environ["XLA_FLAGS"] == after
     assert "JAX_DUMP_IR_TO" not in environ
 
@@ -245,7 +245,7 @@ def test_ranks_of_one_launcher_dump_into_folders_of_their_own(hook, before, afte
 def test_rank_0_dumps_where_it_was_told_to(hook):
     environ = {**SLURM, "SLURM_PROCID": "0", "XLA_FLAGS": "--xla_dump_to=/f/profile/hlo", "JAX_DUMP_IR_TO": "/f"}
     kept = dict(environ)
-    hook("place").Place(told(Path("/f")), environ).keep_apart(environ)
+    hook("place").Place(told(Path("/f")), environ).separate(environ)
     assert environ == kept
 
 

@@ -9,7 +9,7 @@ import os
 import sys
 
 _hook = None
-_said = set()
+_printed = set()
 
 
 def install(text):
@@ -24,7 +24,7 @@ def install(text):
     place = Place(config, os.environ)
     with open(place.seen, "a"):
         pass
-    place.keep_apart(os.environ)
+    place.separate(os.environ)
     imports.after("jax", lambda module: guarded(lambda: _attach(config, place, module)))
 
 
@@ -48,10 +48,10 @@ def active():
 
 
 def warn(text):
-    """One line on stderr; what was said already is not said again."""
-    if text in _said:
+    """One line on stderr; the same line is printed once."""
+    if text in _printed:
         return
-    _said.add(text)
+    _printed.add(text)
     try:
         sys.stderr.write("pgle: warning: %s\n" % " ".join(str(text).split()))
     except Exception:  # a closed stderr is no reason to disturb the program

@@ -37,7 +37,7 @@ class Place:
         shared = _DUMP % re.escape(self._launchers_hlo)
         return re.sub(shared, lambda found: found.group().replace(self._launchers_hlo, self.hlo), flags)
 
-    def keep_apart(self, environ):
+    def separate(self, environ):
         """Where one launcher started many ranks: XLA dumps into a folder of each rank, jax only on rank 0."""
         if not self._is_shared:
             return

@@ -94,7 +94,7 @@ class CudaRange(Profiler):
     def _begin(self):
         self._library = self._library or _cuda_runtime()
         if self._library is None:
-            warn("no trace: libcudart is not loaded, nsys cannot be told where to start")
+            warn("no trace: libcudart is not loaded, so the window of nsys cannot be opened")
             return False
         _settle(self._jax)
         self._library.cudaProfilerStart()

@@ -4,7 +4,7 @@ WARM_STEPS = 3
 """auto: steps, or executions of a heavy module, without compilation before the window opens."""
 
 TRACED_STEPS = 5
-"""auto: steps, or executions at least, in the window; warm-up and a truncated last step are told from them later."""
+"""auto: steps, or executions at least, in the window; warm-up and a truncated last step are recognised in the trace later."""
 
 QUIET_S = 3.0
 """Without steps or executions to count: the program has settled when it has compiled nothing for so long."""
@@ -129,7 +129,7 @@ class Window:
             self._opened_at = self._since = now
 
     def closed(self, now):
-        """The profiler has been told to stop."""
+        """The profiler was asked to stop."""
         self._closed_at = now
 
     def give_up(self, why, undo=False):
