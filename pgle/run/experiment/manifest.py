@@ -121,9 +121,12 @@ class Manifest:
         record = self.last(stage)
         if record is None:
             return "it has not been run yet"
-        if record.exit_code != 0 or record.failed:
-            ended = "did not end" if record.exit_code is None else f"ended with exit code {record.exit_code}"
-            return f"its last run failed: {record.failed}" if record.failed else f"its last run {ended}"
+        if record.exit_code is None:
+            return "its last run did not end"
+        if record.exit_code != 0:
+            return f"its last run ended with exit code {record.exit_code}"
+        if record.failed:
+            return f"its last run failed: {record.failed}"
         new = json.loads(json.dumps(asked))
         for name in [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
             return f"the {name} is another than in its last run"

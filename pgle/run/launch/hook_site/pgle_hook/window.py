@@ -4,7 +4,7 @@ WARM_STEPS = 3
 """auto: steps, or executions of a heavy module, without compilation before the window opens."""
 
 TRACED_STEPS = 5
-"""auto: steps, or executions at least, in the window; warm-up and a truncated last step are recognised in the trace later."""
+"""auto: steps, or executions at least, in the window; the trace shows later which are warm-up or a cut last step."""
 
 QUIET_S = 3.0
 """Without steps or executions to count: the program has settled when it has compiled nothing for so long."""
