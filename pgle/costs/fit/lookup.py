@@ -16,11 +16,11 @@ from pgle.costs.profile.names import strip_remat
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.xla.checker import accepted_names
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, result_shape, start_of
-from pgle.xla.hlo.module import Instruction, Module, Shape
+from pgle.xla.hlo.module import Instruction, Module, Shape, value_of_many
 from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable, scheduled_computations, unscheduled_conditions
 
 
-@dataclass(frozen=True, slots=True)
+@value_of_many
 class Row:
     """An instruction that wants a cost.
 

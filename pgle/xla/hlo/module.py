@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform
+
+_T = TypeVar("_T")
 
 BITS: Mapping[str, int] = {
     "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32,
@@ -54,7 +56,16 @@ class Shape:
         return f"{self.dtype}[{','.join(map(str, self.dimensions))}]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass_transform(frozen_default=True)
+def value_of_many(cls: type[_T]) -> type[_T]:
+    """A dataclass that the type checker takes for frozen; making one takes a tenth of the time.
+
+    For values that exist by the million: a frozen dataclass sets each field through ``object.__setattr__``.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+@value_of_many
 class Instruction:
     """One HLO instruction.
 

@@ -113,7 +113,24 @@ class _Parser:
         is_root, name, shape_text, opcode = match.groups()
         inside, tail = _split_operands(line, match.end())
         operands = () if opcode in ("constant", "parameter") else self._operands(inside)
+        if is_root:
+            self.root = name
         attributes = Attributes(tail)
+        if not attributes.values:  # most instructions of fusions have metadata at most; there are millions
+            number = int(inside) if opcode == "parameter" and inside.isdigit() else None
+            self.items[name] = Instruction(
+                name,
+                opcode if "-" not in opcode else self._opcode(opcode, (), operands),
+                self.shapes.shape(shape_text),
+                self.name,
+                operands,
+                scheduling_name=attributes.scheduling_name,
+                op_name=attributes.op_name,
+                replica_groups=self._groups(attributes.replica_groups),
+                backend_config=attributes.backend_config,
+                parameter_number=number,
+            )
+            return
         called = attributes.called(opcode)
         opcode = self._opcode(opcode, called, operands)
         if opcode == "fusion":
@@ -139,8 +156,6 @@ class _Parser:
             int(inside) if opcode == "parameter" and inside.isdigit() else None,
             attributes.values.get("is_host_transfer") == "true",
         )
-        if is_root:
-            self.root = name
 
     def _opcode(self, opcode: str, called: tuple[str, ...], operands: tuple[str, ...]) -> str:
         """The opcode of the proto: text of some versions prints ``all-gather-start`` for an ``async-start``."""

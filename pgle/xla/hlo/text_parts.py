@@ -17,7 +17,8 @@ _ATTRIBUTE = re.compile(
     r'(\{(?:[^{}]|\{[^{}]*\})*\}|"(?:[^"\\]|\\.)*"|[^,\s]+)'
 )
 _FRONTEND = re.compile(r', frontend_attributes=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
-_METADATA = re.compile(r'(op_name|scheduling_name)="((?:[^"\\]|\\.)*)"')
+_OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_SCHEDULING_NAME = re.compile(r'\bscheduling_name="([^"]*)"')
 _GROUPS = re.compile(
     r"replica_groups=(\{(?:\{[^{}]*\},?)*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?"
     r"|mesh\[[^\]]*\](?:, device_ids=\([^ ]*\))? \{[^}]*\})"
@@ -106,9 +107,10 @@ class Attributes:
         body, _, metadata = body.partition(", metadata={")
         self.op_name = self.scheduling_name = self.replica_groups = ""
         if metadata:
-            found = dict(_METADATA.findall(metadata))
-            self.op_name = unescape(found.get("op_name", ""))
-            self.scheduling_name = found.get("scheduling_name", "")
+            named = _OP_NAME.search(metadata)
+            self.op_name = "" if named is None else unescape(named[1])
+            known = _SCHEDULING_NAME.search(metadata) if "scheduling_name" in metadata else None
+            self.scheduling_name = "" if known is None else known[1]
         self.values: dict[str, str] = {}
         if len(body) > 2:
             if "frontend_attributes={" in body:
