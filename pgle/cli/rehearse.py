@@ -8,7 +8,7 @@ from pgle.cli.options import json_option
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
-@click.argument("module", nargs=-1, required=True, metavar="MODULE | -- COMMAND...")
+@click.argument("module", nargs=-1, required=True, metavar="MODULE | FOLDER | -- COMMAND...")
 @click.option("--profile", metavar="PROFILE", help="Measured costs; without, estimates stand in for them.")
 @click.option(
     "--target", default="h100", show_default=True, metavar="NAME|FILE", help="GPU, or a gpu_target_config dump."
@@ -16,11 +16,15 @@ from pgle.cli.options import json_option
 @click.option("--devices", type=click.IntRange(1), metavar="N", help="Devices on one host; short for --topology 1x1xN.")
 @click.option("--topology", metavar="SxHxD", help="Slices x hosts per slice x devices per host.")
 @click.option(
-    "--flag", "flags", multiple=True, metavar="--xla_…", help="An XLA flag for both compilations; repeatable."
+    "--flag",
+    "flags",
+    multiple=True,
+    metavar="--xla_…",
+    help="An XLA flag for all compilations, after XLA_FLAGS; repeatable.",
 )
 @click.option("--job", metavar="DUMP|FINGERPRINT", help="Say whether the module recompiles to this job's fingerprint.")
 @click.option("-o", "--output", metavar="DIR", help="New folder for dumps, logs and the picture. [default: temporary]")
-@click.option("--choose", metavar="REGEX", help="With COMMAND: which captured module, by file name; else the largest.")
+@click.option("--choose", metavar="NAME|REGEX", help="Which of several modules, by name; else the program's step.")
 @click.option("--quiet-for", default=20.0, show_default=True, metavar="SECONDS",
               help="With COMMAND: stop it when it has compiled nothing new for so long.")  # fmt: skip
 @json_option
@@ -41,9 +45,10 @@ def command(
 ) -> None:
     """Compile a module for a GPU that is not there, with and without a profile, and say what the profile changes.
 
-    MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact or a before_optimizations dump. With COMMAND the
-    program is run on virtual CPU devices until it has compiled its step, and its largest module is rehearsed.
-    The exit code is 1 where XLA did not use the profile.
+    MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact, or HLO (text or proto) of any stage before scheduling,
+    partitioned or not; FOLDER: of such dumps. With COMMAND the program is run on virtual CPU devices until it has
+    compiled its step: the module that it executes again and again. Its own jaxlib compiles where that has the CUDA
+    plugin, and XLA_FLAGS of the environment count. The exit code is 1 where XLA did not use the profile.
 
     \b
     pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100
@@ -70,6 +75,6 @@ def command(
     if as_json:
         report.show_json(result, picture)
     else:
-        report.show_text(result, target, picture)
+        report.show_text(result, picture)
     if not result.good:
         ctx.exit(1)

@@ -12,6 +12,9 @@ from pgle.report.timeline_layout import View
 from pgle.run.rehearse.rehearse import Rehearsal, Side
 from pgle.schedule.moves import Move, Placement
 
+OTHERS = 4
+"""Modules that were not chosen, in the text."""
+
 SHOWN = 12
 """Collectives in the text table; `--json` has all."""
 
@@ -30,11 +33,12 @@ def _views(result: Rehearsal) -> list[View]:
     ]
 
 
-def show_text(result: Rehearsal, out: str, picture: Path | None = None) -> None:
+def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     """Tables on stdout, warnings on stderr."""
     screen = console()
     label = "" if result.costs_are == "measured" else f" ({result.costs_are} costs)"
-    screen.print(f"{result.baseline.module.name} on {out}", style="bold")
+    for line in setting_lines(result):
+        screen.print(line, style="bold", highlight=False, soft_wrap=True)
     screen.print(
         table(
             ("", f"step{label}", "exposed", "overlap", "XLA believes", "temp memory", "compile"),
@@ -71,6 +75,20 @@ def show_text(result: Rehearsal, out: str, picture: Path | None = None) -> None:
     if picture is not None:
         screen.print(f"both timelines: {near(picture)}", soft_wrap=True)
     warn(result.warnings)
+
+
+def setting_lines(result: Rehearsal) -> list[str]:
+    """Which module was compiled, for what, by which jaxlib and with which flags."""
+    compiled, setting = result.baseline.compiled, result.setting
+    devices = compiled.num_partitions * compiled.num_replicas
+    lines = [
+        f"{compiled.module_name} for {devices} × {result.target.name}, jaxlib {compiled.jaxlib}, "
+        f"your flags: {' '.join(setting.flags) or 'none'}"
+    ]
+    if setting.others:
+        more = f" and {len(setting.others) - OTHERS} more" if len(setting.others) > OTHERS else ""
+        lines.append(f"not chosen: {', '.join(setting.others[:OTHERS])}{more}; --choose NAME takes another")
+    return lines
 
 
 def _side(name: str, side: Side) -> tuple[str, ...]:
@@ -129,6 +147,12 @@ def show_json(result: Rehearsal, picture: Path | None = None) -> None:
 def as_dict(result: Rehearsal) -> dict[str, object]:
     """The result as the JSON contract has it."""
     return {
+        "module": str(result.setting.module),
+        "others": result.setting.others,
+        "target": result.target.name,
+        "devices": result.baseline.compiled.num_partitions * result.baseline.compiled.num_replicas,
+        "jaxlib": result.baseline.compiled.jaxlib,
+        "flags": result.setting.flags,
         "used": result.used,
         "modules": [
             {

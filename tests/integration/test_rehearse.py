@@ -103,6 +103,23 @@ def test_a_file_of_another_kind_is_named_without_what_a_parser_tripped_over(caps
     assert said.endswith("nor a jax.export artifact; dump modules with JAX_DUMP_IR_TO=DIR\n")
 
 
+def test_a_folder_of_dumps_is_rehearsed_by_its_largest_module(programs, rehearse):
+    module = programs("tensor")
+    result = rehearse(module.parent, "--target", "a100")
+    assert result["module"] == str(module)
+    assert (result["devices"], result["target"]) == (4, "a100-40gb")
+
+
+def test_flags_of_the_environment_are_compiled_with(programs, rehearse, monkeypatch):
+    flag = "--xla_gpu_all_gather_combine_threshold_bytes=1"
+    monkeypatch.setenv("XLA_FLAGS", flag)
+    result = rehearse(programs("overlap"), "--target", "a100")
+    assert result["flags"] == [flag]
+    log = Path(result["baseline"]["hlo"]).parent
+    (config,) = log.glob("*.jit_overlap_step.config.pbtxt")
+    assert "xla_gpu_all_gather_combine_threshold_bytes: 1\n" in config.read_text()
+
+
 def test_an_unknown_target_lists_the_known(capsys, testdata):
     module = next((testdata / "stablehlo").glob("*.mlir"))
     assert "h100" in refused(capsys, module, "--target", "h999")

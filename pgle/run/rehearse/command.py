@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.launch.capture_modules import capture_modules, capture_warnings, choose_module
+from pgle.run.launch.capture_modules import Program, capture_modules, modules_in, read_program
+from pgle.run.rehearse.compile import devices_in
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
+from pgle.run.rehearse.settings import settle
 from pgle.xla.targets import load_target
 
 DEFAULT_DEVICES = 4
 """Virtual CPU devices for a captured program whose user names no topology."""
+
+_MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
 _MADE = ("captured", "rehearsal", "baseline", "profiled")
 """Folders that a rehearsal makes in the one it is given."""
@@ -26,11 +31,11 @@ class RehearseCommand:
     """The command line.
 
     Attributes:
-        words: one module file, or the words of a command.
+        words: one module file, a folder of dumps, or the words of a command.
         profile, target, topology, flags, job: as in `RehearseRequest`.
         devices: virtual devices for a command; None: those of the topology.
         out: folder; None: a temporary one, which is kept.
-        choose: regular expression on captured file names.
+        choose: name of a module, or a regular expression on file names.
         quiet_s: stop a command that has compiled nothing new for so long.
     """
 
@@ -49,20 +54,21 @@ class RehearseCommand:
 def run(command: RehearseCommand) -> Rehearsal:
     """Capture where needed, then rehearse."""
     target = load_target(command.target)
+    if command.topology:
+        devices_in(command.topology)
     with _folder(command.out) as out:
-        module = _module(command, out)
-        result = rehearse(
+        modules, program = _modules(command, out)
+        setting = settle(modules, command.choose, program, command.flags)
+        return rehearse(
             RehearseRequest(
-                module=module,
+                setting=setting,
                 target=target,
-                out=out / "rehearsal" if module.is_relative_to(out) else out,
+                out=out / "rehearsal" if setting.module.is_relative_to(out) else out,
                 profile=Path(command.profile) if command.profile else None,
                 topology=command.topology,
-                flags=command.flags,
                 job=command.job,
             )
         )
-    return replace(result, warnings=(*capture_warnings(module), *result.warnings))
 
 
 @contextmanager
@@ -87,22 +93,32 @@ def _folder(named: str | None) -> Iterator[Path]:
         raise
 
 
-def _module(command: RehearseCommand, out: Path) -> Path:
+def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Program]:
+    """The modules of a file, of a folder of dumps, or of a program, which is run to capture them."""
     first = Path(command.words[0])
-    if len(command.words) == 1 and first.is_file() and first.suffix != ".py":
-        return first
-    if len(command.words) == 1 and first.suffix in (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin"):
-        raise UserError("no such file", where=first, remedy="dump modules with JAX_DUMP_IR_TO=DIR")
-    devices = command.devices or _devices(command.topology)
-    captured = capture_modules(command.words, out / "captured", devices=devices, quiet_s=command.quiet_s)
-    return choose_module(captured, command.choose)
+    if len(command.words) == 1:
+        if first.is_dir():
+            return modules_in(first, dumps=True), read_program(first)
+        if first.suffix == ".py":
+            raise UserError(
+                "is a program, and a module is needed",
+                where=first,
+                remedy=f"have it run: pgle rehearse -- python {first}",
+            )
+        if first.is_file() and not _is_executable(first):
+            return [first], Program()
+        if first.suffix in _MODULE_SUFFIXES or not shutil.which(str(first)):
+            raise UserError("no such file", where=first, remedy="dump modules with JAX_DUMP_IR_TO=DIR")
+    captured = capture_modules(
+        command.words,
+        out / "captured",
+        devices=devices_in(command.topology) if command.topology else command.devices or DEFAULT_DEVICES,
+        quiet_s=command.quiet_s,
+        step_needed=command.choose is None,
+    )
+    return captured, read_program(out / "captured")
 
 
-def _devices(topology: str | None) -> int:
-    if topology is None:
-        return DEFAULT_DEVICES
-    try:
-        slices, hosts, devices = (int(part) for part in topology.split("x"))
-    except ValueError:
-        raise UserError("not of the form SxHxD", where=f"--topology {topology}", remedy="say 1x1x8") from None
-    return slices * hosts * devices
+def _is_executable(path: Path) -> bool:
+    with path.open("rb") as file:
+        return os.access(path, os.X_OK) and file.read(4).startswith((b"#!", b"\x7fELF"))

@@ -15,6 +15,7 @@ from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.compile import Compiler, RehearsalRequest, RehearsalResult, matches_job
+from pgle.run.rehearse.settings import Setting
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.worth import judge_worth
@@ -26,11 +27,6 @@ from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
-OURS = {
-    "--xla_dump_to": "give the folder with -o",
-    "--xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
-}
-"""Flags that a rehearsal sets itself, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +34,19 @@ class RehearseRequest:
     """What to rehearse.
 
     Attributes:
-        module: StableHLO, export artifact, or before-optimizations dump.
+        setting: the module, the jaxlib that compiles it, and the user's XLA flags, which win over ours.
         target: the GPU.
         out: folder for dumps, profile and pictures; new or empty.
         profile: measured costs; None: estimates stand in for them.
         topology: ``SxHxD``; None: one host.
-        flags: the user's XLA flags, which win over ours.
         job: dump directory or fingerprint of the job that wrote the module, to say whether it recompiles to the same.
     """
 
-    module: Path
+    setting: Setting
     target: Target
     out: Path
     profile: Path | None = None
     topology: str | None = None
-    flags: tuple[str, ...] = ()
     job: str | None = None
 
 
@@ -83,6 +77,8 @@ class Rehearsal:
     """Baseline (LHS without a profile) against profiled.
 
     Attributes:
+        setting: what was compiled, by which jaxlib, with which flags of the user.
+        target: the GPU it was compiled for.
         baseline, profiled: the two schedules.
         verdict: whether XLA used the profile for this module, with its proof.
         moves: collectives, the largest change of exposed time first.
@@ -93,6 +89,8 @@ class Rehearsal:
         warnings: one line each.
     """
 
+    setting: Setting
+    target: Target
     baseline: Side
     profiled: Side
     verdict: ModuleVerdict
@@ -121,9 +119,8 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
         UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
     """
     _check_folder(request.out)
-    _check_flags(request.flags)
     hardware = find_hardware(request.target)
-    with Compiler() as compiler:
+    with Compiler(request.setting.python) as compiler:
         if request.profile is None:
             first = _compile(compiler, request, "baseline", None)
             module = read_module(first.after_optimizations)
@@ -140,11 +137,13 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
     baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
     verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=given, whole=True)).main
     moves = compare_placements(
-        placements(baseline.module, baseline.prediction.timeline, request.flags),
-        placements(profiled.module, profiled.prediction.timeline, request.flags),
+        placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
+        placements(profiled.module, profiled.prediction.timeline, request.setting.flags),
     )
     costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
     return Rehearsal(
+        setting=request.setting,
+        target=request.target,
         baseline=baseline,
         profiled=profiled,
         verdict=verdict,
@@ -153,7 +152,7 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
         profile=profile,
         worth=_worth(verdict, baseline, profiled, moves, costs_are),
         matches_job=_matches(request, first),
-        warnings=_warnings(given, baseline, profiled),
+        warnings=(*request.setting.warnings, *_warnings(given, baseline, profiled)),
     )
 
 
@@ -169,22 +168,15 @@ def _check_folder(out: Path) -> None:
         raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
 
 
-def _check_flags(flags: Sequence[str]) -> None:
-    for flag in flags:
-        remedy = OURS.get(flag.partition("=")[0])
-        if remedy is not None:
-            raise UserError("rehearse sets this flag itself", where=f"--flag {flag}", remedy=remedy)
-
-
 def _compile(compiler: Compiler, request: RehearseRequest, name: str, profile: Path | None) -> RehearsalResult:
     return compiler.compile(
         RehearsalRequest(
-            module=request.module,
+            module=request.setting.module,
             target=request.target.text,
             portable_target=request.target.portable_text,
             dump_dir=request.out / name,
             topology=request.topology,
-            flags=(LHS, *request.flags),
+            flags=(LHS, *request.setting.flags),
             profile=profile,
             as_job=request.job is not None,
         )

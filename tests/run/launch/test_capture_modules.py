@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from pgle.run.launch.capture_modules import capture_modules, capture_warnings, choose_module
+from pgle.errors import UserError, WorkloadError
+from pgle.run.launch.capture_modules import (
+    candidates,
+    capture_modules,
+    capture_warnings,
+    choose_module,
+    module_name,
+    modules_in,
+    read_program,
+)
 
 OFFLOAD = """
 import jax, jax.numpy as jnp
@@ -36,7 +47,7 @@ ad.deflinear2(only, lambda t, _: [t])
 
 @pytest.fixture
 def captured(tmp_path):
-    """The largest module that a program compiles."""
+    """The module that a program executes again and again."""
 
     def capture(text: str) -> Path:
         script = tmp_path / "träin ing.py"
@@ -75,25 +86,73 @@ def test_a_program_without_host_memory_is_dumped_as_it_is(captured):
     assert not (module.parent / ".lowered_for_cuda").exists()
 
 
-def test_a_program_that_fails_after_its_first_compilation_is_no_silent_success(captured):
-    module = captured("import jax.numpy as jnp\njnp.ones(3)\nraise SystemExit(3)")
-    (said,) = capture_warnings(module)
-    assert "ended with exit code 3" in said
-    assert "--choose" in said
-
-
-STAYS = """
-import sys, time
-import jax
-jax.jit(lambda x: x * 2)(jax.numpy.ones(4))
-time.sleep(1000)
+TWO = """
+import jax, jax.numpy as jnp
+@jax.jit
+def create_model(x):
+    return [jnp.sin(x * i) @ jnp.cos(x + i) for i in range(30)]
+@jax.jit
+def train_step(weights, x):
+    return [w - jnp.tanh(x @ w) for w in weights[:3]] + weights[3:]
+x = jnp.ones((8, 8))
+weights = create_model(x)
 """
 
 
-def test_a_program_that_is_stopped_on_purpose_is_said_to_be(tmp_path, capsys):
-    environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    words = [sys.executable, "-c", STAYS]
-    assert capture_modules(words, tmp_path / "captured", devices=1, quiet_s=0.5, environment=environ)
-    err = capsys.readouterr().err
-    assert err.startswith("pgle: stopping the program on purpose: ")
-    assert err.endswith("none in the last 0.5 s (--quiet-for)\n")
+@pytest.mark.parametrize("step", ["train_step", "train_step.lower(weights, x).compile()"])
+def test_the_step_is_what_is_executed_again_and_again(captured, step):
+    module = captured(f"{TWO}step = {step}\nfor _ in range(5): weights = step(weights, x)")
+    assert module_name(module) == "jit_train_step"
+    assert read_program(module.parent).executed[module.name] == 5
+    largest, *others = candidates(modules_in(module.parent))
+    assert re.fullmatch(r"jit_create_model \(\d+ kB, once\)", largest)
+    assert re.fullmatch(r"jit_train_step \(\d+ kB, 5 times\)", others[0])
+
+
+def test_of_modules_executed_once_the_last_large_one_is_the_step(captured):
+    assert module_name(captured(f"{TWO}train_step(weights, x)")) == "jit_train_step"
+
+
+def test_a_module_is_chosen_by_its_name(captured):
+    modules = modules_in(captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)").parent)
+    assert module_name(choose_module(modules, "jit_create_model")) == "jit_create_model"
+    assert module_name(choose_module(modules, "create")) == "jit_create_model"
+    with pytest.raises(UserError) as refused:
+        choose_module(modules, "nosuch")
+    assert all(module_name(path) in str(refused.value) for path in modules)
+
+
+def test_the_programs_python_is_known(captured):
+    program = read_program(captured("import jax.numpy as jnp\njnp.ones(3)").parent)
+    assert (program.python, program.version) == (sys.executable, sys.version_info[:3])
+    assert program.jaxlib == metadata.version("jaxlib")
+
+
+def test_dumps_that_the_user_wanted_lie_where_the_user_wanted_them(captured, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_DUMP_IR_TO", str(tmp_path / "mine"))
+    module = captured("import jax, jax.numpy as jnp\njax.jit(jnp.sin)(jnp.ones((8, 8)))")
+    assert (tmp_path / "mine" / module.name).read_bytes() == module.read_bytes()
+
+
+def test_a_program_that_fails_before_its_step_passes_its_exit_code_on(captured):
+    with pytest.raises(WorkloadError, match=r"ended with 3 before its step was executed twice") as failed:
+        captured("import jax.numpy as jnp\njnp.ones(3)\nraise SystemExit(3)")
+    assert failed.value.exit_code == 3
+
+
+def test_a_program_that_fails_after_steps_is_rehearsed_with_a_warning(captured):
+    module = captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)\nraise SystemExit(3)")
+    (said,) = capture_warnings(module)
+    assert "ended with exit code 3" in said
+
+
+def test_a_folder_of_xlas_dumps_has_the_modules_before_optimisation(tmp_path):
+    for name in ("module_0001.jit_f.before_optimizations.hlo.pb.xz", "module_0001.jit_f.sm_9.0_gpu_after.hlo.pb"):
+        (tmp_path / name).write_bytes(b"x")
+    (found,) = modules_in(tmp_path, dumps=True)
+    assert module_name(found) == "jit_f"
+
+
+def test_a_folder_without_modules_says_how_to_get_some(tmp_path):
+    with pytest.raises(UserError, match=r"no module is dumped there; dump them with JAX_DUMP_IR_TO=DIR"):
+        modules_in(tmp_path, dumps=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,17 @@ def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError):
         run(rehearsal_of(*words, out=tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_program_instead_of_a_module_gets_the_command_to_type(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    with pytest.raises(UserError, match=r"train.py: is a program, .* pgle rehearse -- python .*train.py"):
+        run(rehearsal_of(str(script)))
+
+
+def test_a_topology_that_is_too_large_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    words = (sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(UserError, match=r"more than a rehearsal takes"):
+        run(replace(rehearsal_of(*words), topology="99999x99999x99999"))
+    assert not (tmp_path / "ran").exists()

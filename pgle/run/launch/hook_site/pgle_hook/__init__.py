@@ -38,7 +38,9 @@ def _attach(config, place, jax):
 
 def _capture(folder):
     from pgle_hook import offload
+    from pgle_hook.executed import Executed
 
+    guarded(lambda: Executed(folder).watch())
     offload.watch(folder)
 
 

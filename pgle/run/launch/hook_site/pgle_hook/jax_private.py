@@ -6,6 +6,7 @@ Known to work: jax 0.4.31 to 0.12.
 import importlib
 import logging
 import sys
+import threading
 
 COMPILER_LOGGER = "jax._src.compiler"
 
@@ -72,3 +73,44 @@ def optimised_found(on_found):
 def lowering():
     """The module whose functions ``lower_jaxpr_to_module`` and ``dump_module_to_file`` lower and dump programs."""
     return importlib.import_module("jax._src.interpreters.mlir")
+
+
+def jaxlib_version():
+    """The version of the program's jaxlib."""
+    return importlib.import_module("jaxlib.version").__version__
+
+
+def compiled_and_executed(on_compiling, on_compiled, on_executed):
+    """Hear of every compilation and every execution, for which the calls that C++ makes by itself are switched off.
+
+    Args:
+        on_compiling: called with the file that a module was dumped to, before it is compiled.
+        on_compiled: called with XLA's executable and the file that the module was dumped to, or None.
+        on_executed: called with XLA's executable before each execution.
+    """
+    compiler = importlib.import_module("jax._src.compiler")
+    pxla = importlib.import_module("jax._src.interpreters.pxla")
+    mlir, local = lowering(), threading.local()
+    compile_, dump = compiler.compile_or_get_cached, mlir.dump_module_to_file
+    call = pxla.ExecuteReplicated.__call__
+
+    def new_compile(*args, **kwargs):
+        local.dumped = None
+        executable = compile_(*args, **kwargs)
+        on_compiled(executable, local.dumped)
+        return executable
+
+    def new_dump(module, stage_name):
+        local.dumped = dump(module, stage_name)
+        if local.dumped and stage_name == "compile":
+            on_compiling(local.dumped)
+        return local.dumped
+
+    def new_call(this, *args, **kwargs):
+        on_executed(this.xla_executable)
+        return call(this, *args, **kwargs)
+
+    compiler.compile_or_get_cached, mlir.dump_module_to_file = new_compile, new_dump
+    pxla.ExecuteReplicated.__call__ = new_call
+    pxla.MeshExecutable.create_cpp_call = lambda *args, **kwargs: None
+    python_calls(lambda *args, **kwargs: None, lambda rebuild, *args: rebuild(*args))

@@ -1,0 +1,84 @@
+"""Which captured modules the program executes, and how often: its step is the one executed again and again."""
+
+import importlib.util
+import json
+import os
+import sys
+import threading
+
+from pgle_hook import guarded, jax_private
+
+PROGRAM = ".program.json"
+"""File in the folder of captured modules: the program's Python, and its modules by the names of their dumps."""
+
+PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+WRITTEN_SINGLY = 64
+"""Executions that are each written at once, since the program may be stopped at any time; later every so many."""
+
+
+class Executed:
+    """Counts the executions of every module.
+
+    Args:
+        folder: of the captured modules.
+    """
+
+    def __init__(self, folder):
+        self._path = os.path.join(folder, PROGRAM)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._names = {}
+        self._counts = {}
+        self._total = 0
+        self._about = {
+            "python": sys.executable,
+            "version": list(sys.version_info[:3]),
+            "jaxlib": jax_private.jaxlib_version(),
+            "compiling": "",
+            "plugin": any(guarded(lambda name=name: _is_installed(name)) for name in PLUGINS),
+        }
+        self._write()
+
+    def watch(self):
+        """Have jax tell of every compilation and every execution."""
+        jax_private.compiled_and_executed(
+            lambda dump: guarded(lambda: self._compiling(dump)),
+            lambda executable, dump: guarded(lambda: self._compiled(executable, dump)),
+            lambda executable: guarded(lambda: self._executed(executable)),
+        )
+
+    def _compiling(self, dump):
+        self._about["compiling"] = os.path.basename(str(dump))
+        self._write()
+
+    def _compiled(self, executable, dump):
+        self._about["compiling"] = ""
+        if dump:
+            self._names[id(executable)] = (
+                os.path.basename(str(dump)),
+                executable,
+            )  # kept, so that its id stays its own
+        self._write()
+
+    def _executed(self, executable):
+        if os.getpid() != self._pid or id(executable) not in self._names:
+            return
+        with self._lock:
+            name = self._names[id(executable)][0]
+            self._counts[name] = self._counts.get(name, 0) + 1
+            self._total += 1
+            if self._total <= WRITTEN_SINGLY or self._total % WRITTEN_SINGLY == 0:
+                self._write()
+
+    def _write(self):
+        temporary = "%s.%d.tmp" % (self._path, os.getpid())
+        with open(temporary, "w") as file:
+            json.dump(dict(self._about, executed=self._counts), file)
+        os.replace(temporary, self._path)
+
+
+def _is_installed(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

@@ -1,0 +1,123 @@
+"""As the user would have it compiled: which module, by whose jaxlib, with which flags."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.run.ask.flag_lint import lint_flags
+from pgle.run.launch.capture_modules import Program, candidates, capture_warnings, choose_module
+from pgle.run.launch.environment import user_flags
+from pgle.xla.flags.text import Finding, Flag, FlagList, parse_flags
+
+OURS: Mapping[str, str] = {
+    "xla_dump_to": "give the folder with -o",
+    "xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
+}
+"""Flags that a rehearsal sets itself, and what to do instead."""
+
+_NOT_OF_GPUS = ("xla_force_host_platform_device_count", "xla_backend_optimization_level")
+_ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
+OLDEST_PYTHON = (3, 11)
+"""That can run pgle's half of the compiler's process."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is compiled, and how.
+
+    Attributes:
+        module: the file.
+        others: the modules beside it that were not chosen, in words, the largest first.
+        python: the interpreter whose jaxlib compiles.
+        flags: of the user, from XLA_FLAGS and from the command line, as text; the later wins.
+        warnings: one line each.
+    """
+
+    module: Path
+    others: tuple[str, ...]
+    python: str
+    flags: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def settle(modules: Sequence[Path], choose: str | None, program: Program, flags: Sequence[str]) -> Setting:
+    """Everything that is decided before the first compilation.
+
+    Args:
+        modules: one file, or those of a program or folder.
+        choose: which, as in `choose_module`; None: the program's step.
+        program: that compiled them; its environment compiles where it can.
+        flags: from the command line, after those of XLA_FLAGS.
+
+    Raises:
+        UserError: no module matches, or XLA would end over a flag.
+    """
+    module = choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
+    python, warnings = _compiling_python(program)
+    kept, more = _flags(flags, python)
+    others = candidates([path for path in modules if path != module])
+    return Setting(module, tuple(others), python, kept, (*capture_warnings(module), *warnings, *more))
+
+
+def _compiling_python(program: Program) -> tuple[str, tuple[str, ...]]:
+    """The program's own interpreter where that can compile for GPUs, else ours, with a warning where they differ."""
+    if program.plugin and program.version >= OLDEST_PYTHON:
+        return program.python, ()
+    from pgle.run.ask.flag_probe import installed
+
+    ours = installed().jaxlib
+    if not program.python or program.jaxlib == ours:
+        return sys.executable, ()
+    why = "has no CUDA plugin" if not program.plugin else f"is Python {'.'.join(map(str, program.version))}"
+    remedy = "pip install 'jax[cuda13-local]' there" if not program.plugin else "use Python 3.11 or newer there"
+    what = f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's jaxlib {ours} compiles here"
+    return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
+
+
+def _flags(given: Sequence[str], python: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The user's flags that count, and warnings.
+
+    Raises:
+        UserError: the jaxlib that compiles would end over one of them.
+    """
+    environment, warnings = [], []
+    for flag in user_flags(os.environ).flags:
+        if flag.name in OURS:
+            warnings.append(f"--{flag.name} of XLA_FLAGS is left out; {OURS[flag.name]}")
+        elif flag.name not in _NOT_OF_GPUS and not flag.name.startswith("xla_dump_"):
+            environment.append(flag)
+    typed = [_flag(text) for text in given]
+    if not environment and not typed:
+        return (), tuple(warnings)
+    found = lint_flags(FlagList((*environment, *typed)), python=python).findings
+    for finding in found:
+        if finding.level == "error" and finding.code in _ENDS_XLA:
+            raise _refused(finding, any(flag.name == finding.flag for flag in typed))
+    warnings += [finding.line() for finding in found if finding.level == "error"]
+    return tuple(_text(flag) for flag in (*environment, *typed)), tuple(warnings)
+
+
+def _flag(text: str) -> Flag:
+    """A flag of the command line, where a value with blanks needs no quotes."""
+    name, equals, value = text.partition("=")
+    if not name.startswith("--"):
+        raise UserError("does not begin with --", where=f"--flag {text}", remedy="write --flag --xla_name=value")
+    name = name[2:]
+    if name in OURS:
+        raise UserError("rehearse sets this flag itself", where=f"--flag {text}", remedy=OURS[name])
+    whole = parse_flags(text)
+    return whole.flags[0] if len(whole.flags) == 1 and not whole.ignored else Flag(name, value if equals else None)
+
+
+def _text(flag: Flag) -> str:
+    return flag.key if flag.value is None else f"{flag.key}={flag.value}"
+
+
+def _refused(finding: Finding, is_typed: bool) -> UserError:
+    where = f"{'--flag' if is_typed else 'XLA_FLAGS:'} --{finding.flag}"
+    return UserError(finding.message, where=where, remedy=finding.remedy or "see: pgle flags lint")

@@ -1,0 +1,80 @@
+"""What a rehearsal compiles: flags of the environment, whose jaxlib, which file."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.ask.flag_probe import installed
+from pgle.run.launch.capture_modules import Program
+from pgle.run.rehearse.settings import Setting, settle
+
+OURS = Program(sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True)
+
+
+@pytest.fixture
+def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The setting of a module file."""
+    module = tmp_path / "step.mlir"
+    module.touch()
+
+    def settled(environment: str = "", *flags: str, program: Program = OURS) -> Setting:
+        monkeypatch.setenv("XLA_FLAGS", environment)
+        return settle([module], None, program, flags)
+
+    return settled
+
+
+def test_flags_of_the_environment_come_before_those_of_the_command_line(settled) -> None:
+    slop = "--xla_gpu_memory_limit_slop_factor"
+    assert settled(f"{slop}=90", f"{slop}=95").flags == (f"{slop}=90", f"{slop}=95")
+
+
+def test_what_is_about_dumps_or_cpus_is_left_out(settled) -> None:
+    environment = "--xla_dump_hlo_as_text --xla_force_host_platform_device_count=8 --xla_gpu_enable_triton_gemm=false"
+    assert settled(environment).flags == ("--xla_gpu_enable_triton_gemm=false",)
+
+
+def test_a_profile_in_the_environment_gives_way(settled) -> None:
+    setting = settled("--xla_gpu_pgle_profile_file_or_directory_path=/p.pbtxt")
+    assert setting.flags == ()
+    assert setting.warnings == (
+        "--xla_gpu_pgle_profile_file_or_directory_path of XLA_FLAGS is left out; give the profile with --profile",
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "where"),
+    [
+        ("--xla_gpu_no_such_flag=1", (), "XLA_FLAGS: --xla_gpu_no_such_flag: .* does not know it"),
+        ("", ("--xla_gpu_no_such_flag=1",), "--flag --xla_gpu_no_such_flag: .* does not know it"),
+        ("", ("--xla_dump_to=/tmp/x",), "--flag --xla_dump_to=/tmp/x: rehearse sets this flag itself; give"),
+        ("", ("xla_gpu_x=1",), "--flag xla_gpu_x=1: does not begin with --; write --flag --xla_name=value"),
+    ],
+)
+def test_flags_over_which_xla_would_end(settled, environment: str, flags: tuple[str, ...], where: str) -> None:
+    with pytest.raises(UserError, match=where):
+        settled(environment, *flags)
+
+
+def test_the_programs_own_jaxlib_compiles(settled, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    assert settled(program=replace(OURS, python=str(python))).python == str(python)
+
+
+def test_another_jaxlib_than_the_programs_is_said(settled) -> None:
+    setting = settled(program=Program("/venv/bin/python", (3, 12, 1), "0.9.0", plugin=False))
+    assert setting.python == sys.executable
+    (said,) = setting.warnings
+    assert said.startswith("the program runs jaxlib 0.9.0 (/venv/bin/python has no CUDA plugin), and pgle's jaxlib")
+
+
+def test_a_program_of_our_jaxlib_needs_no_word(settled) -> None:
+    setting = settled(program=replace(OURS, python="/venv/bin/python", plugin=False))
+    assert (setting.python, setting.warnings) == (sys.executable, ())
