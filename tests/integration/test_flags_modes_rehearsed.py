@@ -70,8 +70,8 @@ def test_sync_changes_the_fingerprint_async_does_not(rehearsed):
     assert rehearsed("sync").fingerprint != rehearsed("baseline").fingerprint
 
 
-def test_no_lhs_turns_the_default_of_hopper_off(rehearsed):
-    assert rehearsed("no-lhs").schedule is None
+def test_the_legacy_recipe_turns_the_default_of_hopper_off(rehearsed):
+    assert rehearsed("sync-legacy").schedule is None
 
 
 def test_the_baseline_runs_lhs(rehearsed):

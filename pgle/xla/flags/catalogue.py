@@ -179,6 +179,12 @@ def known_in(name: str, version: str) -> bool | None:
     return known_flags().known_in(name, version)
 
 
+def older_name(name: str, version: str) -> str:
+    """What a release that does not know the flag yet calls it; empty where it has no name for it, or several."""
+    older = [item.name for item in catalogue().values() if item.use == name and item.known_in(version)]
+    return older[0] if len(older) == 1 else ""
+
+
 def nearest(name: str, candidates: Iterable[str], count: int = 3) -> tuple[str, ...]:
     """The candidates spelled most like `name`, best first; empty where none is near."""
     return tuple(get_close_matches(name, sorted(set(candidates)), count, cutoff=0.8))

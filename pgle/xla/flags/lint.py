@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pgle.xla.flags.catalogue import catalogue, known_flags, known_in, nearest, release
-from pgle.xla.flags.matmul import STREAMS, THRESHOLD, collective_matmul
-from pgle.xla.flags.presets import ASYNC_KINDS, DISABLE_ASYNC, LHS, PROFILE_PATH, SOL
+from pgle.xla.flags.catalogue import catalogue, known_flags, known_in, nearest, older_name, release
+from pgle.xla.flags.choices import (
+    ASYNC_KINDS,
+    DISABLE_ASYNC,
+    LHS,
+    PROFILE_PATH,
+    SOL,
+    STREAMS,
+    THRESHOLD,
+    collective_matmul,
+)  # fmt: skip
 from pgle.xla.flags.text import ACCUMULATING, COMMAND_BUFFER, Finding, Flag, FlagList, as_bool, same_value
 
 CHECKER = "xla_gpu_pgle_accuracy_checker"
@@ -77,6 +85,10 @@ def _known(flag: Flag, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | No
         yield from _superseded(flag, jaxlib)
 
 
+_OLDER_VALUES = {"on": "true", "explicit": "true", "off": "false", "default": "false"}
+"""Values of xla_gpu_pipeline_X as its older name takes them, a boolean."""
+
+
 def _unknown(flag: Flag, jaxlib: str) -> Finding:
     """An unknown flag: a known one without its value, one that is gone, or one that never was."""
     if flag.value is None and known_in(flag.name, jaxlib):
@@ -88,7 +100,11 @@ def _unknown(flag: Flag, jaxlib: str) -> Finding:
         since = setting.since and release(jaxlib) < release(setting.since)
         if since:
             message = f"jaxlib {jaxlib} does not know it yet (since {setting.since}): XLA ends the program"
-            return Finding("error", "too-new", flag.name, message, f"use jaxlib {setting.since} or leave it out")
+            older = older_name(flag.name, jaxlib)
+            value = _OLDER_VALUES.get(flag.value or "", flag.value)
+            there = f"write {Flag(older, value).text} there, or " if older else ""
+            remedy = f"{there}use jaxlib {setting.since}{'' if older else ' or leave it out'}"
+            return Finding("error", "too-new", flag.name, message, remedy)
         when = "was never a flag of XLA" if setting.gone == "always" else f"is gone since jaxlib {setting.gone}"
         remedy = f"use {setting.use}" if setting.use else (setting.remarks[0] if setting.remarks else "leave it out")
         return Finding("error", "removed", flag.name, f"{when}: XLA ends the program", _sentence(remedy))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from pgle.errors import UserError
 from pgle.xla.flags.catalogue import known_flags, release
-from pgle.xla.flags.presets import (
+from pgle.xla.flags.choices import (
     ASYNC_KINDS,
-    COMMAND_BUFFER,
     DISABLE_ASYNC,
     JAX,
     LHS,
@@ -26,26 +24,37 @@ from pgle.xla.flags.presets import (
     SYNC,
     Choice,
     fit,
-)
-from pgle.xla.flags.text import Finding, Flag, FlagList, as_bool, merge_flags, parse_flags
+)  # fmt: skip
+from pgle.xla.flags.text import COMMAND_BUFFER, Finding, Flag, FlagList, as_bool, merge_flags, parse_flags
 
-Mode: TypeAlias = Literal["async", "sync", "sync-legacy", "baseline", "perf", "no-lhs"]
+Mode: TypeAlias = Literal["sync", "async", "sync-legacy", "baseline", "perf"]
 
-EXPLANATIONS: Mapping[Mode, str] = MappingProxyType(
-    {
-        "async": "Profile run with LHS and asynchronous collectives on, as the JAX guide has it: the program runs "
-        "as it will, so collectives are measured while compute shares the GPU and the links with them.",
-        "sync": "Profile run with asynchronous collectives off: every collective is measured alone. LHS stays "
-        "on, since only then XLA (0.11.1 and newer) records the name each collective had when it was "
-        "scheduled. Changes the module's fingerprint.",
-        "sync-legacy": "Profile run with LHS and asynchronous collectives off, as in the JAX-Toolbox guide. From "
-        "0.11.1 on the costs of collectives are lost, since their names match nothing: prefer sync.",
-        "baseline": "LHS on, no profile: what PGLE has to beat.",
-        "perf": "LHS on with the profile; log and dumps on, so that its use can be confirmed.",
-        "no-lhs": "LHS off, also where it is on by default (Hopper and newer).",
-    }
-)
-"""What each mode does and why, for help texts."""
+PROFILE_MODES: tuple[Mode, ...] = ("sync", "async", "sync-legacy")
+"""Those that measure."""
+
+MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
+    # LHS stays on, since only then XLA (0.11.1 and newer) records the name each collective had when it was scheduled
+    "sync": (
+        "profile run with every collective measured alone; LHS stays on, which keeps the names PGLE needs",
+        (ON, SYNC, NO_GRAPHS),
+    ),
+    "async": (
+        "profile run as the JAX guide has it, LHS and asynchronous collectives on: collectives share GPU and links",
+        (ON, NO_GRAPHS),
+    ),
+    "sync-legacy": (
+        "profile run of the JAX-Toolbox guide: LHS and asynchronous collectives off",
+        (
+            Choice(LHS, "false", "no reordering while it is measured", NVIDIA_PGLE),
+            Choice(SOL, "false", "up to 0.11.1 LHS=false alone leaves LHS on for Hopper and newer", MEASURED),
+            Choice(DISABLE_ASYNC, ASYNC_KINDS, SYNC.reason, NVIDIA_PGLE),
+            NO_GRAPHS,
+        ),
+    ),
+    "baseline": ("LHS on, no profile: what PGLE has to beat", (ON,)),
+    "perf": ("performance run with a cost profile", (ON,)),
+}
+"""What each kind of run is for, and its settings; log lines and dumps come to all, the profile to ``perf``."""
 
 HOPPER_DEFAULT = ("0.8.0", "0.11.2")
 """From the first release LHS is on by default on Hopper and newer; before the second, ``=false`` does not stop it."""
@@ -111,32 +120,12 @@ def flags_for(
         what = "a performance run needs a profile" if mode == "perf" else f"mode {mode} takes no profile"
         raise UserError(what, remedy="pass --profile FILE" if mode == "perf" else "use mode perf")
     at = version or known_flags().releases[-1]
-    choices, left_out = fit((*_choices(mode, profile), *_dumps(dump_to)), at)
+    given = (Choice(PROFILE_PATH, profile, "the measured costs", JAX),) if profile else ()
+    choices, left_out = fit((*MODES[mode][1], *given, LOG, *_dumps(dump_to)), at)
     merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
     environment = {choice.name: choice.value for choice in choices if not choice.is_flag}
     warnings = (*left_out, *merged.findings, *_consequences(mode, at, user))
     return FlagPlan(mode, at, merged.added, merged.text, environment, choices, warnings)
-
-
-def modes() -> tuple[Mode, ...]:
-    """All modes."""
-    return get_args(Mode)
-
-
-def _choices(mode: Mode, profile: str) -> tuple[Choice, ...]:
-    off = (
-        Choice(LHS, "false", "no reordering", NVIDIA_PGLE),
-        Choice(SOL, "false", "up to 0.11.1 LHS=false alone leaves LHS on for Hopper and newer", MEASURED),
-    )
-    by_mode: dict[Mode, tuple[Choice, ...]] = {
-        "async": (ON, NO_GRAPHS),
-        "sync": (ON, SYNC, NO_GRAPHS),
-        "sync-legacy": (*off, Choice(DISABLE_ASYNC, ASYNC_KINDS, SYNC.reason, NVIDIA_PGLE), NO_GRAPHS),
-        "baseline": (ON,),
-        "perf": (ON, Choice(PROFILE_PATH, profile, "the measured costs", JAX)),
-        "no-lhs": off,
-    }
-    return (*by_mode[mode], LOG)
 
 
 def _dumps(dump_to: str) -> tuple[Choice, ...]:
@@ -164,7 +153,7 @@ def _consequences(mode: Mode, version: str, user: FlagList) -> list[Finding]:
     if mode in ("async", "baseline", "perf") and user.value(DISABLE_ASYNC):
         message = "your flag keeps collectives synchronous, so LHS has nothing to overlap"
         found.append(Finding("warning", "no-async", DISABLE_ASYNC, message, "remove it"))
-    if mode in ("async", "sync", "sync-legacy") and user.value(COMMAND_BUFFER):
+    if mode in PROFILE_MODES and user.value(COMMAND_BUFFER):
         message = "your flag keeps command buffers, which hide single operations from the profiler"
         found.append(Finding("warning", "graphs", COMMAND_BUFFER, message, "remove it for the profile run"))
     if mode != "perf" and user.value(PROFILE_PATH):

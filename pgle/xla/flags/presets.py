@@ -4,57 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pgle.errors import UserError
-from pgle.xla.collectives import ASYNC_FLAGS
-from pgle.xla.flags.catalogue import catalogue, known_flags, known_in, release
-from pgle.xla.flags.matmul import STREAMS, THRESHOLD, collective_matmul
-from pgle.xla.flags.text import Finding, Flag, format_flags
+from pgle.xla.flags.catalogue import known_flags, release
+from pgle.xla.flags.choices import (
+    JAX,
+    LHS,
+    LOG,
+    NVIDIA,
+    NVIDIA_PGLE,
+    ON,
+    OPT_LEVEL,
+    ORDER,
+    PROFILE_PATH,
+    RENAMES_SINCE,
+    STREAMS,
+    THRESHOLD,
+    Choice,
+    collective_matmul,
+    fit,
+)  # fmt: skip
+from pgle.xla.flags.modes import MODES, PROFILE_MODES
+from pgle.xla.flags.text import COMMAND_BUFFER, Finding, Flag, format_flags
 
-LHS = "xla_gpu_enable_latency_hiding_scheduler"
-SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
-PROFILE_PATH = "xla_gpu_pgle_profile_file_or_directory_path"
-DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
-COMMAND_BUFFER = "xla_gpu_enable_command_buffer"
-
-ASYNC_KINDS = ",".join(ASYNC_FLAGS)
-"""The list of the JAX-Toolbox guide, for releases before `ALL_KINDS_SINCE`."""
-ALL_KINDS_SINCE = "0.5.3"
-"""First release found to take ``allcollectives``; 0.4.38 aborts on it, those between were not asked."""
 LAYER_BYTES = "1073741824"
-"""Combine threshold of NVIDIA's list of recommended flags."""
-
-_OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
-
-JAX = "docs.jax.dev gpu_performance_tips"
-NVIDIA = "JAX-Toolbox GPU_performance.md"
-NVIDIA_PGLE = "JAX-Toolbox PGLE.md"
-MEASURED = "run with jaxlib 0.10.2 and 0.12.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One setting of a preset or a mode.
-
-    Attributes:
-        name: of the setting.
-        value: what it is set to.
-        reason: why, one clause.
-        source: who says so.
-        is_flag: True for XLA_FLAGS, False for an environment variable.
-    """
-
-    name: str
-    value: str
-    reason: str
-    source: str
-    is_flag: bool = True
-
-    @property
-    def flag(self) -> Flag:
-        """It as a flag."""
-        return Flag(self.name, self.value)
+"""Combine threshold of NVIDIA's list of recommended flags, which is older than XLA's own choice by memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +66,6 @@ class Preset:
         return {choice.name: choice.value for choice in self.choices if not choice.is_flag}
 
 
-ON = Choice(LHS, "true", "moves compute between the start and the done of collectives", JAX)
-NO_GRAPHS = Choice(COMMAND_BUFFER, "", "command buffers hide single operations from profilers", NVIDIA_PGLE)
-SYNC = Choice(DISABLE_ASYNC, "allcollectives", "no collective shares the GPU while it is measured", NVIDIA_PGLE)
-LOG = Choice("TF_CPP_MIN_LOG_LEVEL", "0", "shows the lines by which XLA confirms a profile", JAX, is_flag=False)
-ORDER = Choice("CUDA_DEVICE_MAX_CONNECTIONS", "1", "kernels run in the order LHS gave them", NVIDIA, is_flag=False)
 _COMBINE = tuple(
     Choice(f"xla_gpu_{kind}_combine_threshold_bytes", LAYER_BYTES, f"joins the {what} of a layer", NVIDIA_PGLE)
     for kind, what in (
@@ -116,21 +86,8 @@ _ANY_DIM = tuple(
 
 _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
     "lhs": ("overlap collectives with compute, costs estimated by XLA", (ON,)),
-    "pgle-profile-sync": (
-        "profile run with uncontended collectives; LHS stays on, which keeps the names PGLE needs",
-        (ON, SYNC, NO_GRAPHS),
-    ),
-    "pgle-profile-sync-legacy": (
-        "profile run of the JAX-Toolbox guide: LHS and asynchronous collectives off",
-        (
-            Choice(LHS, "false", "no reordering while it is measured", NVIDIA_PGLE),
-            Choice(SOL, "false", "up to 0.11.1 LHS=false alone leaves LHS on for Hopper and newer", MEASURED),
-            replace(SYNC, value=ASYNC_KINDS),
-            NO_GRAPHS,
-        ),
-    ),
-    "pgle-profile-async": ("profile run as the JAX guide has it: LHS and asynchronous collectives on", (ON, NO_GRAPHS)),
-    "pgle-perf": ("performance run with a cost profile", (ON, LOG)),
+    **{f"pgle-profile-{mode}": MODES[mode] for mode in PROFILE_MODES},
+    "pgle-perf": (MODES["perf"][0], (*MODES["perf"][1], LOG)),
     "fsdp": (
         "weights and gradients sharded over devices (FSDP, ZeRO)",
         (ON, *_COMBINE, *_PIPELINED, _BUFFERED, *_ANY_DIM),
@@ -142,8 +99,8 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
             Choice(COMMAND_BUFFER, "", "part of the recipe of the JAX guide", JAX),
             Choice("xla_disable_hlo_passes", "collective-permute-motion", "keeps transfers in their place", JAX),
             Choice(
-                _OPT_LEVEL,
-                "PIPELINE_PARALLELISM_OPT_LEVEL_ENABLE",
+                OPT_LEVEL,
+                "PIPELINE_PARALLELISMOPT_LEVEL_ENABLE",
                 "rearranges the loop so that transfers between stages overlap",
                 JAX,
             ),
@@ -183,15 +140,6 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
     ),
 }  # fmt: skip
 
-_PIPELINE_SINCE = "0.11.1"
-"""From here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X."""
-RENAMES_SINCE = "0.11.1"
-"""From here on collectives that stay synchronous get a new name after scheduling (openxla/xla#46463)."""
-_OLD_PIPELINE_PARALLEL = (
-    Choice("xla_gpu_enable_pipelined_p2p", "true", "overlaps send and receive with compute", NVIDIA),
-    Choice("xla_gpu_collective_permute_decomposer_threshold", "1024", "splits transfers into send and receive", NVIDIA),
-    Choice("xla_gpu_lhs_enable_gpu_async_tracker", "true", "lets LHS see streams", NVIDIA),
-)
 
 _REMARKS: dict[str, tuple[str, ...]] = {
     "pgle-profile-sync": ("changes the module's fingerprint: use bare names, or that of the performance run",),
@@ -244,50 +192,6 @@ def _ignored(profile: str) -> tuple[Finding, ...]:
         return ()
     message = f"XLA ignores {profile} without a word: a profile's name ends in .pbtxt or .pb"
     return (Finding("warning", "suffix", PROFILE_PATH, message, "rename the file"),)
-
-
-def fit(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice, ...], tuple[Finding, ...]]:
-    """The choices as a release knows them: replaced where it has another name, left out with a finding where none."""
-    fitted: list[Choice] = []
-    findings: list[Finding] = []
-    for choice in choices:
-        candidates = _replacements(choice, version)
-        known = tuple(item for item in candidates if not item.is_flag or known_in(item.name, version) is not False)
-        fitted.extend(known)
-        if not known and not _needless(choice, version):
-            message = f"left out: jaxlib {version} does not know it"
-            findings.append(Finding("warning", "left-out", choice.name, message))
-        elif known and known[0].name != choice.name:
-            message = f"replaced by {format_flags(item.flag for item in known)} in jaxlib {version}"
-            findings.append(Finding("note", "replaced", choice.name, message))
-    return tuple(fitted), tuple(findings)
-
-
-def _replacements(choice: Choice, version: str) -> tuple[Choice, ...]:
-    """What a release wants instead of the choice; the choice itself where nothing else."""
-    at = release(version)
-    if choice.name.startswith("xla_gpu_enable_pipelined_") and at >= release(_PIPELINE_SINCE):
-        name = choice.name.replace("enable_pipelined", "pipeline")
-        return (replace(choice, name=name, value="on"),) if name in catalogue() else (choice,)
-    if choice.name == DISABLE_ASYNC and choice.value == "allcollectives" and at < release(ALL_KINDS_SINCE):
-        return (replace(choice, value=ASYNC_KINDS),)
-    if choice.name == "xla_gpu_experimental_pipeline_parallelism_opt_level" and not catalogue()[choice.name].known_in(
-        version
-    ):
-        return _OLD_PIPELINE_PARALLEL
-    if _needless(choice, version):
-        return ()
-    return (choice,)
-
-
-def _needless(choice: Choice, version: str) -> bool:
-    """Whether a release does it by itself, so that leaving it out loses nothing."""
-    at = release(version)
-    if choice.name == SOL:
-        return not release("0.8.0") <= at < release("0.11.2")
-    setting = catalogue().get(choice.name)
-    by_default = setting is not None and setting.default(version) == choice.value
-    return by_default and choice.name.endswith("_combine_by_dim")
 
 
 def _lost_names(name: str, version: str) -> tuple[Finding, ...]:

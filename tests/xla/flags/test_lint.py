@@ -39,7 +39,18 @@ def test_a_flag_that_never_was_names_the_right_one():
 
 def test_a_flag_that_is_too_new_names_its_release():
     (found,) = findings("--xla_gpu_pipeline_all_gather=on", "0.10.2")
-    assert (found.code, found.remedy) == ("too-new", "use jaxlib 0.11.1 or leave it out")
+    remedy = "write --xla_gpu_enable_pipelined_all_gather=true there, or use jaxlib 0.11.1"
+    assert (found.code, found.remedy) == ("too-new", remedy)
+
+
+def test_an_older_name_is_said_to_have_a_newer_one():
+    (found,) = findings("--xla_gpu_enable_pipelined_all_gather=true", "0.12.0.1")
+    assert (found.code, found.message) == ("superseded", "xla_gpu_pipeline_all_gather is its newer name")
+
+
+def test_a_flag_that_no_older_name_stands_for():
+    (found,) = findings("--xla_gpu_collective_permute_combine_threshold_bytes=5", "0.4.38")
+    assert found.remedy == "use jaxlib 0.5.3 or leave it out"
 
 
 def test_a_misspelt_flag_is_suggested():

@@ -3,7 +3,8 @@
 import pytest
 
 from pgle.errors import UserError
-from pgle.xla.flags.modes import EXPLANATIONS, flags_for, modes
+from pgle.xla.flags.modes import PROFILE_MODES, flags_for
+from pgle.xla.flags.presets import preset
 from pgle.xla.flags.text import parse_flags
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
@@ -18,18 +19,19 @@ def codes(mode, version="0.12.0.1", user="", **options):
     return {warning.code for warning in flags_for(mode, version, user, **options).warnings}
 
 
-def test_every_mode_is_explained():
-    assert set(EXPLANATIONS) == set(modes())
+@pytest.mark.parametrize("mode", PROFILE_MODES)
+@pytest.mark.parametrize("version", ["0.4.38", "0.10.2", "0.12.0.1"])
+def test_a_profile_mode_and_its_preset_set_the_same(mode, version):
+    assert values(mode, version) == parse_flags(preset(f"pgle-profile-{mode}", version).xla_flags).effective()
 
 
-@pytest.mark.parametrize("mode", ["async", "sync", "sync-legacy"])
+@pytest.mark.parametrize("mode", PROFILE_MODES)
 def test_profile_runs_have_no_command_buffers(mode):
     assert values(mode)["xla_gpu_enable_command_buffer"] == ""
 
 
-@pytest.mark.parametrize("mode", ["baseline", "no-lhs"])
-def test_other_runs_keep_command_buffers_as_they_are(mode):
-    assert "xla_gpu_enable_command_buffer" not in values(mode)
+def test_other_runs_keep_command_buffers_as_they_are():
+    assert "xla_gpu_enable_command_buffer" not in values("baseline")
 
 
 def test_sync_keeps_lhs_on_legacy_does_not():
@@ -57,7 +59,7 @@ def test_the_users_own_dump_directory_wins():
 
 
 def test_turning_lhs_off_needs_both_flags_only_between_0_8_0_and_0_11_1():
-    with_sol = [version for version in ("0.7.2", "0.8.0", "0.11.1", "0.11.2") if SOL in values("no-lhs", version)]
+    with_sol = [version for version in ("0.7.2", "0.8.0", "0.11.1", "0.11.2") if SOL in values("sync-legacy", version)]
     assert with_sol == ["0.8.0", "0.11.1"]
 
 
