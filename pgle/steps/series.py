@@ -171,7 +171,7 @@ def slowest_rank(ranks: Sequence[Series]) -> Series:
 
 
 def once_per_step(series: Series) -> Series:
-    """One value per step where several ranks wrote into one file: the slowest. Step numbers that start over are told.
+    """One value per step where several ranks wrote into one file: the slowest. Warns of step numbers that start over.
 
     Lines of ranks lie side by side; after a restart, or in the next epoch, the numbers go back once.
     """

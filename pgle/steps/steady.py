@@ -92,7 +92,7 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     """Leave out what is no steady step.
 
     Steps that the recording marks go first; then steps far above the median (`STALL_FACTOR`; a checkpoint, compile or
-    profile told just before is given as the reason) and far below it (`DISPATCH_FACTOR`); then warm-up: the truncation
+    profile just before is given as the reason) and far below it (`DISPATCH_FACTOR`); then warm-up: the truncation
     that minimises the marginal standard error of the mean (MSER; White, "An effective truncation heuristic for bias
     reduction in simulation output", Simulation 69, 1997), taken only where what it drops is slower than what it keeps.
     """

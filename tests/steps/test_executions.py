@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pgle.errors import UserError
-from pgle.steps.executions import execution_series, main_module_spans
+from pgle.steps.executions import execution_series
 from pgle.trace.table import Trace
 
 
@@ -15,9 +15,7 @@ def test_a_step_is_as_long_as_the_slowest_device(make_trace: Callable[..., Trace
         (0, 1, "fusion", 2, 100, 10), (0, 1, "dot", 3, 110, 15),
         (1, 1, "fusion", 2, 100, 10), (1, 1, "dot", 3, 110, 10),
     ]  # fmt: skip
-    spans = main_module_spans(make_trace(rows))
-    assert spans.module.name == "jit_step"
-    assert spans.span_ns.tolist() == [30_000, 25_000]
+    assert execution_series(make_trace(rows), "t").step_time_s.tolist() == pytest.approx([30e-6, 25e-6])
 
 
 def test_warm_up_and_truncated_executions_are_marked(make_trace: Callable[..., Trace]) -> None:
@@ -31,4 +29,4 @@ def test_warm_up_and_truncated_executions_are_marked(make_trace: Callable[..., T
 
 def test_a_trace_without_executions_is_refused(make_trace: Callable[..., Trace]) -> None:
     with pytest.raises(UserError, match="without module executions"):
-        main_module_spans(make_trace([(0, -1, "a", 0, 0, 1)]))
+        execution_series(make_trace([(0, -1, "a", 0, 0, 1)]), "t")
