@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "confirm": "Read an XLA log: was the profile used, by which module, and what proves it.",
     "compare": "Compare step times of two runs; fail on a slowdown.",
     "rehearse": "Compile for a GPU without one: what would the profile change?",
+    "perf-table": "From traces the measured tables that XLA's own cost model reads.",
     "predict": "What a step of a scheduled module takes, with no compiler and no GPU.",
     "show": "Show a profile (costliest instructions, kinds, dispersion) or what a trace holds.",
     "diff": "Compare two profiles: what changed and by how much.",
@@ -49,7 +50,7 @@ class LazyGroup(click.Group):
         """The command called `cmd_name`, or None."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"pgle.cli.{cmd_name}").command
+        command: click.Command = import_module(f"pgle.cli.{cmd_name.replace('-', '_')}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -122,6 +122,16 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Con
     return Conversion(results, written, len(trace), total, trace.unresolved, others, tuple(dict.fromkeys(warnings)))
 
 
+def measured_programs(request: ConvertRequest, *, progress: Progress | None = None) -> tuple[ProgramCosts, ...]:
+    """The costs of the chosen programs, main module first; nothing is written.
+
+    Raises:
+        UserError: an input is bad, or nothing matches.
+    """
+    trace, programs = _programs(read_traces(request.inputs, progress=progress), request)
+    return convert_trace(trace, programs, request)
+
+
 def _programs(trace: Trace, request: ConvertRequest) -> tuple[Trace, tuple[Program, ...]]:
     """The programs of a trace, those that ranks know by different program ids as one.
 

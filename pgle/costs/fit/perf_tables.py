@@ -59,7 +59,7 @@ def _read(curve: Curve, size_bytes: float) -> float:
 @cache
 def _curves() -> Mapping[tuple[str, str], Mapping[int, Curve]]:
     points: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for gpu, kind, group, size, us in _rows("collectives.tsv"):
+    for gpu, kind, group, size, us in rows("collectives.tsv"):
         points[gpu, kind][int(group)].append((log(float(size)), log(float(us))))
     return {key: {group: curve(rows) for group, rows in groups.items()} for key, groups in points.items()}
 
@@ -122,13 +122,14 @@ Grid = Mapping[tuple[int, ...], float]
 @cache
 def _grids() -> Mapping[tuple[str, str], Grid]:
     grids: dict[tuple[str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
-    for gpu, dtype, *dimensions, tflops in _rows("matmuls.tsv"):
+    for gpu, dtype, *dimensions, tflops in rows("matmuls.tsv"):
         b, m, n, k = map(int, dimensions)
         place = (GRID_B.index(b), GRID_K.index(m), GRID_K.index(n), GRID_K.index(k))
         grids[gpu, dtype][place] = log(2.0 * b * m * n * k / (float(tflops) * 1e6))
     return grids
 
 
-def _rows(name: str) -> list[list[str]]:
+def rows(name: str) -> list[list[str]]:
+    """The rows of a shipped table, ``collectives.tsv`` or ``matmuls.tsv``, as text."""
     text = resources.files("pgle.xla").joinpath(f"data/perf_tables/{name}").read_text(encoding="utf-8")
     return [line.split("\t") for line in text.splitlines()[1:]]

@@ -12,7 +12,7 @@ from pgle.costs.fit.compute import Matmul, matmul_us
 from pgle.costs.fit.perf_tables import GRID_B, GRID_K, curve
 from pgle.xla.hardware import TABLE, find_hardware
 
-ROWS = perf_tables._rows("collectives.tsv")
+ROWS = perf_tables.rows("collectives.tsv")
 KEYS = sorted({(gpu, kind, group) for gpu, kind, group, _, _ in ROWS})
 
 
@@ -50,7 +50,7 @@ def test_a_matmul_left_out_of_the_table_is_read_within_a_tenth(gpu: str, dtype: 
 
 
 def test_no_shipped_matmul_is_faster_than_its_gpu() -> None:
-    for gpu, dtype, *_, tflops in perf_tables._rows("matmuls.tsv"):
+    for gpu, dtype, *_, tflops in perf_tables.rows("matmuls.tsv"):
         assert float(tflops) < TABLE[gpu].peak_tflops({"f8": "f8e4m3fn"}.get(dtype, dtype))
 
 

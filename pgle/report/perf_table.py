@@ -1,0 +1,93 @@
+"""What a measured table holds, and whether XLA takes it, as text and JSON."""
+
+from __future__ import annotations
+
+from pgle.report import json
+from pgle.report.text import console, duration, table, warn
+from pgle.run.perf_table import COLLECTIVES_FLAG, MATMULS_FLAG, PerfTable
+
+
+def show_text(found: PerfTable) -> None:
+    """Tables on stdout, warnings on stderr."""
+    screen = console()
+    rows = [
+        (
+            f"{item.kind}, {item.group} devices",
+            _size(item.size_bytes),
+            duration(us),
+            f"{item.size_bytes / us / 1e3:,.1f} GB/s",
+            "no" if item in found.ignored else "yes",
+        )
+        for item, us in found.transfers.items()
+    ]
+    if rows:
+        columns = ("measured collective", "bytes", "time", "throughput", "XLA takes it")
+        screen.print(table(columns, rows, right="bytes|time|throughput", whole="bytes|time|throughput"))
+    if found.products:
+        taken = len(found.products) - len(found.ignored_products)
+        screen.print(f"{len(found.products)} matrix products measured, {taken} taken by XLA")
+    screen.print(f"{found.filled} points of other sizes from XLA's own table")
+    if found.key:
+        screen.print(f"tried on jaxlib {found.jaxlib}, which calls the GPU {found.key}")
+    if found.steps:
+        screen.print()
+        steps = [(step.label, duration(step.step_us), duration(step.exposed_us)) for step in found.steps]
+        screen.print(
+            table(("scheduled with", f"step ({found.steps[0].costs_are} costs)", "exposed"), steps, right="exposed")
+        )
+    for path in found.written:
+        screen.print(f"wrote {path}", soft_wrap=True)
+    screen.print(advice(found), style="bold", soft_wrap=True)
+    warn(found.warnings)
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.2f} MiB" if size_bytes >= 1 << 16 else f"{size_bytes:,} B"
+
+
+def advice(found: PerfTable) -> str:
+    """What to do next, and what it would bring."""
+    flags = " ".join(f"{MATMULS_FLAG if '.matmul' in path.name else COLLECTIVES_FLAG}={path}" for path in found.written)
+    if not found.key:
+        return "XLA would ignore this table: give it a cost profile instead, 'pgle convert'."
+    if not found.steps:
+        return f"Use it: XLA_FLAGS='{flags}'; --rehearse says first what it brings to the measured program."
+    plain, given, profile = (step.step_us for step in found.steps)
+    gain, better = 1 - given / plain, 1 - profile / plain
+    said = f"against XLA's own table the step changes by {-gain:+.2%} (predicted), with a profile by {-better:+.2%}"
+    if gain < 0.005:
+        return f"Not worth it for this program: {said}. It may be for others on this cluster; a profile is exact."
+    return f"Use it: {said}. XLA_FLAGS='{flags}'"
+
+
+def show_json(found: PerfTable) -> None:
+    """``pgle.perf-table/1``."""
+    json.show(
+        "pgle.perf-table/1",
+        {
+            "key": found.key,
+            "jaxlib": found.jaxlib,
+            "collectives": [
+                {
+                    "kind": item.kind,
+                    "size_bytes": item.size_bytes,
+                    "group": item.group,
+                    "groups": item.groups,
+                    "time_us": us,
+                    "taken": item not in found.ignored,
+                }
+                for item, us in found.transfers.items()
+            ],
+            "matmuls": [
+                {"m": item.m, "n": item.n, "k": item.k, "dtype": item.dtype, "time_us": us,
+                 "taken": item not in found.ignored_products}
+                for item, us in found.products.items()
+            ],
+            "filled": found.filled,
+            "steps": found.steps,
+            "written": found.written,
+            "next": advice(found),
+            "warnings": found.warnings,
+        },
+    )  # fmt: skip
+    warn(found.warnings)

@@ -1,0 +1,246 @@
+"""`pgle perf-table`: traces in, measured tables for XLA's speed-of-light model out, tried on the compiler."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgle.costs.fit.cluster_table import (
+    Transfer,
+    collective_table,
+    completed_transfers,
+    matmul_table,
+    measured_products,
+    measured_transfers,
+    probe_collectives,
+    probe_matmuls,
+)
+from pgle.costs.fit.compute import Matmul
+from pgle.costs.measure.program_costs import ProgramCosts
+from pgle.costs.profile.value import Profile
+from pgle.errors import UserError
+from pgle.files import AnyPath, check_absent, write_files
+from pgle.report.progress import Progress
+from pgle.run.convert import ConvertRequest, measured_programs
+from pgle.run.rehearse.compile import Compiler, RehearsalRequest
+from pgle.schedule.predict import predict
+from pgle.xla.hardware import find_hardware
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
+from pgle.xla.targets import Target
+
+COLLECTIVES_FLAG = "--xla_gpu_experimental_collective_perf_table_path"
+MATMULS_FLAG = "--xla_gpu_experimental_matmul_perf_table_path"
+PROBE_FLAGS = (
+    "--xla_gpu_enable_latency_hiding_scheduler=true",
+    "--xla_gpu_enable_analytical_sol_latency_estimator=true",
+    "--xla_gpu_all_gather_combine_threshold_bytes=0",
+    "--xla_gpu_all_reduce_combine_threshold_bytes=0",
+    "--xla_gpu_reduce_scatter_combine_threshold_bytes=0",
+)
+SAME = 0.01
+"""XLA keeps throughput and cycles as whole numbers; a believed time within a hundredth is the measured one."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A predicted step of the measured program under one set of costs given to the scheduler."""
+
+    label: str
+    step_us: float
+    exposed_us: float
+    costs_are: str
+
+
+@dataclass(frozen=True)
+class PerfTable:
+    """What was measured, written and tried.
+
+    Attributes:
+        transfers: measured collectives, microseconds.
+        products: measured matrix products, microseconds.
+        filled: points taken from XLA's own table.
+        key: what the installed jaxlib calls the GPU; empty where it was not asked or takes no table.
+        jaxlib: that was asked; empty where none was.
+        ignored: measured collectives of which XLA believes something else.
+        ignored_products: and matrix products.
+        written: the files.
+        steps: what the table gives on the measured program, predicted; empty where it cannot be compiled.
+        warnings: one line each.
+    """
+
+    transfers: Mapping[Transfer, float]
+    products: Mapping[Matmul, float]
+    filled: int
+    key: str
+    jaxlib: str
+    ignored: tuple[Transfer, ...]
+    ignored_products: tuple[Matmul, ...]
+    written: tuple[AnyPath, ...]
+    steps: tuple[Step, ...]
+    warnings: tuple[str, ...]
+
+
+def perf_table(
+    request: ConvertRequest, target: Target, *, rehearse: bool = False, progress: Progress | None = None
+) -> PerfTable:
+    """Measure, write ``OUT`` (collectives) and ``OUT`` with ``.matmul`` before its suffix, and try both.
+
+    Args:
+        request: traces and their HLO; `out` is the table of collectives.
+        target: the GPU that they are of.
+        rehearse: compile the measured program too, from its before_optimizations dump, to predict what the table gives.
+
+    Raises:
+        UserError: an input is bad, nothing was measured, the GPU's key is unknown, or an output exists.
+    """
+    out, matmul_out = request.out, request.out.with_suffix(f".matmul{request.out.suffix}")
+    for path in (out, matmul_out):
+        check_absent(path, force=request.force)
+    if target.compute_capability < (9, 0):
+        raise UserError(
+            "XLA's speed-of-light model, which reads such tables, is for Hopper and Blackwell",
+            where=f"--target {target.name}",
+            remedy="give it a cost profile: pgle convert",
+        )
+    programs = [item for item in measured_programs(request, progress=progress) if item.program.hlo is not None]
+    transfers: dict[Transfer, float] = {}
+    products: dict[Matmul, float] = {}
+    for program in programs:
+        assert program.program.hlo is not None
+        transfers |= measured_transfers(program.program.hlo, program.costs)
+        products |= measured_products(program.program.hlo, program.costs)
+    if not transfers and not products:
+        remedy = "give the HLO dump of the traced run with --hlo"
+        raise UserError("no collective or matrix product was measured", where=request.inputs[0], remedy=remedy)
+    complete = completed_transfers(transfers, find_hardware(target).measured_as)
+    with Compiler() as compiler, tempfile.TemporaryDirectory(prefix="pgle-table-") as folder:
+        trial = _Trial(compiler, target, Path(folder))
+        key, ignored = trial.key_of(transfers, products)
+        ignored_products = trial.ignored_products(products, key) if key else ()
+        files: dict[AnyPath, bytes | str] = {}
+        if transfers:
+            files[out] = collective_table(complete, key or trial.keys[0])
+        if products:
+            files[matmul_out] = matmul_table(products, key or trial.keys[0], target.clock_ghz)
+        write_files(files, force=request.force)
+        steps: tuple[Step, ...] = ()
+        warnings = () if key else _unknown_key(trial, target)
+        if key and rehearse:
+            steps, warnings = _steps(trial, request, programs, list(files))
+    return PerfTable(
+        transfers, products, len(complete) - len(transfers), key, trial.jaxlib, ignored, ignored_products,
+        tuple(files), steps, warnings,
+    )  # fmt: skip
+
+
+def _unknown_key(trial: _Trial, target: Target) -> tuple[str, ...]:
+    tried = ", ".join(trial.keys)
+    return (f"jaxlib {trial.jaxlib} takes the table under none of the names tried for {target.name} ({tried})",)
+
+
+class _Trial:
+    """Small modules compiled with a table: does XLA believe what it says?"""
+
+    def __init__(self, compiler: Compiler, target: Target, folder: Path) -> None:
+        self.compiler, self.target, self.folder = compiler, target, folder
+        major, minor = target.compute_capability
+        product = target.device.removeprefix("NVIDIA ").split(" ")[0]
+        self.keys = (f"sm_{major}{minor}", f"sm_{major}{minor}_{product}")
+        self.jaxlib = ""
+        self._count = 0
+
+    def key_of(
+        self, transfers: Mapping[Transfer, float], products: Mapping[Matmul, float]
+    ) -> tuple[str, tuple[Transfer, ...]]:
+        """The name under which XLA takes a table, empty where none, and the transfers that it takes no time for."""
+        asked = dict(transfers) or {Transfer("all-gather", 1 << 24, 8): 1234.0}
+        for key in self.keys:
+            ignored = tuple(self._ignored(asked, key))
+            if len(ignored) < len(asked):
+                return key, ignored if transfers else ()
+        return "", tuple(transfers)
+
+    def _ignored(self, points: Mapping[Transfer, float], key: str) -> Iterator[Transfer]:
+        alike: dict[tuple[int, int], list[Transfer]] = defaultdict(list)
+        for transfer in points:
+            alike[transfer.group, transfer.groups].append(transfer)
+        for same in alike.values():
+            table = collective_table({item: points[item] for item in same}, key)
+            schedule = self._compiled(probe_collectives(same), table, COLLECTIVES_FLAG)
+            believed = [latency.span_cycles for latency in schedule.latencies.values()]
+            for transfer in same:
+                if not any(abs(time / points[transfer] - 1) < SAME for time in believed):
+                    yield transfer
+
+    def ignored_products(self, points: Mapping[Matmul, float], key: str) -> tuple[Matmul, ...]:
+        """The products that XLA takes no time for."""
+        if not points:
+            return ()
+        table = matmul_table(dict(points), key, self.target.clock_ghz)
+        schedule = self._compiled(probe_matmuls(list(points)), table, MATMULS_FLAG)
+        slots = schedule.entry.slots.values() if schedule.entry is not None else ()
+        believed = [slot.cycles for slot in slots]
+        return tuple(
+            product for product, us in points.items() if not any(abs(time / us - 1) < SAME for time in believed)
+        )
+
+    def _compiled(self, hlo: str, table: str, flag: str) -> LhsSchedule:
+        folder = self.new_folder()
+        (folder / "probe.hlo").write_text(hlo)
+        (folder / "table.pbtxt").write_text(table)
+        return self.schedule(folder / "probe.hlo", (*PROBE_FLAGS, f"{flag}={folder / 'table.pbtxt'}"))[0]
+
+    def new_folder(self) -> Path:
+        self._count += 1
+        folder = self.folder / str(self._count)
+        folder.mkdir()
+        return folder
+
+    def schedule(self, module: Path, flags: Sequence[str], profile: Path | None = None) -> tuple[LhsSchedule, Path]:
+        """What LHS believed, and the scheduled module."""
+        result = self.compiler.compile(
+            RehearsalRequest(
+                module=module,
+                target=self.target.text,
+                portable_target=self.target.portable_text,
+                dump_dir=self.new_folder() / "out",
+                flags=tuple(flags),
+                profile=profile,
+            )
+        )
+        self.jaxlib = result.jaxlib
+        if result.schedule is None:
+            raise UserError("the scheduler left no schedule dump", where=module, remedy=f"see {result.log}")
+        return read_schedule_dump(result.schedule), result.after_optimizations
+
+
+def _steps(
+    trial: _Trial, request: ConvertRequest, programs: Sequence[ProgramCosts], tables: Sequence[AnyPath]
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
+    """What the tables give on the main program, beside XLA's own and beside a profile: predicted steps."""
+    from pgle.costs.profile.files import encode_profile
+
+    main = programs[0]
+    source = _before_optimizations(request, main.program.key.name)
+    if source is None:
+        return (), ("no before_optimizations dump of the program, so what the table gives was not predicted",)
+    profile = Profile(main.costs)
+    path = trial.new_folder() / "profile.pbtxt"
+    path.write_bytes(encode_profile(profile, path.suffix))
+    flags = [f"{MATMULS_FLAG if '.matmul' in table.name else COLLECTIVES_FLAG}={table}" for table in tables]
+    found = []
+    for label, more, given in (("XLA's own table", [], None), ("this table", flags, None), ("a profile", [], path)):
+        _, after = trial.schedule(Path(str(source)), (*PROBE_FLAGS[:2], *more), given)
+        prediction = predict(read_module(after), profile, find_hardware(trial.target))
+        found.append(Step(label, prediction.step_us, prediction.exposed_us, prediction.costs_are))
+    return tuple(found), ()
+
+
+def _before_optimizations(request: ConvertRequest, name: str) -> AnyPath | None:
+    folders = [path for path in request.hlo if path.is_dir()]
+    files = [file for folder in folders for file in folder.glob(f"*.{name}.before_optimizations.*")]
+    return min(files, key=str, default=None)
