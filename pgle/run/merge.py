@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pgle.costs.profile.files import check_suffix, encode_profile, profile_files, read_profile, sidecar_path
+from pgle.costs.profile.files import check_suffix, encode_profile, profile_files, read_file, read_profile, sidecar_path
 from pgle.costs.profile.merge import Merged, MergeOptions, merge_profiles
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
@@ -40,6 +40,10 @@ def merge_files(paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *
         raise UserError("given twice", where=again, remedy="name each profile once")
     names = [path.name for path in paths]
     labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    merged = merge_profiles([(label, read_profile(path)) for label, path in zip(labels, paths, strict=True)], options)
+    inputs = (
+        (label, read_profile(path) if path.is_dir() else read_file(path))
+        for label, path in zip(labels, paths, strict=True)
+    )
+    merged = merge_profiles(inputs, options)
     write_files(profile_files(out, merged.profile), force=force, inputs=paths)
     return MergeResult(merged, str(out), sha256(encode_profile(merged.profile, out.suffix)))

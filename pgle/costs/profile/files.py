@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from pgle.costs.profile.names import join_name, split_name
-from pgle.costs.profile.sidecar import SidecarError, apply_sidecar, sidecar
+from pgle.costs.profile.sidecar import Sidecar, SidecarError, described, read_sidecar, sidecar
 from pgle.costs.profile.text import Entry, TextNameError, TextSyntaxError, decode_entries, encode_entries
 from pgle.costs.profile.value import Cost, Ends, Origin, Profile
 from pgle.errors import UserError
@@ -33,6 +33,23 @@ _FINGERPRINT_FILE = re.compile(r"([0-9a-f]{32})(\.pbtxt|\.pb)")
 _BOM = b"\xef\xbb\xbf"
 
 
+@dataclass(frozen=True)
+class ProfileFile:
+    """A profile and its sidecar as read.
+
+    Attributes:
+        path: of the profile.
+        entries: what it holds.
+        sidecar: what the sidecar says; None where there is none, or none of this profile.
+        warnings: one line each, without those of the sidecar.
+    """
+
+    path: AnyPath
+    entries: Sequence[Entry]
+    sidecar: Sidecar | None
+    warnings: tuple[str, ...]
+
+
 def read_profile(path: AnyPath) -> Profile:
     """The profile in a ``.pbtxt`` or ``.pb`` file, with its sidecar ``PATH.json`` where that belongs to it.
 
@@ -41,22 +58,46 @@ def read_profile(path: AnyPath) -> Profile:
     Raises:
         UserError: XLA would not read it, or it holds no cost; the message says what XLA would have done.
     """
-    if path.is_dir():
-        return _read_directory(path)
+    return _read_directory(path) if path.is_dir() else profile_of(read_file(path))
+
+
+def profile_of(file: ProfileFile) -> Profile:
+    """A file as a value."""
+    costs = tuple(_cost(name, cost_us) for name, cost_us in file.entries)
+    if file.sidecar is None:
+        return Profile(costs, warnings=file.warnings)
+    try:
+        profile = described(costs, file.sidecar)
+    except SidecarError as error:
+        return Profile(costs, warnings=(*file.warnings, _left_aside(file.path, error)))
+    return replace(profile, warnings=(*file.warnings, *profile.warnings))
+
+
+def read_file(path: AnyPath) -> ProfileFile:
+    """What `read_profile` makes a `Profile` of, of a single file.
+
+    Raises:
+        UserError: as there.
+    """
     if not path.exists():
         raise UserError("no such file", where=path, remedy="check the path")
     check_suffix(path, remedy="rename it if it is a profile; a trace becomes one by `pgle convert`")
     if not path.is_file():
         raise UserError("a pipe or device, not a file", where=path, remedy="write the profile to a file first")
     data = read_bytes(path, max_bytes=MAX_PROFILE_BYTES)
-    profile = decode_profile(data, where=path)
+    entries, notes = _decode(data, path)
     beside = sidecar_path(path)
     if not beside.exists():
-        return profile
+        return ProfileFile(path, entries, None, notes)
     try:
-        return apply_sidecar(profile, data, read_bytes(beside, max_bytes=8 * MAX_PROFILE_BYTES))
+        found = read_sidecar(entries, data, read_bytes(beside, max_bytes=8 * MAX_PROFILE_BYTES))
     except SidecarError as error:
-        return replace(profile, warnings=(*profile.warnings, f"{beside}: {error}; its details are left aside"))
+        return ProfileFile(path, entries, None, (*notes, _left_aside(path, error)))
+    return ProfileFile(path, entries, found, notes)
+
+
+def _left_aside(path: AnyPath, error: SidecarError) -> str:
+    return f"{sidecar_path(path)}: {error}; its details are left aside"
 
 
 def decode_profile(data: bytes, *, where: AnyPath) -> Profile:
@@ -65,12 +106,18 @@ def decode_profile(data: bytes, *, where: AnyPath) -> Profile:
     Raises:
         UserError: XLA would not read it, or it holds no cost.
     """
+    entries, notes = _decode(data, where)
+    return Profile(tuple(_cost(name, cost_us) for name, cost_us in entries), warnings=notes)
+
+
+def _decode(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], tuple[str, ...]]:
+    """Entries and notes on them."""
     if not data:
         raise UserError("empty file, which XLA takes for a profile without costs", where=where, remedy=_AGAIN)
     entries, notes = _decode_text(data, where) if where.suffix == ".pbtxt" else _decode_binary(data, where)
     if not entries:
         raise UserError("holds no costs; XLA would say it uses it and find nothing", where=where, remedy=_AGAIN)
-    return Profile(tuple(_cost(name, cost_us) for name, cost_us in entries), warnings=tuple(notes))
+    return entries, tuple(notes)
 
 
 def encode_pbtxt(profile: Profile) -> str:

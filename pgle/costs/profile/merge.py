@@ -8,16 +8,19 @@ Everything else takes a statistic over the inputs, each counted once per sample 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+import numpy as np
+
 from pgle import __version__
-from pgle.costs.profile.effective import effective_entries
+from pgle.costs.profile.cost_table import Codes, CostTable, Description, Flags, Source, collect, renumbered
+from pgle.costs.profile.files import ProfileFile
 from pgle.costs.profile.merged_cost import from_inputs, from_occurrences, least_over_ranks
 from pgle.costs.profile.merged_modules import missing_ranks, united_modules
-from pgle.costs.profile.ranks import align_profiles, renumbered
+from pgle.costs.profile.names import join_name
+from pgle.costs.profile.ranks import align_profiles
 from pgle.costs.profile.statistic import Statistic, parse_statistic
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
@@ -94,137 +97,150 @@ class Merged:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A cost of one input, and its occurrences there."""
-
-    label: str
-    cost: Cost
-    occurrences: Mapping[str, float]
-
-
-def merge_profiles(inputs: Sequence[tuple[str, Profile]], options: MergeOptions | None = None) -> Merged:
+def merge_profiles(inputs: Iterable[tuple[str, Profile | ProfileFile]], options: MergeOptions | None = None) -> Merged:
     """One profile of several.
 
     Args:
-        inputs: label (a file name) and profile. Of duplicate names each counts as XLA would take it.
+        inputs: label (a file name) and profile. Of duplicate names each counts as XLA would take it. They are looked at
+            one after the other, so that a thousand files need not be in memory together.
         options: what they are of, and the statistics.
 
     Raises:
         UserError: no name is left.
     """
     options = options or MergeOptions()
-    labels = tuple(label for label, _ in inputs)
-    ranks = align_profiles(inputs) if options.of == Of.RANKS else None
-    if ranks is not None:
-        inputs = [(label, renumbered(profile, by)) for (label, profile), by in zip(inputs, ranks.shifts, strict=True)]
-    warnings = [f"{label}: {line}" for label, profile in inputs for line in profile.warnings if not _described(profile)]
-    by_name: dict[tuple[str, str], list[_Seen]] = {}
-    for label, profile in inputs:
-        usable, refused = _usable(profile)
-        warnings += [f"{label}: {line}" for line in refused]
-        for cost in usable:
-            seen = _Seen(label, cost, profile.occurrences.get(cost.full_name, {}))
-            by_name.setdefault((cost.fingerprint, cost.name), []).append(seen)
-    conflicts = _settle_conflicts(by_name, {label: _only_fingerprint(profile) for label, profile in inputs})
-    if not by_name:
+    table, sources = collect(inputs)
+    ranks = align_profiles(sources) if options.of == Of.RANKS else None
+    table = table if ranks is None else renumbered(table, ranks.shifts)
+    table, conflicts = _settle_conflicts(table, sources)
+    if not (table.name >= 0).any():
         raise UserError("no cost is left of the inputs", remedy="see what they hold with `pgle show`")
-    merged = {key: _merge(seen, options) for key, seen in sorted(by_name.items())}
-    partial = tuple(seen[0].cost.full_name for _, seen in sorted(by_name.items()) if len(seen) < len(inputs))
-    shared = [key for key, seen in by_name.items() if _is_collective(seen) and len(seen) > 1]
-    exact = sum(merged[key][1] is not None for key in shared)
+    chosen = _most_trusted(table)
+    collectives = _collectives(table)
+    costs, occurrences = _merged(table, chosen, collectives, options)
+    seen = np.bincount(table.name[table.name >= 0], minlength=len(table.names))
+    order = sorted(np.flatnonzero(seen).tolist(), key=table.names.__getitem__)
+    partial = tuple(join_name(*table.names[number]) for number in order if seen[number] < len(sources))
+    shared = [number for number in collectives if seen[number] > 1]
+    exact = sum(number in occurrences for number in shared)
     inexact = len(shared) - exact
-    warnings += _warnings(options, conflicts, partial, inexact, len(by_name), len(inputs))
-    warnings += _lonely(inputs, options)
+    warnings = [f"{source.label}: {line}" for source in sources for line in source.warnings if not source.described]
+    warnings += (f"{source.label}: {line}" for source in sources for line in source.refused)
+    warnings += _warnings(options, conflicts, partial, inexact, len(order), len(sources))
+    warnings += _lonely(sources, options)
     warnings += ranks.warnings if ranks is not None else ()
     profile = Profile(
-        costs=tuple(cost for cost, _ in merged.values()),
-        provenance=_provenance(inputs, options, exact),
+        costs=tuple(costs[number] for number in order),
+        provenance=_provenance(sources, options, exact),
         warnings=tuple(dict.fromkeys(warnings)),
-        occurrences={cost.full_name: table for cost, table in merged.values() if table},
+        occurrences={costs[number].full_name: occurrences[number] for number in order if number in occurrences},
         ends=ranks.ends if ranks is not None else {},
     )
+    labels = tuple(source.label for source in sources)
     return Merged(profile, labels, exact, inexact, partial, conflicts, profile.warnings)
 
 
-def _described(profile: Profile) -> bool:
-    """Whether a sidecar came along. Its warnings are about an input alone; they go into the provenance."""
-    return all(cost.origin != Origin.UNKNOWN for cost in profile.costs)
-
-
-def _usable(profile: Profile) -> tuple[list[Cost], list[str]]:
-    """The costs that XLA would take and that mean something, and a line about those that do not."""
-    entries = effective_entries(profile)
-    usable = [cost for cost in entries if math.isfinite(cost.cost_us) and cost.cost_us >= 0]
-    bad = [cost for cost in entries if not (math.isfinite(cost.cost_us) and cost.cost_us >= 0)]
-    lines = []
-    if bad:
-        lines.append(f"{len(bad)} costs left out, negative or not finite ({bad[0].full_name}: {bad[0].cost_us})")
-    unused = len(profile.costs) - len(entries)
-    if unused:
-        lines.append(
-            f"{unused} of {len(profile.costs)} costs do not count, as in XLA (repeated or odd names); see `pgle show`"
-        )
-    return usable, lines
-
-
-def _settle_conflicts(
-    by_name: dict[tuple[str, str], list[_Seen]], fingerprints: Mapping[str, str]
-) -> tuple[Conflict, ...]:
+def _settle_conflicts(table: CostTable, sources: Sequence[Source]) -> tuple[CostTable, tuple[Conflict, ...]]:
     """Take names that are several instructions out of the table; back in under fingerprints where these are known."""
+    opcodes: dict[int, set[str]] = {}
+    shapes: dict[int, set[str]] = {}
+    for number, found in table.descriptions_of():
+        opcodes.setdefault(number, set()).update({found.opcode} - {""})
+        shapes.setdefault(number, set()).update({found.shape} - {""})
+    several = [number for number in opcodes if len(opcodes[number]) > 1 or len(shapes[number]) > 1]
+    names, name = {key: number for number, key in enumerate(table.names)}, table.name.copy()
     conflicts = []
-    for (fingerprint, name), seen in sorted(by_name.items()):
-        opcodes = {item.cost.opcode for item in seen if item.cost.opcode}
-        shapes = {item.cost.shape for item in seen if item.cost.shape}
-        if len(opcodes) < 2 and len(shapes) < 2:
-            continue
-        del by_name[fingerprint, name]
-        owners = {fingerprints[item.label] for item in seen}
-        kept = not fingerprint and "" not in owners and len(owners) > 1
-        what = {item.label: f"{item.cost.opcode} {item.cost.shape}".strip() for item in seen}
-        conflicts.append(Conflict(seen[0].cost.full_name, what, kept))
-        for item in seen if kept else ():
-            owner = fingerprints[item.label]
-            prefixed = replace(item, cost=replace(item.cost, fingerprint=owner))
-            by_name.setdefault((owner, name), []).append(prefixed)
-    return tuple(conflicts)
+    for number in sorted(several, key=table.names.__getitem__):
+        fingerprint, bare = table.names[number]
+        rows = np.flatnonzero(table.name == number)
+        owners = [sources[source].only_fingerprint for source in table.source[rows].tolist()]
+        kept = not fingerprint and "" not in owners and len(set(owners)) > 1
+        name[rows] = [names.setdefault((owner, bare), len(names)) if kept else -1 for owner in owners]
+        what = {}
+        for row, source in zip(rows.tolist(), table.source[rows].tolist(), strict=True):
+            found = table.descriptions[table.description[row]]
+            what[sources[source].label] = f"{found.opcode} {found.shape}".strip()
+        conflicts.append(Conflict(join_name(fingerprint, bare), what, kept))
+    return replace(table, names=tuple(names), name=name), tuple(conflicts)
 
 
-def _only_fingerprint(profile: Profile) -> str:
-    """The fingerprint of the one module that a profile's sidecar names; empty where there is not exactly one."""
-    modules = profile.provenance.get("modules")
-    if not isinstance(modules, list) or len(modules) != 1 or not isinstance(modules[0], dict):
-        return ""
-    found = modules[0].get("fingerprints")
-    return str(found[0]) if isinstance(found, list) and len(found) == 1 else ""
+def _most_trusted(table: CostTable) -> Flags:
+    """bool[n]: of each name, the costs of the most trusted origin that any input has."""
+    trust = {origin: place for place, origins in enumerate(_TRUST) for origin in origins}
+    of_row = np.array([trust[found.origin] for found in table.descriptions], np.int8)[table.description]
+    best = np.full(len(table.names) + 1, len(_TRUST), np.int8)  # the last for those left out
+    np.minimum.at(best, table.name, of_row)
+    chosen: Flags = (table.name >= 0) & (of_row == best[table.name])
+    return chosen
 
 
-def _is_collective(seen: Sequence[_Seen]) -> bool:
-    return any(item.cost.likely_kind == CostKind.COLLECTIVE for item in seen)
+def _collectives(table: CostTable) -> set[int]:
+    """Names that are a collective in any input."""
+    return {
+        number
+        for number, found in table.descriptions_of()
+        if (found.kind or Cost(table.names[number][1], 0.0).likely_kind) == CostKind.COLLECTIVE
+    }
 
 
-def _merge(seen: Sequence[_Seen], options: MergeOptions) -> tuple[Cost, Mapping[str, float] | None]:
-    """One cost of several, and its occurrences where it stands on them."""
-    chosen = next(found for trusted in _TRUST if (found := [item for item in seen if item.cost.origin in trusted]))
-    if len(chosen) == 1:
-        return chosen[0].cost, (chosen[0].occurrences if options.of == Of.RANKS else {}) or None
-    costs = [item.cost for item in chosen]
-    base = replace(
-        costs[0],
-        kind=next((cost.kind for cost in costs if cost.kind), CostKind.UNKNOWN),
-        opcode=next((cost.opcode for cost in costs if cost.opcode), ""),
-        shape=next((cost.shape for cost in costs if cost.shape), ""),
-        origin=Origin.UNKNOWN if any(cost.origin == Origin.UNKNOWN for cost in costs) else costs[0].origin,
-        trace_name=costs[0].trace_name if len({cost.trace_name for cost in costs}) == 1 else "",
+def _merged(
+    table: CostTable, chosen: Flags, collectives: Collection[int], options: MergeOptions
+) -> tuple[dict[int, Cost], dict[int, dict[str, float]]]:
+    """By name, one cost, and of collectives the occurrences that it stands on."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(table.name[rows], kind="stable")]
+    tables = least_over_ranks(table, chosen) if options.of == Of.RANKS else {}
+    tables = {number: found for number, found in tables.items() if number in collectives}
+    over_executions = options.collective_stat or parse_statistic("median")
+    over_inputs = options.collective_stat or (parse_statistic("min") if options.of == Of.RANKS else options.stat)
+    merged = from_inputs(table, rows, (options.stat, over_inputs))
+    texts: dict[int, list[Description]] = {}
+    for number, found in table.descriptions_of(rows):
+        texts.setdefault(number, []).append(found)
+    costs = {}
+    name, first, counts = np.unique(table.name[rows], return_index=True, return_counts=True)
+    for number, row, count in zip(name.tolist(), rows[first].tolist(), counts.tolist(), strict=True):
+        cost = merged[over_inputs if number in collectives else options.stat][number]
+        if count == 1:
+            cost = table.cost(row)
+        elif number in tables:
+            cost = from_occurrences(cost, tables[number], over_executions)
+        costs[number] = cost if count == 1 else _described(cost, texts[number])
+    for number, slowest_us in _slowest_us(table, rows, options.of).items():
+        costs[number] = replace(costs[number], slowest_us=slowest_us)
+    return costs, tables
+
+
+def _described(cost: Cost, texts: Sequence[Description]) -> Cost:
+    """The cost with what its inputs together say of it."""
+    traced = {found.trace_name for found in texts}
+    unknown = any(found.origin == Origin.UNKNOWN for found in texts)
+    return replace(
+        cost,
+        kind=next((found.kind for found in texts if found.kind), CostKind.UNKNOWN),
+        opcode=next((found.opcode for found in texts if found.opcode), ""),
+        shape=next((found.shape for found in texts if found.shape), ""),
+        origin=Origin.UNKNOWN if unknown else texts[0].origin,
+        trace_name=texts[0].trace_name if len(traced) == 1 else "",
     )
-    collective = _is_collective(seen)
-    if collective and options.of == Of.RANKS:
-        table = least_over_ranks([item.occurrences for item in chosen])
-        if table:
-            return from_occurrences(base, table, options.collective_stat or parse_statistic("median")), table
-    fallback = parse_statistic("min") if options.of == Of.RANKS else options.stat
-    stat = (options.collective_stat or fallback) if collective else options.stat
-    return from_inputs(base, costs, stat), None
+
+
+def _slowest_us(table: CostTable, rows: Codes, of: Of) -> dict[int, float]:
+    """By name, the time on the slowest rank: of ranks what the input with the slowest says, of runs the mean.
+
+    Inputs say nothing of each other's ranks in the same execution, so of ranks the figure is a lower bound. It is taken
+    from one input as a whole, since the maximum of each instruction for itself adds up to more than any rank took.
+    """
+    rows = rows[np.isfinite(table.slowest_us[rows])]
+    if not len(rows):
+        return {}
+    if of == Of.RANKS:
+        sums = np.bincount(table.source[rows], weights=table.slowest_us[rows])
+        rows = rows[table.source[rows] == sums.argmax()]
+    name = table.name[rows]
+    counts = np.bincount(name)
+    sums = np.bincount(name, weights=table.slowest_us[rows])
+    return {number: float(sums[number] / counts[number]) for number in np.flatnonzero(counts).tolist()}
 
 
 def _warnings(
@@ -247,28 +263,28 @@ def _warnings(
     return lines
 
 
-def _lonely(inputs: Sequence[tuple[str, Profile]], options: MergeOptions) -> list[str]:
+def _lonely(sources: Sequence[Source], options: MergeOptions) -> list[str]:
     """The ranks that the inputs lack: all together, or each run on its own."""
     if options.of == Of.RANKS:
-        return missing_ranks([profile.provenance for _, profile in inputs])
-    return [f"{label}: {line}" for label, profile in inputs for line in missing_ranks([profile.provenance])]
+        return missing_ranks([source.provenance for source in sources])
+    return [f"{source.label}: {line}" for source in sources for line in missing_ranks([source.provenance])]
 
 
-def _provenance(inputs: Sequence[tuple[str, Profile]], options: MergeOptions, exact: int) -> dict[str, object]:
+def _provenance(sources: Sequence[Source], options: MergeOptions, exact: int) -> dict[str, object]:
     return {
         "tool": f"pgle {__version__}",
         "merged_of": options.of.value,
         "stat": options.stat.name,
         "collective_stat": options.collective_stat.name if options.collective_stat else "",
         "collectives_by_occurrence": exact,
-        "modules": list(united_modules([profile.provenance for _, profile in inputs])),
+        "modules": list(united_modules([source.provenance for source in sources])),
         "inputs": [
             {
-                "name": label,
-                "names": len(profile),
-                "warnings": list(profile.warnings),
-                "provenance": dict(profile.provenance),
+                "name": source.label,
+                "names": source.entries,
+                "warnings": list(source.warnings),
+                "provenance": dict(source.provenance),
             }
-            for label, profile in inputs
+            for source in sources
         ],
     }

@@ -1,4 +1,4 @@
-"""The cost of one name out of several profiles: occurrence by occurrence, or a statistic over the inputs.
+"""The cost of each name out of several profiles: occurrence by occurrence, or a statistic over the inputs.
 
 Percentiles interpolate linearly, as `numpy.percentile` does. jaxlib's ``aggregate_profiled_instructions`` takes the
 element ``int(percentile / 100 * (n - 1))`` of the n sorted costs instead, and counts every input once.
@@ -7,49 +7,68 @@ element ``int(percentile / 100 * (n - 1))`` of the n sorted costs instead, and c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.profile.cost_table import Codes, CostTable, Flags, Floats
 from pgle.costs.profile.statistic import Statistic
 from pgle.costs.profile.value import Cost
 
 
-def least_over_ranks(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Each occurrence of a collective with the least time over the ranks.
+def least_over_ranks(table: CostTable, chosen: Flags) -> dict[int, dict[str, float]]:
+    """By name, each occurrence of a collective with the least time over the ranks, as `Profile.occurrences`.
+
+    A rank takes part in the replica groups that it has occurrences of; of a group, only occurrences that all its ranks
+    saw count. A name is left out where a rank has none of its occurrences, or ranks of a group none in common.
 
     Args:
-        tables: by rank, as `Profile.occurrences`. A rank takes part in the replica groups that it has keys of; of a
-            group, only occurrences that all its ranks saw count.
-
-    Returns:
-        In the same form; empty where a rank has none, or ranks of a group have none in common.
+        table: n costs of ranks, with execution numbers that mean the same in all.
+        chosen: bool[n], those that count.
     """
-    if not all(tables):
+    times = table.occurrences
+    use = np.flatnonzero(chosen[times.row])
+    row, name = times.row[use], table.name[times.row[use]]
+    columns = (times.occurrence[use], times.execution[use], times.group[use], name)
+    order = np.lexsort((times.time_us[use], *columns))
+    use, row, name = use[order], row[order], name[order]
+    occurrence, execution, group, _ = (column[order] for column in columns)
+    if not len(use):
         return {}
-    result: dict[str, float] = {}
-    by_group: dict[str, list[Mapping[str, float]]] = {}
-    for table in tables:
-        for group in {_group(key) for key in table}:
-            of_group = {key: value for key, value in table.items() if _group(key) == group}
-            by_group.setdefault(group, []).append(of_group)
-    for parts in by_group.values():
-        common = set.intersection(*(set(part) for part in parts))
-        if not common:
-            return {}
-        result |= {key: min(part[key] for part in parts) for key in common}
-    return dict(sorted(result.items(), key=lambda item: tuple(map(int, item[0].split(".")))))
+    first = np.flatnonzero(_changes(name, group, execution, occurrence))  # the least time of each comes first
+    ranks = np.diff(np.append(first, len(use)))
+    of_group = np.cumsum(_changes(name, group)[first]) - 1
+    pairs = np.unique(of_group[np.cumsum(_changes(name, group, execution, occurrence)) - 1] * len(chosen) + row)
+    in_group = np.bincount(pairs // len(chosen))
+    whole = ranks == in_group[of_group]
+    none_whole = np.bincount(of_group, weights=whole) == 0
+    with_some = np.bincount(table.name[np.unique(row)], minlength=len(table.names))
+    lacking = with_some < np.bincount(table.name[chosen], minlength=len(table.names))
+    lacking[name[first[none_whole[of_group]]]] = True
+    found: dict[int, dict[str, float]] = {}
+    kept = first[whole & ~lacking[name[first]]]
+    kept = kept[np.lexsort((group[kept], occurrence[kept], execution[kept], name[kept]))]
+    parts = (name[kept], execution[kept], occurrence[kept], group[kept], times.time_us[use[kept]])
+    for number, begun, again, of, time_us in zip(*(part.tolist() for part in parts), strict=True):
+        found.setdefault(number, {})[f"{begun}.{again}" + (f".{of}" if of else "")] = time_us
+    return found
 
 
-def _group(key: str) -> str:
-    """The replica group of ``EXECUTION.OCCURRENCE[.GROUP]``."""
-    return key.split(".")[2] if key.count(".") == 2 else "0"
+def _changes(*columns: npt.NDArray[np.int32]) -> Flags:
+    """Where a new combination of values begins."""
+    new = np.ones(len(columns[0]), np.bool_)
+    new[1:] = np.logical_or.reduce([np.diff(column) != 0 for column in columns])
+    return new
 
 
 def from_occurrences(base: Cost, table: Mapping[str, float], stat: Statistic) -> Cost:
-    """The statistic over the occurrences of each group, then the slowest, as in `pgle.costs.measure.aggregate`."""
+    """The statistic over the occurrences of each group, then the slowest, as in `pgle.costs.measure.reduce`."""
     groups: dict[str, list[float]] = {}
     for key, value in table.items():
-        groups.setdefault(_group(key), []).append(value)
+        groups.setdefault(key.split(".")[2] if key.count(".") == 2 else "0", []).append(value)
     values = max(groups.values(), key=lambda group: weighted(stat, group, [1] * len(group)))
     ones = [1] * len(values)
     low, middle, high = (weighted(Statistic("", q), values, ones) for q in (10, 50, 90))
@@ -63,20 +82,65 @@ def from_occurrences(base: Cost, table: Mapping[str, float], stat: Statistic) ->
     )
 
 
-def from_inputs(base: Cost, costs: Sequence[Cost], stat: Statistic) -> Cost:
-    """The statistic over inputs. The spread is the largest of theirs and of the one between them."""
-    known = all(cost.samples > 0 for cost in costs)
-    values = [cost.cost_us for cost in costs]
-    merged = weighted(stat, values, [cost.samples if known else 1 for cost in costs])
-    between = (max(values) - min(values)) / merged if merged > 0 else 0.0
-    return replace(
-        base,
-        cost_us=merged,
-        samples=sum(cost.samples for cost in costs),
-        min_us=min(cost.min_us if cost.samples else cost.cost_us for cost in costs),
-        max_us=max(cost.max_us if cost.samples else cost.cost_us for cost in costs),
-        spread=max(between, *(cost.spread for cost in costs)),
+def from_inputs(table: CostTable, rows: Codes, stats: Sequence[Statistic]) -> dict[Statistic, dict[int, Cost]]:
+    """By statistic and name, the statistic over inputs. The spread is the largest of theirs and of the one between.
+
+    Args:
+        table: costs.
+        rows: of it, ordered by name; a name's description is that of its first.
+        stats: which.
+    """
+    name, cost_us, samples = table.name[rows], table.cost_us[rows], table.samples[rows]
+    first = np.flatnonzero(_changes(name)) if len(rows) else np.empty(0, np.int64)
+    sizes = np.diff(np.append(first, len(rows)))
+    group = np.repeat(np.arange(len(first)), sizes)
+    known = np.minimum.reduceat(samples, first) > 0 if len(first) else np.empty(0, np.bool_)
+    weights = np.where(known[group], samples, 1)
+    low = np.where(samples > 0, table.min_us[rows], cost_us)
+    high = np.where(samples > 0, table.max_us[rows], cost_us)
+    columns = [
+        (ufunc.reduceat(column, first) if len(first) else column).tolist()
+        for ufunc, column in (
+            (np.add, samples), (np.minimum, low), (np.maximum, high), (np.maximum, table.spread[rows]),
+            (np.minimum, cost_us), (np.maximum, cost_us),
+        )
+    ]  # fmt: skip
+    found: dict[Statistic, dict[int, Cost]] = {}
+    for stat in stats:
+        merged = _over_groups(stat, cost_us, weights, group, first).tolist()
+        found[stat] = {
+            int(name[at]): replace(
+                table.cost(int(rows[at])),
+                cost_us=value,
+                samples=count,
+                min_us=least,
+                max_us=most,
+                spread=max((dearest - cheapest) / value if value > 0 else 0.0, spread),
+                slowest_us=None,
+            )
+            for at, value, count, least, most, spread, cheapest, dearest in zip(
+                first.tolist(), merged, *columns, strict=True
+            )
+        }
+    return found
+
+
+def _over_groups(stat: Statistic, values: Floats, weights: Codes, group: Codes, first: Codes) -> Floats:
+    """`weighted` for many groups at once; `group` is ordered, and begins anew at `first`."""
+    if stat.percentile is None:
+        ends = pairwise([*first.tolist(), len(values)])
+        return np.array([weighted(stat, values[a:b].tolist(), weights[a:b].tolist()) for a, b in ends])
+    order = np.lexsort((values, group))
+    values, reached = values[order], np.cumsum(weights[order])
+    before = np.concatenate(([0], reached))[first]
+    totals = np.diff(np.append(before, reached[-1:]))
+    position = (totals - 1) * stat.percentile / 100
+    below, above = (
+        values[np.searchsorted(reached, before + rounded(position).astype(np.int64), side="right")]
+        for rounded in (np.floor, np.ceil)
     )
+    result: Floats = below + (above - below) * (position - np.floor(position))
+    return result
 
 
 def weighted(stat: Statistic, values: Sequence[float], weights: Sequence[int]) -> float:
@@ -87,19 +151,7 @@ def weighted(stat: Statistic, values: Sequence[float], weights: Sequence[int]) -
         values: at least one.
         weights: positive, one per value.
     """
-    total = sum(weights)
     if stat.percentile is None:
-        return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / total
-    position = (total - 1) * stat.percentile / 100
-    ordered = sorted(zip(values, weights, strict=True))
-    below, above = (_at(ordered, index) for index in (math.floor(position), math.ceil(position)))
-    return below + (above - below) * (position - math.floor(position))
-
-
-def _at(ordered: Iterable[tuple[float, int]], index: int) -> float:
-    """The value at `index` of the sorted list in which each value is repeated by its weight."""
-    for value, weight in ordered:
-        index -= weight
-        if index < 0:
-            return value
-    raise IndexError(index)
+        return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+    one = np.zeros(len(values), np.int64)
+    return float(_over_groups(stat, np.array(values), np.array(weights, np.int64), one, one[:1])[0])

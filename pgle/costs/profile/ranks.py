@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pgle.costs.profile.align import EndTable, Window, align, covering
-from pgle.costs.profile.names import split_name
-from pgle.costs.profile.value import Ends, Profile
+from pgle.costs.profile.cost_table import Source
+from pgle.costs.profile.value import Ends
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class AlignedProfiles:
     warnings: tuple[str, ...]
 
 
-def align_profiles(inputs: Sequence[tuple[str, Profile]]) -> AlignedProfiles:
+def align_profiles(inputs: Sequence[Source]) -> AlignedProfiles:
     """What to add to the execution numbers of each profile so that they mean the same execution in all.
 
     Args:
-        inputs: label and profile. Those that do not say when their collectives ended keep their numbers.
+        inputs: those that do not say when their collectives ended keep their numbers.
     """
     shifts: list[dict[str, int]] = [{} for _ in inputs]
     warnings = []
     kept: dict[str, tuple[Ends, ...]] = {}
-    for fingerprint in dict.fromkeys(fingerprint for _, profile in inputs for fingerprint in profile.ends):
-        members = {at: ends for at, (_, profile) in enumerate(inputs) if (ends := profile.ends.get(fingerprint))}
-        windows = [Window(inputs[at][0], tuple(map(_table, ends))) for at, ends in members.items()]
+    for fingerprint in dict.fromkeys(fingerprint for source in inputs for fingerprint in source.ends):
+        members = {at: ends for at, source in enumerate(inputs) if (ends := source.ends.get(fingerprint))}
+        windows = [Window(inputs[at].label, tuple(map(_table, ends))) for at, ends in members.items()]
         found = align(windows)
         for at, by in zip(members, found.shift, strict=True):
             shifts[at][fingerprint] = by
@@ -58,13 +58,13 @@ def _table(ends: Ends) -> EndTable:
     return EndTable(ends.columns, ns, ends.first, ends.utc_ns)
 
 
-def _unplaced(inputs: Sequence[tuple[str, Profile]]) -> list[str]:
+def _unplaced(inputs: Sequence[Source]) -> list[str]:
     """A line where executions are compared with others though nothing says which is which."""
     having: dict[str, list[str]] = {}
     lacking: dict[str, list[str]] = {}
-    for label, profile in inputs:
-        for fingerprint in {split_name(name)[0] for name in profile.occurrences}:
-            (having if profile.ends.get(fingerprint) else lacking).setdefault(fingerprint, []).append(label)
+    for source in inputs:
+        for fingerprint in source.compared:
+            (having if source.ends.get(fingerprint) else lacking).setdefault(fingerprint, []).append(source.label)
     compared = {name: labels for name, labels in lacking.items() if len(labels) + len(having.get(name, ())) > 1}
     labels = list(dict.fromkeys(label for found in compared.values() for label in found))
     if not labels:
@@ -73,20 +73,3 @@ def _unplaced(inputs: Sequence[tuple[str, Profile]]) -> list[str]:
         f"{len(labels)} of {len(inputs)} inputs do not say when their collectives ended (first {labels[0]}), so "
         "executions are matched by their order; unless all windows begin with the same step, convert these again"
     ]
-
-
-def renumbered(profile: Profile, by: Mapping[str, int]) -> Profile:
-    """The profile with execution numbers moved by so many, by fingerprint."""
-    if not any(by.values()):
-        return profile
-    occurrences = {
-        name: _renumbered(table, by.get(split_name(name)[0], 0)) for name, table in profile.occurrences.items()
-    }
-    return replace(profile, occurrences=occurrences)
-
-
-def _renumbered(table: Mapping[str, float], by: int) -> Mapping[str, float]:
-    if not by:
-        return table
-    split = ((key.partition("."), value) for key, value in table.items())
-    return {f"{int(execution) + by}.{rest}": value for (execution, _, rest), value in split}

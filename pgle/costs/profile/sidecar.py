@@ -19,10 +19,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from sys import intern
 from typing import Any
 
+from pgle.costs.profile.text import Entry
 from pgle.costs.profile.value import Cost, CostKind, Ends, Origin, Profile
 from pgle.files import sha256
 
@@ -31,11 +33,15 @@ SCHEMA = "pgle.profile/1"
 MOST_NS = 1 << 53
 """A longer recording is none: doubles hold whole numbers up to this."""
 
+MOST_SAMPLES = 1 << 40
+"""Nobody measured an instruction more often; sums over all ranks stay within 64 bits."""
+
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str)
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _KINDS = {kind.value: kind for kind in CostKind}
 _ORIGINS = {origin.value: origin for origin in Origin}
-_KEY = re.compile(r"\d{1,9}\.\d{1,9}(\.\d{1,9})?")
+_KEY = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})(\.[1-9]\d{0,8})?", re.ASCII)
+_DAMAGE = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 
 
 class SidecarError(ValueError):
@@ -63,11 +69,26 @@ def sidecar(profile: Profile, data: bytes) -> str:
     return f'{text[:-2]},\n{ends}  "costs": [\n{lines}\n  ]\n}}\n'
 
 
-def apply_sidecar(profile: Profile, data: bytes, text: bytes) -> Profile:
-    """The profile with what its sidecar says.
+@dataclass(frozen=True)
+class Sidecar:
+    """A sidecar that belongs to its profile; of its records only the names are checked.
+
+    Attributes:
+        records: one per entry of the profile, in its order.
+        provenance, warnings, ends: as in `Profile`.
+    """
+
+    records: Sequence[Mapping[str, Any]]
+    provenance: Mapping[str, object]
+    warnings: tuple[str, ...]
+    ends: Mapping[str, tuple[Ends, ...]]
+
+
+def read_sidecar(entries: Sequence[Entry], data: bytes, text: bytes) -> Sidecar:
+    """The sidecar in `text`.
 
     Args:
-        profile: as decoded from `data`.
+        entries: of the profile.
         data: the bytes of the profile file.
         text: the bytes of the sidecar.
 
@@ -75,7 +96,7 @@ def apply_sidecar(profile: Profile, data: bytes, text: bytes) -> Profile:
         SidecarError: it is no sidecar, or of another profile.
     """
     try:
-        content = json.loads(text)
+        content = json.loads(text.decode())
     except (ValueError, RecursionError):
         raise SidecarError("not JSON") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
@@ -83,16 +104,34 @@ def apply_sidecar(profile: Profile, data: bytes, text: bytes) -> Profile:
     if content.get("sha256") != sha256(data):
         raise SidecarError("describes another version of the profile (its sha256 differs)")
     records, provenance = content.get("costs"), content.get("provenance", {})
-    if not isinstance(records, list) or len(records) != len(profile.costs) or not isinstance(provenance, dict):
+    warnings = content.get("warnings", [])
+    if not isinstance(records, list) or not isinstance(provenance, dict) or not isinstance(warnings, list):
         raise SidecarError("damaged")
     try:
-        costs = tuple(_described(cost, record) for cost, record in zip(profile.costs, records, strict=True))
-        occurrences = _occurrences(records)
+        if [record["name"] for record in records] != [name for name, _ in entries]:
+            raise ValueError("names")
         ends = _ends(content.get("ends", ()))
-    except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
+    except _DAMAGE:
         raise SidecarError("damaged") from None
-    warnings = tuple(str(line) for line in content.get("warnings") or ())
-    return Profile(costs, provenance, (*profile.warnings, *warnings), occurrences, ends)
+    return Sidecar(records, provenance, tuple(map(str, warnings)), ends)
+
+
+def described(costs: Iterable[Cost], beside: Sidecar) -> Profile:
+    """The profile of these costs, in the order of its sidecar's records.
+
+    Raises:
+        SidecarError: a record is damaged.
+    """
+    try:
+        return Profile(
+            tuple(_described(cost, record) for cost, record in zip(costs, beside.records, strict=True)),
+            beside.provenance,
+            beside.warnings,
+            {record["name"]: table for record in beside.records if (table := occurrences(record))},
+            beside.ends,
+        )
+    except _DAMAGE:
+        raise SidecarError("damaged") from None
 
 
 def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
@@ -109,8 +148,7 @@ def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[
 
 
 def _described(cost: Cost, record: Mapping[str, Any]) -> Cost:
-    if record["name"] != cost.full_name:
-        raise ValueError(record["name"])
+    slowest_us = record.get("slowest_us")
     return Cost(
         name=cost.name,
         cost_us=cost.cost_us,
@@ -118,25 +156,26 @@ def _described(cost: Cost, record: Mapping[str, Any]) -> Cost:
         kind=_KINDS[record.get("kind", "")],
         opcode=intern(str(record.get("opcode", ""))),
         shape=intern(str(record.get("shape", ""))),
-        samples=int(record.get("samples", 0)),
+        samples=_whole(record.get("samples", 0), MOST_SAMPLES),
         min_us=float(record.get("min_us", 0)),
         max_us=float(record.get("max_us", 0)),
         spread=float(record.get("spread", 0)),
-        slowest_us=None if record.get("slowest_us") is None else float(record["slowest_us"]),
+        slowest_us=None if slowest_us is None else float(slowest_us),
         trace_name=str(record.get("trace_name", "")),
         origin=_ORIGINS[record["origin"]],
     )
 
 
-def _occurrences(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """The tables by full name; keys are checked, since merging stands on them."""
-    tables: dict[str, dict[str, float]] = {}
-    for record in records:
-        if table := record.get("occurrences"):
-            if not all(_KEY.fullmatch(key) for key in table):
-                raise ValueError(record["name"])
-            tables[record["name"]] = {key: float(value) for key, value in table.items()}
-    return tables
+def occurrences(record: Mapping[str, Any]) -> dict[str, float]:
+    """The table of a record; all is checked, since merging stands on it.
+
+    Raises:
+        ValueError, TypeError, AttributeError: it is damaged.
+    """
+    table = {key: float(value) for key, value in record.get("occurrences", {}).items()}
+    if not all(map(_KEY.fullmatch, table)) or not all(0 <= value < math.inf for value in table.values()):
+        raise ValueError(record["name"])
+    return table
 
 
 def _ends_record(fingerprint: str, ends: Ends) -> dict[str, object]:

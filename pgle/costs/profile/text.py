@@ -24,6 +24,7 @@ _USUAL = re.compile(
     )),
     re.ASCII,
 )  # fmt: skip
+_OWN = re.compile(rf'(?:costs \{{ name: "[^"\\\n\0]*+" cost_us: {_NUMBER} \}}\n)*+', re.ASCII)
 _ESCAPE = r"\\(?:[abfnrtv\\?'\"]|[0-7]{1,3}|[xX][0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U(?:000|0010)[0-9a-fA-F]{4,5})"
 _TOKENS = re.compile(
     r"(?:[ \t\r\n\v\f]++|#[^\n]*+"
@@ -84,6 +85,9 @@ def _decode_any(text: str) -> tuple[list[Entry], int]:
 
 def _decode_usual(text: str) -> list[Entry] | None:
     """The entries where every one is spelled in the usual way, else None."""
+    if _OWN.fullmatch(text):  # as `encode_entries` writes it: three times as fast
+        parts = f'{text}costs {{ name: "'.split('"')
+        return [(name, float(rest[10:-17])) for name, rest in zip(parts[1:-1:2], parts[2::2], strict=True)]
     entries = []
     end = 0
     for match in _USUAL.finditer(text):

@@ -10,6 +10,14 @@ from functools import lru_cache
 from pgle.costs.profile.names import join_name
 from pgle.xla.hlo.guess import guess_kind
 
+MAX_COST_US = 1e15
+"""Thirty years. A longer cost is no measurement, and sums of such costs are no numbers."""
+
+
+def is_sound(cost_us: float) -> bool:
+    """Whether a cost means something: finite, not negative, shorter than `MAX_COST_US`."""
+    return 0 <= cost_us <= MAX_COST_US  # NaN is neither
+
 
 class Origin(StrEnum):
     """Where a cost comes from; anything but `MEASURED` is labelled in every output."""

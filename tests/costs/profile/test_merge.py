@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgle.costs.profile.files import decode_profile, encode_pb
 from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles
-from pgle.costs.profile.merged_cost import least_over_ranks, weighted
+from pgle.costs.profile.merged_cost import weighted
 from pgle.costs.profile.statistic import parse_statistic
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
@@ -99,7 +99,9 @@ def test_replica_groups_are_merged_apart_and_the_slowest_counts():
 
 
 def test_only_executions_that_all_ranks_saw_count():
-    assert least_over_ranks([{"1.0": 5.0, "2.0": 6.0}, {"2.0": 7.0, "3.0": 1.0}]) == {"2.0": 6.0}
+    tables = {"1.0": 5.0, "2.0": 6.0}, {"2.0": 7.0, "3.0": 1.0}
+    result = merged(*(rank(GATHER, all_gather_start=table) for table in tables))
+    assert result.occurrences == {"all-gather-start": {"2.0": 6.0}}
 
 
 def test_windows_without_a_common_execution_leave_the_statistic():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pgle.costs.profile.cost_table import collect
 from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles
 from pgle.costs.profile.ranks import align_profiles
 from pgle.costs.profile.value import Cost, CostKind, Ends, Profile
@@ -30,7 +31,7 @@ def profile(*windows, fingerprint="", cost_us=10.0, executions=4):
 
 
 def aligned(*profiles):
-    return align_profiles([(f"rank{number}", one) for number, one in enumerate(profiles)])
+    return align_profiles(collect([(f"rank{number}", one) for number, one in enumerate(profiles)])[1])
 
 
 def executions(found, count=4):

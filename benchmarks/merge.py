@@ -1,0 +1,108 @@
+"""Merging the profiles of a thousand ranks, and showing a profile of a million names, beside protobuf's own parser.
+
+    python benchmarks/merge.py [--ranks 1000] [--names 2500] [--shown 1000000]
+
+Each rank has its own profile with sidecar: collectives with twenty executions each, and when they ended. The peer is
+`google.protobuf.text_format.Parse` of the same ``.pbtxt`` files, which neither merges nor reads a sidecar.
+CPU seconds of the whole process (children of this one), and its peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pgle.costs.profile.files import profile_files
+from pgle.costs.profile.value import Cost, CostKind, Ends, Profile
+from pgle.files import write_files
+
+COLLECTIVES, EXECUTIONS, STEP_NS = 60, 20, 130_000_000
+
+PEER = """
+import sys
+from google.protobuf import text_format
+from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
+for path in open(sys.argv[1]).read().split():
+    text_format.Parse(open(path).read(), ProfiledInstructionsProto())
+"""
+
+PGLE = "import sys; from pgle.cli.main import main; sys.exit(main())"
+
+
+def rank_profile(rank: int, names: int) -> Profile:
+    """What converting one rank's trace gives: durations differ by rank, and each rank began some executions later."""
+    dice = random.Random(rank)
+    first = rank % 3
+    compute = [
+        Cost(f"fusion.{number}", round(dice.uniform(2, 400), 3), kind=CostKind.COMPUTE, opcode="fusion",
+             shape=f"bf16[{number % 64},4096]", samples=EXECUTIONS, min_us=1.5, max_us=401.25, spread=0.03125)
+        for number in range(names - COLLECTIVES)
+    ]  # fmt: skip
+    collectives = [f"all-gather-start.{number}" for number in range(COLLECTIVES)]
+    tables = {
+        name: {f"{execution}.0": round(dice.uniform(100, 900), 3) for execution in range(EXECUTIONS)}
+        for name in collectives
+    }
+    costs = [
+        Cost(name, sorted(tables[name].values())[EXECUTIONS // 2], kind=CostKind.COLLECTIVE, opcode="all-gather",
+             shape="bf16[4096,512]", samples=EXECUTIONS, min_us=100.0, max_us=900.0, spread=0.5)
+        for name in collectives
+    ]  # fmt: skip
+    job = random.Random(0)
+    begins = [number * STEP_NS + job.randrange(3_000_000) for number in range(EXECUTIONS + 3)]
+    rows = tuple(
+        tuple(begin + at * 1_000_000 + dice.randrange(4000) for at in range(16))
+        for begin in begins[first : first + EXECUTIONS]
+    )
+    ends = Ends("jit_step", tuple((name, 0) for name in collectives[:16]), rows)
+    module = {"name": "jit_step", "fingerprints": ["f" * 32], "executions_used": EXECUTIONS, "devices": 1,
+              "rank_ids": [rank], "ranks": 0, "collectives": COLLECTIVES}  # fmt: skip
+    provenance = {"tool": "pgle", "inputs": [{"name": f"rank{rank}.sqlite"}], "modules": [module]}
+    return Profile(tuple(sorted(compute + costs, key=lambda cost: cost.name)), provenance, (), tables, {"": (ends,)})
+
+
+def measured(code: str, *arguments: str | Path) -> tuple[float, float]:
+    """CPU seconds and peak memory in MiB of a Python child that must succeed."""
+    child = subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)  # fmt: skip
+    _, status, used = os.wait4(child.pid, 0)
+    assert status == 0, (arguments[:3], status)
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+def main() -> None:
+    """Print one line per figure."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ranks", type=int, default=1000)
+    parser.add_argument("--names", type=int, default=2500)
+    parser.add_argument("--shown", type=int, default=1_000_000)
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        paths = [root / f"rank{rank:04}.pbtxt" for rank in range(chosen.ranks)]
+        for rank, path in enumerate(paths):
+            write_files(profile_files(path, rank_profile(rank, chosen.names)))
+        many = root / "many.pbtxt"
+        many.write_text(
+            "".join(f'costs {{ name: "fusion.{at}" cost_us: {at % 977}.5 }}\n' for at in range(chosen.shown))
+        )
+        (root / "ranks").write_text("\n".join(map(str, paths)))
+        (root / "many").write_text(str(many))
+        for what, listed, command in (
+            (f"merge of {chosen.ranks} ranks with {chosen.names} names", "ranks",
+             ("merge", *paths, "-o", root / "merged.pbtxt")),
+            (f"show of {chosen.shown} names", "many", ("show", many)),
+        ):  # fmt: skip
+            peer, peer_mib = measured(PEER, root / listed)
+            ours, mib = measured(PGLE, *command)
+            print(f"{what}: {ours:.1f} CPU-s, {mib:.0f} MiB; text_format.Parse of the same files: {peer:.1f} CPU-s, "
+                  f"{peer_mib:.0f} MiB; ratio {ours / peer:.2f}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""Costs of many profiles as columns, a row each: what merging a thousand ranks works on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.profile.effective import effective_entries
+from pgle.costs.profile.files import ProfileFile, profile_of
+from pgle.costs.profile.names import split_name
+from pgle.costs.profile.sidecar import occurrences
+from pgle.costs.profile.value import Cost, CostKind, Ends, Origin, Profile, is_sound
+
+Codes = npt.NDArray[np.int64]
+Small = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+class Description(NamedTuple):
+    """What a profile says of an instruction besides its cost."""
+
+    kind: CostKind
+    opcode: str
+    shape: str
+    trace_name: str
+    origin: Origin
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is kept of an input besides its costs.
+
+    Attributes:
+        label: its name.
+        entries: lines of its profile.
+        provenance, warnings, ends: as in `Profile`.
+        described: whether a sidecar came along.
+        refused: a line each on costs that were left out.
+        compared: fingerprints of names with occurrences.
+    """
+
+    label: str
+    entries: int
+    provenance: Mapping[str, object]
+    warnings: tuple[str, ...]
+    ends: Mapping[str, tuple[Ends, ...]]
+    described: bool
+    refused: tuple[str, ...]
+    compared: frozenset[str]
+
+    @property
+    def only_fingerprint(self) -> str:
+        """The fingerprint of the one module that the sidecar names; empty where there is not exactly one."""
+        modules = self.provenance.get("modules")
+        if not isinstance(modules, list) or len(modules) != 1 or not isinstance(modules[0], dict):
+            return ""
+        found = modules[0].get("fingerprints")
+        return str(found[0]) if isinstance(found, list) and len(found) == 1 else ""
+
+
+@dataclass(frozen=True, eq=False)
+class Occurrences:
+    """How long collectives took, m rows.
+
+    Attributes:
+        row: int32[m], the cost it is an occurrence of.
+        execution, occurrence, group: int32[m], as in the keys of `Profile.occurrences`.
+        time_us: float64[m].
+    """
+
+    row: Small
+    execution: Small
+    occurrence: Small
+    group: Small
+    time_us: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class CostTable:
+    """Costs of several profiles, n rows, in the order of the inputs.
+
+    Attributes:
+        names: fingerprint and name.
+        descriptions: each once.
+        source: int32[n], number of the input.
+        name: int32[n], index into `names`; -1: left out.
+        description: int32[n], index into `descriptions`.
+        samples: int64[n].
+        cost_us, min_us, max_us, spread, slowest_us: float64[n], as in `Cost`; `slowest_us` is NaN where unknown.
+        occurrences: of all rows.
+    """
+
+    occurrences: Occurrences
+    names: tuple[tuple[str, str], ...]
+    descriptions: tuple[Description, ...]
+    source: Small
+    name: Small
+    description: Small
+    cost_us: Floats
+    samples: Codes
+    min_us: Floats
+    max_us: Floats
+    spread: Floats
+    slowest_us: Floats
+
+    def descriptions_of(self, rows: Codes | None = None) -> Iterator[tuple[int, Description]]:
+        """Each name's different descriptions, in order of first appearance in these rows (None: in all)."""
+        rows = np.flatnonzero(self.name >= 0) if rows is None else rows
+        pairs = self.name[rows].astype(np.int64) * len(self.descriptions) + self.description[rows]
+        _, first = np.unique(pairs, return_index=True)
+        for row in rows[np.sort(first)].tolist():
+            yield int(self.name[row]), self.descriptions[self.description[row]]
+
+    def cost(self, row: int) -> Cost:
+        """One row."""
+        fingerprint, name = self.names[self.name[row]]
+        found = self.descriptions[self.description[row]]
+        slowest_us = float(self.slowest_us[row])
+        return Cost(
+            name, float(self.cost_us[row]), fingerprint, found.kind, found.opcode, found.shape, int(self.samples[row]),
+            float(self.min_us[row]), float(self.max_us[row]), float(self.spread[row]),
+            None if np.isnan(slowest_us) else slowest_us, found.trace_name, found.origin,
+        )  # fmt: skip
+
+
+_ROW = (("samples", 0), ("min_us", 0.0), ("max_us", 0.0), ("spread", 0.0), ("slowest_us", None))
+_DESCRIPTION = (("kind", ""), ("opcode", ""), ("shape", ""), ("trace_name", ""), ("origin", None))
+_TYPES = (np.int32, np.int32, np.int32, np.float64, np.int64, *4 * (np.float64,))
+"""Of the columns: source, name, description, cost, and `_ROW`."""
+
+
+class _Collector:
+    """A `CostTable` that grows by one profile at a time."""
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[str, str], int] = {}
+        self.written: dict[str, int] = {}
+        self.descriptions: dict[tuple[object, ...], tuple[int, Description]] = {}
+        self.columns: list[list[npt.NDArray[Any]]] = [[] for _ in _TYPES]
+        self.times: list[list[npt.NDArray[Any]]] = [[] for _ in range(5)]
+        self.keys: dict[str, tuple[int, ...]] = {}
+        self.rows = self.sources = 0
+
+    def add(self, label: str, given: Profile | ProfileFile) -> Source:
+        """The costs that XLA would take and that mean something."""
+        if isinstance(given, ProfileFile) and given.sidecar is not None and _is_plain(given):
+            try:
+                return self._add_plain(label, given)
+            except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
+                pass  # what is wrong with it is said where it is read thoroughly
+        profile = given if isinstance(given, Profile) else profile_of(given)
+        return self._add_profile(label, profile)
+
+    def _add_plain(self, label: str, file: ProfileFile) -> Source:
+        """A file in which every line counts as it is, without a `Cost` each: that takes as long as all the rest."""
+        assert file.sidecar is not None
+        records = file.sidecar.records
+        values = [[record.get(field, unknown) for record in records] for field, unknown in _ROW]
+        texts = [[record.get(field, unknown) for record in records] for field, unknown in _DESCRIPTION]
+        tables = [(at, occurrences(record)) for at, record in enumerate(records) if "occurrences" in record]
+        written, cost_us = zip(*file.entries, strict=True)
+        self._append(written, cost_us, values, zip(*texts, strict=True), tables)
+        return Source(
+            label, len(records), file.sidecar.provenance, (*file.warnings, *file.sidecar.warnings), file.sidecar.ends,
+            described="unknown" not in texts[-1],
+            refused=(),
+            compared=frozenset(split_name(file.entries[at][0])[0] for at, _ in tables),
+        )  # fmt: skip
+
+    def _add_profile(self, label: str, profile: Profile) -> Source:
+        entries = effective_entries(profile)
+        usable = [cost for cost in entries if is_sound(cost.cost_us) and cost.name]
+        values = [[getattr(cost, field) for cost in usable] for field, _ in _ROW]
+        texts = [[getattr(cost, field) for cost in usable] for field, _ in _DESCRIPTION]
+        written = [cost.full_name for cost in usable]
+        tables = [(at, table) for at, name in enumerate(written) if (table := profile.occurrences.get(name))]
+        self._append(written, [cost.cost_us for cost in usable], values, zip(*texts, strict=True), tables)
+        return Source(
+            label, len(profile), profile.provenance, profile.warnings, profile.ends,
+            described=all(cost.origin != Origin.UNKNOWN for cost in profile.costs),
+            refused=tuple(_refused(profile, entries)),
+            compared=frozenset(split_name(name)[0] for name in profile.occurrences),
+        )  # fmt: skip
+
+    def _append(
+        self,
+        written: Sequence[str],
+        cost_us: Sequence[float],
+        values: Sequence[Sequence[float | None]],
+        descriptions: Iterable[tuple[object, ...]],
+        tables: Sequence[tuple[int, Mapping[str, float]]],
+    ) -> None:
+        """Rows; nothing is kept of them where a value is no number."""
+        found = [self._description(texts) for texts in descriptions]
+        samples, *floats = values
+        columns = [
+            np.full(len(written), self.sources), [self._name(name) for name in written], found, cost_us,
+            [_count(value) for value in samples], *floats,
+        ]  # fmt: skip
+        arrays = [np.array(column, dtype) for column, dtype in zip(columns, _TYPES, strict=True)]
+        for column, array in zip(self.columns, arrays, strict=True):
+            column.append(array)
+        for at, table in tables:
+            keys = np.array([self._key(key) for key in table], np.int32).reshape(-1, 3)
+            parts = np.full(len(table), self.rows + at, np.int32), *keys.T, np.array(list(table.values()), np.float64)
+            for part, column in zip(parts, self.times, strict=True):
+                column.append(part)
+        self.rows += len(written)
+        self.sources += 1
+
+    def _name(self, written: str) -> int:
+        number = self.written.get(written)
+        if number is None:
+            number = self.names.setdefault(split_name(written), len(self.names))
+            self.written[written] = number
+        return number
+
+    def _description(self, texts: tuple[object, ...]) -> int:
+        known = self.descriptions.get(texts)
+        if known is None:
+            kind, opcode, shape, trace_name, origin = texts
+            found = Description(CostKind(str(kind)), str(opcode), str(shape), str(trace_name), Origin(str(origin)))
+            known = self.descriptions[texts] = len(self.descriptions), found
+        return known[0]
+
+    def _key(self, key: str) -> tuple[int, ...]:
+        found = self.keys.get(key)
+        if found is None:
+            execution, occurrence, group = (*map(int, key.split(".")), 0)[:3]
+            found = self.keys[key] = execution, occurrence, group
+        return found
+
+    def table(self) -> CostTable:
+        """All rows. The collector is empty afterwards, so that each column is held twice only while it is joined."""
+        columns: list[Any] = [*map(_joined, self.columns, _TYPES)]
+        times: list[Any] = [*map(_joined, self.times, (*4 * (np.int32,), np.float64))]
+        descriptions = tuple(found for _, found in self.descriptions.values())
+        return CostTable(Occurrences(*times), tuple(self.names), descriptions, *columns)
+
+
+def _joined(parts: list[npt.NDArray[Any]], dtype: Callable[[], Any]) -> npt.NDArray[Any]:
+    whole = np.concatenate([*parts, np.empty(0, dtype)])
+    parts.clear()
+    return whole
+
+
+def _count(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(value)
+    return value
+
+
+def _is_plain(file: ProfileFile) -> bool:
+    """Whether every entry counts for XLA as it is written, and means something."""
+    names = {name for name, _ in file.entries}
+    bare = (split_name(name)[1] if "::" in name else name for name in names)
+    odd = any(not name or ".remat" in name or "::" in name for name in bare)
+    return len(names) == len(file.entries) and not odd and all(is_sound(cost_us) for _, cost_us in file.entries)
+
+
+def _refused(profile: Profile, entries: Sequence[Cost]) -> Iterable[str]:
+    """A line each about costs that do not mean anything."""
+    bad = [cost for cost in entries if not is_sound(cost.cost_us)]
+    if bad:
+        yield f"{len(bad)} costs left out, negative, over 30 years or not finite ({bad[0].full_name}: {bad[0].cost_us})"
+    nameless = sum(not cost.name for cost in entries if is_sound(cost.cost_us))
+    if nameless:
+        yield f"{nameless} cost{'s' * (nameless > 1)} left out, without a name"
+    unused = len(profile.costs) - len(entries)
+    if unused:
+        yield f"{unused} of {len(profile)} costs do not count, as in XLA (repeated or odd names); see `pgle show`"
+
+
+def collect(inputs: Iterable[tuple[str, Profile | ProfileFile]]) -> tuple[CostTable, tuple[Source, ...]]:
+    """The costs of all inputs, which are looked at one after the other and not kept."""
+    collector = _Collector()
+    sources = tuple(collector.add(label, given) for label, given in inputs)
+    return collector.table(), sources
+
+
+def renumbered(table: CostTable, shifts: Sequence[Mapping[str, int]]) -> CostTable:
+    """The table with execution numbers moved by so many, by input and fingerprint."""
+    if not any(by for shift in shifts for by in shift.values()):
+        return table
+    fingerprints = {fingerprint: number for number, fingerprint in enumerate(dict.fromkeys(f for f, _ in table.names))}
+    move = np.zeros((len(shifts), len(fingerprints)), np.int32)
+    for number, shift in enumerate(shifts):
+        for fingerprint, by in shift.items():
+            if fingerprint in fingerprints:
+                move[number, fingerprints[fingerprint]] = by
+    of_name = np.array([fingerprints[fingerprint] for fingerprint, _ in table.names], np.int32)
+    times = table.occurrences
+    by_row = move[table.source[times.row], of_name[table.name[times.row]]]
+    return replace(table, occurrences=replace(times, execution=times.execution + by_row))
