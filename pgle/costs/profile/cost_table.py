@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,8 +13,8 @@ import numpy.typing as npt
 from pgle.costs.profile.effective import effective_entries
 from pgle.costs.profile.files import ProfileFile, profile_of
 from pgle.costs.profile.names import split_name
-from pgle.costs.profile.sidecar import occurrences
-from pgle.costs.profile.value import Cost, CostKind, Ends, Origin, Profile, is_sound
+from pgle.costs.profile.sidecar import Sidecar, occurrences
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, is_sound
 
 Codes = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
@@ -128,10 +129,10 @@ class CostTable:
         )  # fmt: skip
 
 
-_ROW = (("samples", 0), ("min_us", 0.0), ("max_us", 0.0), ("spread", 0.0), ("slowest_us", None))
-_DESCRIPTION = (("kind", ""), ("opcode", ""), ("shape", ""), ("trace_name", ""), ("origin", None))
+_VALUES = (("samples", 0), ("min_us", 0.0), ("max_us", 0.0), ("spread", 0.0), ("slowest_us", None))
+_TEXTS = (("kind", ""), ("opcode", ""), ("shape", ""), ("trace_name", ""), ("origin", None))
 _TYPES = (np.int32, np.int32, np.int32, np.float64, np.int64, *4 * (np.float64,))
-"""Of the columns: source, name, description, cost, and `_ROW`."""
+"""Of the columns: source, name, description, cost, and `_VALUES`."""
 
 
 class _Collector:
@@ -139,47 +140,57 @@ class _Collector:
 
     def __init__(self) -> None:
         self.names: dict[tuple[str, str], int] = {}
-        self.written: dict[str, int] = {}
-        self.descriptions: dict[tuple[object, ...], tuple[int, Description]] = {}
+        self.written: tuple[str, ...] = ()
+        """The names of the last profile: ranks of one program have the same, and looking at them once saves half."""
+        self.numbers: Small = np.empty(0, np.int32)
+        self.descriptions: dict[tuple[object, ...], int] = {}
+        self.described: list[Description] = []
         self.columns: list[list[npt.NDArray[Any]]] = [[] for _ in _TYPES]
-        self.times: list[list[npt.NDArray[Any]]] = [[] for _ in range(5)]
+        self.times: list[list[npt.NDArray[Any]]] = [[] for _ in range(3)]
         self.keys: dict[str, tuple[int, ...]] = {}
         self.rows = self.sources = 0
 
     def add(self, label: str, given: Profile | ProfileFile) -> Source:
         """The costs that XLA would take and that mean something."""
-        if isinstance(given, ProfileFile) and given.sidecar is not None and _is_plain(given):
+        if isinstance(given, ProfileFile) and given.sidecar is not None:
             try:
-                return self._add_plain(label, given)
+                return self._add_plain(label, given, given.sidecar)
             except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
-                pass  # what is wrong with it is said where it is read thoroughly
-        profile = given if isinstance(given, Profile) else profile_of(given)
-        return self._add_profile(label, profile)
+                pass  # what is odd or damaged is dealt with where a profile is read thoroughly
+        return self._add_profile(label, given if isinstance(given, Profile) else profile_of(given))
 
-    def _add_plain(self, label: str, file: ProfileFile) -> Source:
-        """A file in which every line counts as it is, without a `Cost` each: that takes as long as all the rest."""
-        assert file.sidecar is not None
-        records = file.sidecar.records
-        values = [[record.get(field, unknown) for record in records] for field, unknown in _ROW]
-        texts = [[record.get(field, unknown) for record in records] for field, unknown in _DESCRIPTION]
-        tables = [(at, occurrences(record)) for at, record in enumerate(records) if "occurrences" in record]
+    def _add_plain(self, label: str, file: ProfileFile, beside: Sidecar) -> Source:
+        """A file in which every line counts as it is, without a `Cost` each: that takes as long as all the rest.
+
+        Raises:
+            ValueError, TypeError, …: it is another one; nothing is kept of it.
+        """
         written, cost_us = zip(*file.entries, strict=True)
-        self._append(written, cost_us, values, zip(*texts, strict=True), tables)
+        if written != self.written and not _count_as_written(written):
+            raise ValueError(label)
+        if not min(cost_us) >= 0 or not max(cost_us) <= MAX_COST_US or any(map(math.isnan, cost_us)):
+            raise ValueError(label)
+        values, texts = (
+            [[record.get(*field) for record in beside.records] for field in of] for of in (_VALUES, _TEXTS)
+        )
+        if {*map(type, values[0])} != {int}:
+            raise TypeError(label)
+        tables = [(at, occurrences(record)) for at, record in enumerate(beside.records) if "occurrences" in record]
+        self._append(written, cost_us, values, texts, tables)
         return Source(
-            label, len(records), file.sidecar.provenance, (*file.warnings, *file.sidecar.warnings), file.sidecar.ends,
-            described="unknown" not in texts[-1],
+            label, len(written), beside.provenance, (*file.warnings, *beside.warnings), beside.ends,
+            described=Origin.UNKNOWN.value not in texts[-1],
             refused=(),
-            compared=frozenset(split_name(file.entries[at][0])[0] for at, _ in tables),
+            compared=frozenset(split_name(written[at])[0] for at, _ in tables),
         )  # fmt: skip
 
     def _add_profile(self, label: str, profile: Profile) -> Source:
         entries = effective_entries(profile)
         usable = [cost for cost in entries if is_sound(cost.cost_us) and cost.name]
-        values = [[getattr(cost, field) for cost in usable] for field, _ in _ROW]
-        texts = [[getattr(cost, field) for cost in usable] for field, _ in _DESCRIPTION]
-        written = [cost.full_name for cost in usable]
+        values, texts = ([[getattr(cost, field) for cost in usable] for field, _ in of] for of in (_VALUES, _TEXTS))
+        written = tuple(cost.full_name for cost in usable)
         tables = [(at, table) for at, name in enumerate(written) if (table := profile.occurrences.get(name))]
-        self._append(written, [cost.cost_us for cost in usable], values, zip(*texts, strict=True), tables)
+        self._append(written, [cost.cost_us for cost in usable], values, texts, tables)
         return Source(
             label, len(profile), profile.provenance, profile.warnings, profile.ends,
             described=all(cost.origin != Origin.UNKNOWN for cost in profile.costs),
@@ -189,44 +200,51 @@ class _Collector:
 
     def _append(
         self,
-        written: Sequence[str],
+        written: tuple[str, ...],
         cost_us: Sequence[float],
         values: Sequence[Sequence[float | None]],
-        descriptions: Iterable[tuple[object, ...]],
+        texts: Sequence[Sequence[object]],
         tables: Sequence[tuple[int, Mapping[str, float]]],
     ) -> None:
-        """Rows; nothing is kept of them where a value is no number."""
-        found = [self._description(texts) for texts in descriptions]
-        samples, *floats = values
+        """Rows. Nothing is kept of them where a value is no number."""
+        for description in dict.fromkeys(zip(*texts, strict=True)):
+            self._learn(description)
         columns = [
-            np.full(len(written), self.sources), [self._name(name) for name in written], found, cost_us,
-            [_count(value) for value in samples], *floats,
+            np.full(len(written), self.sources), self._numbers(written),
+            [*map(self.descriptions.__getitem__, zip(*texts, strict=True))], cost_us, *values,
         ]  # fmt: skip
-        arrays = [np.array(column, dtype) for column, dtype in zip(columns, _TYPES, strict=True)]
+        arrays: list[npt.NDArray[Any]] = [
+            np.asarray(column, dtype) for column, dtype in zip(columns, _TYPES, strict=True)
+        ]
         for column, array in zip(self.columns, arrays, strict=True):
             column.append(array)
-        for at, table in tables:
-            keys = np.array([self._key(key) for key in table], np.int32).reshape(-1, 3)
-            parts = np.full(len(table), self.rows + at, np.int32), *keys.T, np.array(list(table.values()), np.float64)
-            for part, column in zip(parts, self.times, strict=True):
+        if tables:
+            keys = [self._key(key) for _, table in tables for key in table]
+            rows = np.array([self.rows + at for at, _ in tables], np.int32)
+            time_us = np.array([value for _, table in tables for value in table.values()], np.float64)
+            found = (
+                np.repeat(rows, [len(table) for _, table in tables]),
+                np.array(keys, np.int32).reshape(-1, 3),
+                time_us,
+            )
+            for part, column in zip(found, self.times, strict=True):
                 column.append(part)
         self.rows += len(written)
         self.sources += 1
 
-    def _name(self, written: str) -> int:
-        number = self.written.get(written)
-        if number is None:
-            number = self.names.setdefault(split_name(written), len(self.names))
-            self.written[written] = number
-        return number
+    def _numbers(self, written: tuple[str, ...]) -> Small:
+        """The numbers of names as profiles spell them."""
+        if written != self.written:
+            known = self.names
+            numbers = [known.setdefault(split_name(name), len(known)) for name in written]
+            self.written, self.numbers = written, np.array(numbers, np.int32)
+        return self.numbers
 
-    def _description(self, texts: tuple[object, ...]) -> int:
-        known = self.descriptions.get(texts)
-        if known is None:
-            kind, opcode, shape, trace_name, origin = texts
-            found = Description(CostKind(str(kind)), str(opcode), str(shape), str(trace_name), Origin(str(origin)))
-            known = self.descriptions[texts] = len(self.descriptions), found
-        return known[0]
+    def _learn(self, texts: tuple[object, ...]) -> None:
+        if texts not in self.descriptions:
+            kind, opcode, shape, trace_name, origin = map(str, texts)
+            self.described.append(Description(CostKind(kind), opcode, shape, trace_name, Origin(origin)))
+            self.descriptions[texts] = len(self.descriptions)
 
     def _key(self, key: str) -> tuple[int, ...]:
         found = self.keys.get(key)
@@ -238,29 +256,23 @@ class _Collector:
     def table(self) -> CostTable:
         """All rows. The collector is empty afterwards, so that each column is held twice only while it is joined."""
         columns: list[Any] = [*map(_joined, self.columns, _TYPES)]
-        times: list[Any] = [*map(_joined, self.times, (*4 * (np.int32,), np.float64))]
-        descriptions = tuple(found for _, found in self.descriptions.values())
-        return CostTable(Occurrences(*times), tuple(self.names), descriptions, *columns)
+        row, keys, time_us = map(_joined, self.times, (np.int32, np.int32, np.float64))
+        execution, occurrence, group = keys.reshape(-1, 3).T
+        times = Occurrences(row, execution, occurrence, group, time_us)
+        return CostTable(times, tuple(self.names), tuple(self.described), *columns)
 
 
-def _joined(parts: list[npt.NDArray[Any]], dtype: Callable[[], Any]) -> npt.NDArray[Any]:
-    whole = np.concatenate([*parts, np.empty(0, dtype)])
+def _joined(parts: list[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
+    whole: npt.NDArray[Any] = np.concatenate(parts) if parts else np.empty(0, dtype)
     parts.clear()
     return whole
 
 
-def _count(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(value)
-    return value
-
-
-def _is_plain(file: ProfileFile) -> bool:
-    """Whether every entry counts for XLA as it is written, and means something."""
-    names = {name for name, _ in file.entries}
+def _count_as_written(names: Sequence[str]) -> bool:
+    """Whether XLA takes every cost under its name, and no other."""
     bare = (split_name(name)[1] if "::" in name else name for name in names)
     odd = any(not name or ".remat" in name or "::" in name for name in bare)
-    return len(names) == len(file.entries) and not odd and all(is_sound(cost_us) for _, cost_us in file.entries)
+    return not odd and len(set(names)) == len(names)
 
 
 def _refused(profile: Profile, entries: Sequence[Cost]) -> Iterable[str]:

@@ -193,19 +193,22 @@ def _merged(
     tables = {number: found for number, found in tables.items() if number in collectives}
     over_executions = options.collective_stat or parse_statistic("median")
     over_inputs = options.collective_stat or (parse_statistic("min") if options.of == Of.RANKS else options.stat)
-    merged = from_inputs(table, rows, (options.stat, over_inputs))
-    texts: dict[int, list[Description]] = {}
-    for number, found in table.descriptions_of(rows):
-        texts.setdefault(number, []).append(found)
-    costs = {}
     name, first, counts = np.unique(table.name[rows], return_index=True, return_counts=True)
-    for number, row, count in zip(name.tolist(), rows[first].tolist(), counts.tolist(), strict=True):
-        cost = merged[over_inputs if number in collectives else options.stat][number]
-        if count == 1:
-            cost = table.cost(row)
-        elif number in tables:
-            cost = from_occurrences(cost, tables[number], over_executions)
-        costs[number] = cost if count == 1 else _described(cost, texts[number])
+    single = np.repeat(counts == 1, counts)
+    of_collective = np.isin(table.name[rows], [*collectives])
+    costs = {
+        **{number: table.cost(row) for number, row in zip(name.tolist(), rows[first].tolist(), strict=True)},
+        **from_inputs(table, rows[~single & ~of_collective], options.stat),
+        **from_inputs(table, rows[~single & of_collective & ~np.isin(table.name[rows], [*tables])], over_inputs),
+    }
+    texts: dict[int, list[Description]] = {}
+    for number, found in table.descriptions_of(rows[~single]):
+        texts.setdefault(number, []).append(found)
+    for number, of_inputs in texts.items():
+        cost = costs[number]
+        if number in tables:
+            cost = from_occurrences(replace(cost, slowest_us=None), tables[number], over_executions)
+        costs[number] = _described(cost, of_inputs)
     for number, slowest_us in _slowest_us(table, rows, options.of).items():
         costs[number] = replace(costs[number], slowest_us=slowest_us)
     return costs, tables

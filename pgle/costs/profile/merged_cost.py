@@ -82,47 +82,46 @@ def from_occurrences(base: Cost, table: Mapping[str, float], stat: Statistic) ->
     )
 
 
-def from_inputs(table: CostTable, rows: Codes, stats: Sequence[Statistic]) -> dict[Statistic, dict[int, Cost]]:
-    """By statistic and name, the statistic over inputs. The spread is the largest of theirs and of the one between.
+def from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> dict[int, Cost]:
+    """By name, the statistic over inputs. The spread is the largest of theirs and of the one between.
 
     Args:
         table: costs.
         rows: of it, ordered by name; a name's description is that of its first.
-        stats: which.
+        stat: which.
     """
+    if not len(rows):
+        return {}
     name, cost_us, samples = table.name[rows], table.cost_us[rows], table.samples[rows]
-    first = np.flatnonzero(_changes(name)) if len(rows) else np.empty(0, np.int64)
+    first = np.flatnonzero(_changes(name))
     sizes = np.diff(np.append(first, len(rows)))
     group = np.repeat(np.arange(len(first)), sizes)
-    known = np.minimum.reduceat(samples, first) > 0 if len(first) else np.empty(0, np.bool_)
+    known = np.minimum.reduceat(samples, first) > 0
     weights = np.where(known[group], samples, 1)
     low = np.where(samples > 0, table.min_us[rows], cost_us)
     high = np.where(samples > 0, table.max_us[rows], cost_us)
     columns = [
-        (ufunc.reduceat(column, first) if len(first) else column).tolist()
+        ufunc.reduceat(column, first).tolist()
         for ufunc, column in (
             (np.add, samples), (np.minimum, low), (np.maximum, high), (np.maximum, table.spread[rows]),
             (np.minimum, cost_us), (np.maximum, cost_us),
         )
     ]  # fmt: skip
-    found: dict[Statistic, dict[int, Cost]] = {}
-    for stat in stats:
-        merged = _over_groups(stat, cost_us, weights, group, first).tolist()
-        found[stat] = {
-            int(name[at]): replace(
-                table.cost(int(rows[at])),
-                cost_us=value,
-                samples=count,
-                min_us=least,
-                max_us=most,
-                spread=max((dearest - cheapest) / value if value > 0 else 0.0, spread),
-                slowest_us=None,
-            )
-            for at, value, count, least, most, spread, cheapest, dearest in zip(
-                first.tolist(), merged, *columns, strict=True
-            )
-        }
-    return found
+    merged = _over_groups(stat, cost_us, weights, group, first).tolist()
+    return {
+        int(name[at]): replace(
+            table.cost(int(rows[at])),
+            cost_us=value,
+            samples=count,
+            min_us=least,
+            max_us=most,
+            spread=max((dearest - cheapest) / value if value > 0 else 0.0, spread),
+            slowest_us=None,
+        )
+        for at, value, count, least, most, spread, cheapest, dearest in zip(
+            first.tolist(), merged, *columns, strict=True
+        )
+    }
 
 
 def _over_groups(stat: Statistic, values: Floats, weights: Codes, group: Codes, first: Codes) -> Floats:

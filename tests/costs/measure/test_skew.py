@@ -1,0 +1,70 @@
+"""What compute takes on the rank that the others wait for."""
+
+import pytest
+
+from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.programs import find_programs
+
+
+def costs_of(trace):
+    (result,) = aggregate(trace, find_programs(trace, []), AggregateOptions(keep_all=True))
+    return {cost.name: cost for cost in result.costs}, result
+
+
+def rank(device, *executions):
+    """Per execution the durations of ``a``, ``b``, a collective that ends on all ranks together, and ``c``."""
+    rows = []
+    for number, (a, b, c) in enumerate(executions):
+        start = 10_000 * number
+        rows += [
+            (device, number, "a", 10 * number, start, a),
+            (device, number, "b", 10 * number + 1, start + a, b),
+            (device, number, "all-reduce", 10 * number + 2, start + a + b, 1000 - a - b),
+            (device, number, "c", 10 * number + 3, start + 1000, c),
+        ]
+    return rows
+
+
+def test_an_instruction_takes_the_maximum_over_ranks_where_it_makes_them_slow(make_trace):
+    trace = make_trace([*rank(0, (100, 1, 1), (20, 1, 1)), *rank(1, (30, 1, 1), (80, 1, 1))])
+    costs, _ = costs_of(trace)
+    assert (costs["a"].cost_us, costs["a"].slowest_us) == (55, 90)
+
+
+def test_one_rank_counts_between_two_collectives(make_trace):
+    # rank 0 is slow in a, rank 1 in b: together rank 0 takes longest, so its times count, not the maximum of each
+    trace = make_trace([*rank(0, (100, 10, 5)), *rank(1, (10, 90, 7))])
+    costs, _ = costs_of(trace)
+    assert [costs[name].slowest_us for name in "abc"] == [100, 10, 7]
+
+
+def test_kernels_that_begin_beside_the_collective_belong_to_one_stretch_on_all_ranks(make_trace):
+    before = [(0, n, "a", 9 * n, 10_000 * n, 50) for n in range(5)]
+    rows = before + [(0, n, "all-reduce", 9 * n + 1, 10_000 * n + 50, 50) for n in range(5)]
+    for n in range(5):  # once the kernel begins before the collective's
+        rows.append((0, n, "c", 9 * n + 2, 10_000 * n + (49 if n == 2 else 60), 40))
+    trace = make_trace(rows + [(1, *row[1:]) for row in rows])
+    costs, _ = costs_of(trace)
+    assert (costs["a"].slowest_us, costs["c"].slowest_us) == (50, 40)
+
+
+def test_collectives_have_none(make_trace):
+    costs, _ = costs_of(make_trace([*rank(0, (100, 10, 5)), *rank(1, (10, 90, 7))]))
+    assert costs["all-reduce"].slowest_us is None
+
+
+def test_a_lone_device_has_none(make_trace):
+    costs, result = costs_of(make_trace(rank(0, (100, 10, 5))))
+    assert costs["a"].slowest_us is None
+    assert result.skew_us is None
+
+
+def test_executions_that_one_rank_lacks_are_left_out(make_trace):
+    trace = make_trace([*rank(0, (40, 1, 1), (500, 1, 1)), *rank(1, (40, 1, 1))])
+    assert costs_of(trace)[0]["a"].slowest_us == 40
+
+
+def test_the_step_waits_for_the_sum_over_its_instructions(make_trace):
+    trace = make_trace([*rank(0, (100, 0, 10)), *rank(1, (20, 0, 30))])
+    _, result = costs_of(trace)
+    assert result.skew_us == pytest.approx((100 - 60) + (30 - 20))
