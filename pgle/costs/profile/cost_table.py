@@ -222,13 +222,9 @@ class _Collector:
             keys = [self._key(key) for _, table in tables for key in table]
             rows = np.array([self.rows + at for at, _ in tables], np.int32)
             time_us = np.array([value for _, table in tables for value in table.values()], np.float64)
-            found = (
-                np.repeat(rows, [len(table) for _, table in tables]),
-                np.array(keys, np.int32).reshape(-1, 3),
-                time_us,
-            )
-            for part, column in zip(found, self.times, strict=True):
-                column.append(part)
+            self.times[0].append(np.repeat(rows, [len(table) for _, table in tables]))
+            self.times[1].append(np.array(keys, np.int32).reshape(-1, 3))
+            self.times[2].append(time_us)
         self.rows += len(written)
         self.sources += 1
 
