@@ -21,9 +21,6 @@ from pgle.run.convert_provenance import provenance
 from pgle.run.inputs import is_run_dir, read_traces
 from pgle.trace.table import Kind, Trace, Unresolved
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.proto import module_from_bytes
-from pgle.xla.hlo.reader import read_modules
-from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ def _programs(trace: Trace, request: ConvertRequest) -> tuple[Trace, tuple[Progr
             where=request.inputs[0],
             remedy="trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('pgle profile' does)",
         )
-    dumped = [module for path in request.hlo for module in read_modules(path)]
+    dumped = _dumped(request.hlo)
     programs = find_programs(trace, dumped)
     often = Counter(program.key.name for program in programs)
     return unite_programs(
@@ -187,6 +184,8 @@ def _check_output(request: ConvertRequest) -> bool:
 def _with_embedded_hlo(trace: Trace, program: Program) -> Program:
     if program.hlo is not None or program.key not in trace.hlo:
         return program
+    from pgle.xla.hlo.proto import module_from_bytes
+
     module = module_from_bytes(trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace")
     fingerprints = (module.fingerprint,) if module.fingerprint else ()
     return replace(program, hlo=module, fingerprints=fingerprints)
@@ -194,7 +193,7 @@ def _with_embedded_hlo(trace: Trace, program: Program) -> Program:
 
 def _check_match(programs: Sequence[Program], request: ConvertRequest) -> None:
     if request.hlo and all(program.hlo is None for program in programs):
-        dumped = [module for path in request.hlo for module in read_modules(path)]
+        dumped = _dumped(request.hlo)
         names = ", ".join(dict.fromkeys(module.name for module in dumped[:5]))
         raise UserError(
             f"no module of the dump is {programs[0].key.name} (it has {names})",
@@ -203,8 +202,21 @@ def _check_match(programs: Sequence[Program], request: ConvertRequest) -> None:
         )
 
 
+def _dumped(paths: Sequence[AnyPath]) -> list[Module]:
+    """The modules in HLO dumps."""
+    if not paths:
+        return []
+    from pgle.xla.hlo.reader import read_modules  # protocol buffers take a tenth of a small conversion
+
+    return [module for path in paths for module in read_modules(path)]
+
+
 def _lhs_modules(paths: Sequence[AnyPath], names: set[str]) -> dict[str, Module]:
     """Modules as LHS saw them, from schedule dumps that lie beside the HLO."""
+    if not paths:
+        return {}
+    from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
+
     found: dict[str, Module] = {}
     for path in paths:
         for name, file in find_schedule_dumps(path).items() if path.is_dir() else ():

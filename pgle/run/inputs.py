@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,12 +46,18 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
             progress(done, len(tasks))
         return trace
 
-    with ThreadPoolExecutor(max_workers=min(len(tasks), os.cpu_count() or 1)) as pool:
-        trace = combine(list(pool.map(read, tasks)))
+    trace = combine(_in_parallel(read, tasks) if len(tasks) > 1 else [read(task) for task in tasks])
     if len(tasks) == len(given):
         return trace
     repeated = f"{len(given) - len(tasks)} of {len(given)} inputs given twice; each is read once"
     return replace(trace, warnings=(repeated, *trace.warnings))
+
+
+def _in_parallel(read: Callable[[AnyPath], Trace], tasks: Sequence[AnyPath]) -> list[Trace]:
+    from concurrent.futures import ThreadPoolExecutor  # starts slowly; one input needs no threads
+
+    with ThreadPoolExecutor(max_workers=min(len(tasks), os.cpu_count() or 1)) as pool:
+        return list(pool.map(read, tasks))
 
 
 def _identity(path: AnyPath) -> str:

@@ -1,4 +1,4 @@
-"""Columns that grow, for tables whose length is not known beforehand."""
+"""Columns: those that grow, for tables whose length is not known beforehand, and their distinct values."""
 
 from __future__ import annotations
 
@@ -50,3 +50,21 @@ class Column(Generic[Number]):
         parts = [*self._full, self._block[: self._used]]
         self._full, self._block, self._used = [], np.empty(0, self._dtype), 0
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """The distinct values, ascending.
+
+    As `np.unique`, which (like `np.median`) imports `numpy.ma` to ask whether these are masked: a tenth of what a small
+    conversion takes to start.
+    """
+    ordered = np.sort(values)
+    new = np.ones(len(ordered), np.bool_)
+    new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[new]
+
+
+def median(values: npt.NDArray[np.number]) -> float:
+    """The median of at least one value."""
+    ordered = np.sort(values)
+    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgle.errors import UserError
+from pgle.trace.column import distinct, median
 from pgle.trace.table import MEANINGS, Device, Kind, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.hlo.guess import guess_kind
@@ -142,7 +143,7 @@ def _device(trace: Trace, number: int) -> DeviceSummary:
     start, duration = trace.start_ns[rows], trace.duration_ns[rows]
     span = int((start + duration).max() - start.min()) if len(start) else 0
     return DeviceSummary(
-        trace.devices[number], len(np.unique(trace.stream[rows])), len(start), float(duration.sum()) / 1e3, span / 1e3
+        trace.devices[number], len(distinct(trace.stream[rows])), len(start), float(duration.sum()) / 1e3, span / 1e3
     )
 
 
@@ -162,16 +163,16 @@ def _modules(trace: Trace, instructions: Sequence[InstructionSummary]) -> tuple[
 
 def _step_us(found: Executions, module: int) -> float:
     spans = found.span_ns[(found.module == module) & found.keep]
-    return float(np.median(spans)) / 1e3 if len(spans) else float("nan")
+    return median(spans) / 1e3 if len(spans) else float("nan")
 
 
 def _executions(found: Executions, module: int) -> tuple[ExecutionSummary, ...]:
     mine = np.flatnonzero(found.module == module)
     executions = []
-    for number in np.unique(found.execution[mine]).tolist():
+    for number in distinct(found.execution[mine]).tolist():
         here = mine[found.execution[mine] == number]
         reason = "" if bool(found.keep[here].all()) else found.reasons.get((module, number), "")
-        span = float(np.median(found.span_ns[here])) / 1e3
+        span = median(found.span_ns[here]) / 1e3
         executions.append(ExecutionSummary(number, len(here), int(found.rows[here].sum()), span, reason))
     return tuple(executions)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pgle.trace.column import distinct, median
 from pgle.trace.table import Trace
 
 WARM_UP_EXCESS = 0.02
@@ -114,14 +115,14 @@ def _dense(key: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[np.int64
 
 def _mark(found: Executions) -> None:
     """Fill `keep` and `reasons` of freshly made executions."""
-    for module in np.unique(found.module):
+    for module in distinct(found.module):
         of_module = np.flatnonzero(found.module == module)
         dropped: dict[int, str] = {}
-        for device in np.unique(found.device[of_module]):
+        for device in distinct(found.device[of_module]):
             here = of_module[found.device[of_module] == device]
             _drop_truncated(found, here, dropped)
         whole = of_module[~np.isin(found.execution[of_module], list(dropped))]
-        by_device = [whole[found.device[whole] == device] for device in np.unique(found.device[whole])]
+        by_device = [whole[found.device[whole] == device] for device in distinct(found.device[whole])]
         ratios = {int(here[0]): ratio for here in by_device if (ratio := _to_steady(found, here)) is not None}
         limit = _warm_up_limit(list(ratios.values()))
         for here in by_device:
@@ -135,7 +136,7 @@ def _mark(found: Executions) -> None:
 def _drop_truncated(found: Executions, here: npt.NDArray[np.int64], dropped: dict[int, str]) -> None:
     if len(here) < 3:
         return
-    usual = float(np.median(found.rows[here]))
+    usual = median(found.rows[here])
     for edge in (here[0], here[-1]):
         if found.rows[edge] < usual:
             dropped[int(found.execution[edge])] = (
@@ -148,7 +149,7 @@ def _to_steady(found: Executions, here: npt.NDArray[np.int64]) -> npt.NDArray[np
     if len(here) < 3:
         return None
     compute = found.compute_ns[here]
-    steady = float(np.median(compute[len(here) // 2 :]))
+    steady = median(compute[len(here) // 2 :])
     return compute / steady if steady > 0 else None
 
 
@@ -157,7 +158,7 @@ def _warm_up_limit(ratios: Sequence[npt.NDArray[np.float64]]) -> float:
     if not ratios:
         return WARM_UP_EXCESS
     apart = np.abs(np.concatenate([ratio[len(ratio) // 2 :] for ratio in ratios]) - 1)
-    return min(max(WARM_UP_EXCESS, NOISE * _MAD_TO_DEVIATION * float(np.median(apart))), MAX_WARM_UP_EXCESS)
+    return min(max(WARM_UP_EXCESS, NOISE * _MAD_TO_DEVIATION * median(apart)), MAX_WARM_UP_EXCESS)
 
 
 def _drop_warm_up(

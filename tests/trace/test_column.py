@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgle.trace import column
-from pgle.trace.column import Column
+from pgle.trace.column import Column, distinct, median
 
 
 @given(st.lists(st.lists(st.integers(-(2**31), 2**31 - 1))))
@@ -22,3 +22,13 @@ def test_a_column_is_its_batches_one_after_the_other(batches: list[list[int]]) -
     assert joined.dtype == np.int32
     assert joined.tolist() == [value for batch in batches for value in batch]
     assert len(grown) == 0
+
+
+@pytest.mark.parametrize("values", [[], [3], [2, 1, 2, -5], [1.5, 0.25]])
+def test_distinct_values_are_those_of_numpy(values: list[float]) -> None:
+    assert distinct(np.array(values)).tolist() == np.unique(np.array(values)).tolist()
+
+
+@pytest.mark.parametrize("values", [[3], [4, 1], [9, 2, 5], [0.1, 0.2, 0.7, 0.3]])
+def test_the_median_is_that_of_numpy(values: list[float]) -> None:
+    assert median(np.array(values)) == np.median(values)

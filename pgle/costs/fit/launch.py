@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.profile.value import Origin, Profile
+from pgle.trace.column import distinct, median
 from pgle.trace.table import Trace
 
 INTERRUPTION = 10.0
@@ -86,7 +87,7 @@ def measure_launch(
     waits = np.concatenate([*(other for _, other in found), np.empty(0)])
     return Launch(
         gap_us=_typical(gaps) / 1e3,
-        switch_us=float(np.median(waits)) / 1e3 if len(waits) else DEFAULT.switch_us,
+        switch_us=median(waits) / 1e3 if len(waits) else DEFAULT.switch_us,
         kernels=_kernels(trace, np.concatenate(parts)),
         origin=Origin.MEASURED,
         gaps=len(gaps),
@@ -112,7 +113,7 @@ def _executions(trace: Trace, kept: Mapping[int, npt.NDArray[np.bool_]]) -> list
 
 def _typical(gaps: npt.NDArray[np.float64]) -> float:
     """Mean without interruptions: what a launch adds to the step on average."""
-    return float(gaps[gaps <= INTERRUPTION * np.median(gaps)].mean())
+    return float(gaps[gaps <= INTERRUPTION * median(gaps)].mean())
 
 
 def _gaps(
@@ -127,7 +128,7 @@ def _gaps(
     if not compute.any():
         return np.empty(0), np.empty(0)
     main = np.bincount(np.unique(stream[compute], return_inverse=True)[1]).argmax()
-    on_main = compute & (stream == np.unique(stream[compute])[main])
+    on_main = compute & (stream == distinct(stream[compute])[main])
     start, end = trace.start_ns[rows], trace.end_ns[rows]
     s, e, launch = start[on_main], end[on_main], trace.instance[rows][on_main]
     gap = (s[1:] - e[:-1]).astype(np.float64)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.statistic import Statistic
 from pgle.costs.profile.value import Cost, CostKind
+from pgle.trace.column import distinct
 from pgle.trace.table import Trace
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops, owner
@@ -62,7 +63,7 @@ def loop_costs(
 def _codes_by_loop(trace: Trace, program: Program, module: Module) -> dict[str, list[int]]:
     """Codes of the instruction names that run inside each outermost loop."""
     found: dict[str, list[int]] = {}
-    for code in np.unique(trace.instruction[np.isin(trace.module, program.indices)]).tolist():
+    for code in distinct(trace.instruction[np.isin(trace.module, program.indices)]).tolist():
         owning = owner(module, trace.instructions[code])
         around = () if owning is None else loops(module, owning)
         if around and module.instructions[around[0][0]].computation == module.entry:

@@ -17,6 +17,7 @@ from pgle.costs.measure.programs import Program
 from pgle.costs.measure.samples import Naming
 from pgle.costs.profile.names import strip_remat
 from pgle.costs.profile.value import CostKind
+from pgle.trace.column import distinct
 from pgle.trace.table import Trace
 from pgle.xla.hlo.guess import guess_kind
 from pgle.xla.hlo.module import Module
@@ -73,7 +74,7 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
         program: with or without HLO. Without, every name is filed as it is and its kind is a guess.
         lhs_module: the module as LHS saw it (schedule dump), where there is one.
     """
-    used = np.unique(trace.instruction[np.isin(trace.module, program.indices)])
+    used = distinct(trace.instruction[np.isin(trace.module, program.indices)])
     filed: dict[str, Filed] = {}
     left_out: dict[str, list[str]] = {}
     codes = np.full(max(len(trace.instructions), 1), -1, dtype=np.int32)

@@ -12,6 +12,7 @@ from pgle.costs.fit.launch import Launch
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.align import Alignment
 from pgle.costs.profile.value import Cost, CostKind, Ends
+from pgle.trace.column import median
 from pgle.trace.windows import Executions
 
 Flags = npt.NDArray[np.bool_]
@@ -97,7 +98,7 @@ def measured_window(
         used=int(keep.sum()),
         seen=int(here.sum()),
         dropped=dict(sorted(dropped.items())),
-        step_us=float(np.median(spans)) / 1e3 if len(spans) else float("nan"),
+        step_us=median(spans) / 1e3 if len(spans) else float("nan"),
         devices=len(per_device),
         fewest=min(per_device.tolist(), default=0),
         most=max(per_device.tolist(), default=0),

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError
+from pgle.trace.column import distinct
 from pgle.trace.table import ModuleKey, Trace
 from pgle.xla.hlo.module import Module
 
@@ -73,7 +74,7 @@ def _modules_of(trace: Trace, key: ModuleKey, indices: Iterable[int], modules: S
     same_id = [module for module in named if module.program_id == key.program_id]
     if same_id or not named:
         return tuple(same_id)
-    used = np.unique(trace.instruction[np.isin(trace.module, list(indices))])
+    used = distinct(trace.instruction[np.isin(trace.module, list(indices))])
     names = {trace.instructions[code] for code in used}
 
     def overlap(module: Module) -> float:
@@ -206,7 +207,7 @@ def _numbered_by_time(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[n
     device, module = trace.device[rows[known]].astype(np.int64), trace.module[rows[known]]
     executions = int(result.max(initial=0)) + 1
     pair = device * len(trace.modules) + module
-    if np.count_nonzero(np.bincount(pair)) == len(np.unique(device)):
+    if np.count_nonzero(np.bincount(pair)) == len(distinct(device)):
         return result  # on each device one module, numbered as it is
     keys, first, inverse = np.unique(pair * executions + result[known], return_index=True, return_inverse=True)
     of_device = keys // executions // len(trace.modules)

@@ -15,6 +15,7 @@ from pgle.costs.measure.programs import Program
 from pgle.costs.profile.align import Alignment, Column, EndTable, Window, align, covering
 from pgle.costs.profile.match import Floats
 from pgle.costs.profile.value import CostKind, Ends
+from pgle.trace.column import distinct
 from pgle.trace.table import Device, Trace
 
 MAX_EXECUTIONS = 128
@@ -101,7 +102,7 @@ def _windows(trace: Trace, program: Program, plan: NamingPlan, names: Sequence[i
     np.maximum.at(last.reshape(-1), place, end)
     first = np.full(len(trace.devices), np.iinfo(np.int64).max)
     np.minimum.at(first, device, end)
-    seen = np.unique(device).tolist()
+    seen = distinct(device).tolist()
     base: dict[str, int] = {}
     for at in seen:
         process = trace.devices[at].process
@@ -157,5 +158,5 @@ def group_of_device(filed: Sequence[Filed], devices: Sequence[Device]) -> Codes:
 
 def rank_ids(trace: Trace, devices: Codes) -> tuple[int, ...]:
     """JAX's global ids of devices of a trace, each once and in order; empty where one is not known."""
-    ids = [trace.devices[device].global_id for device in np.unique(devices).tolist()]
+    ids = [trace.devices[device].global_id for device in distinct(devices).tolist()]
     return tuple(sorted(item for item in ids if item is not None)) if None not in ids else ()

@@ -14,6 +14,7 @@ from pgle.costs.measure.ranks import group_of_device
 from pgle.costs.measure.samples import Samples, heads
 from pgle.costs.profile.statistic import Statistic, percentile_of_sorted, sorted_groups
 from pgle.costs.profile.value import Cost
+from pgle.trace.column import distinct
 from pgle.trace.table import Device
 
 BLOCK_SAMPLES = 1 << 20
@@ -50,11 +51,10 @@ def compute_costs(
     sizes = np.bincount(samples.name[use], minlength=len(filed))
     edges = np.searchsorted(np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right")
     parts = []
-    for low, high in pairwise(np.unique([0, *edges, len(filed)]).tolist()):
+    for low, high in pairwise(distinct(np.array([0, *edges, len(filed)])).tolist()):
         here = np.flatnonzero(use & (samples.name >= low) & (samples.name < high))
         values, groups = samples.time_ns[here] / 1e3, samples.name[here].astype(np.int64) - low
-        cost = stat.over_groups(values, groups, high - low)
-        parts.append((cost, *_summaries(values, groups, high - low)))
+        parts.append(_summaries(values, groups, high - low, stat))
     if not parts:
         return []
     cost, least, most, spread, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -95,7 +95,7 @@ def collective_costs(reduced: Reduced, filed: Sequence[Filed], stat: Statistic) 
     cost = stat.over_groups(reduced.time_us, key, count).reshape(len(filed), groups_per_name)
     slowest = np.nan_to_num(cost, nan=-1.0).argmax(axis=1) if len(filed) else np.empty(0, np.int64)
     use = reduced.group == slowest[reduced.name] if len(reduced.name) else np.empty(0, bool)
-    summaries = _summaries(reduced.time_us[use], reduced.name[use], len(filed))
+    summaries = _summaries(reduced.time_us[use], reduced.name[use], len(filed), stat)[1:]
     return _costs(cost[np.arange(len(filed)), slowest], *summaries, np.full(len(filed), np.nan), filed)
 
 
@@ -109,13 +109,19 @@ def occurrence_table(reduced: Reduced, filed: Sequence[Filed]) -> dict[str, dict
     return table
 
 
-def _summaries(values: Floats, groups: Codes, count: int) -> tuple[Floats, Floats, Floats, Codes]:
-    """Minimum, maximum, (p90 - p10) / median and size of each group."""
+def _summaries(
+    values: Floats, groups: Codes, count: int, stat: Statistic
+) -> tuple[Floats, Floats, Floats, Floats, Codes]:
+    """The statistic, minimum, maximum, (p90 - p10) / median and size of each group."""
     sizes = np.bincount(groups, minlength=count).astype(np.int64)
     ordered, first = sorted_groups(values, groups, sizes)
     low, p10, middle, p90, high = (percentile_of_sorted(ordered, first, sizes, q) for q in (0, 10, 50, 90, 100))
     spread = np.divide(p90 - p10, middle, out=np.zeros(count), where=middle > 0)
-    return low, high, spread, sizes
+    if stat.percentile is None:
+        cost = stat.over_groups(values, groups, count)
+    else:
+        cost = percentile_of_sorted(ordered, first, sizes, stat.percentile)
+    return cost, low, high, spread, sizes
 
 
 def _costs(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.column import Column
+from pgle.trace.column import Column, distinct
 from pgle.trace.table import Trace
 
 CHUNK_ROWS = 1 << 18
@@ -102,7 +102,7 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
     changes = _changes(trace, of_module)
     # mostly one execution follows the other, device by device; then each is one run of rows
     device, execution = trace.device[of_module[changes]], trace.execution[of_module[changes]]
-    if len(np.unique(device.astype(np.int64) << 32 | execution.astype(np.int64) & 0xFFFFFFFF)) < len(changes):
+    if len(distinct(device.astype(np.int64) << 32 | execution.astype(np.int64) & 0xFFFFFFFF)) < len(changes):
         of_module = of_module[np.lexsort((trace.execution[of_module], trace.device[of_module]))]
         changes = _changes(trace, of_module)
     start = 0

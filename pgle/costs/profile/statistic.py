@@ -52,7 +52,10 @@ def sorted_groups(
     values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Values ordered by (group, value), and where each group starts."""
-    return values[np.lexsort((values, groups))], np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    by_value = np.argsort(values)  # several times faster than as a key of `lexsort`
+    groups = groups[by_value]
+    narrow = groups.astype(np.int16) if len(sizes) < 2**15 else groups  # two bytes are sorted by counting
+    return values[by_value][np.argsort(narrow, kind="stable")], np.concatenate(([0], np.cumsum(sizes)[:-1]))
 
 
 def percentile_of_sorted(

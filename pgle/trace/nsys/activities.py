@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.column import Column
+from pgle.trace.column import Column, distinct
 from pgle.trace.nsys.graphs import Graphs
 from pgle.trace.nsys.ranges import Launches, Ranges, Reasons
 from pgle.trace.nsys.tables import API, PROCESS, Codes, Columns, Ints, Lookup, Tables, by_value
@@ -193,7 +193,7 @@ def number_executions(device: Codes, module_range: Codes, launches: Launches) ->
         seen[pair] = True
         pairs = np.flatnonzero(seen)
     else:
-        pairs = np.unique(pair)
+        pairs = distinct(pair)
     of_device, of_range = np.divmod(pairs, count)
     of_module = launches.module[of_range].astype(np.int64)
     order = np.lexsort((of_range, launches.module_start[of_range], of_module, of_device))

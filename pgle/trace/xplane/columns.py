@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pgle.trace.column import distinct
 from pgle.trace.table import Device, Kind, ModuleKey
 from pgle.trace.xplane.events import ABSENT, INTEGER, MAX_ID, REFERENCE, TEXT, Events, Stat
 from pgle.trace.xplane.executions import Scopes
@@ -85,7 +86,7 @@ class Strings:
         references = np.minimum(stat.value if everywhere else stat.value[is_reference], len(self.table) - 1).clip(0)
         found: npt.NDArray[np.int32] = self.table[references]
         if (found == -2).any():
-            for reference in np.unique(references[found == -2]).tolist():
+            for reference in distinct(references[found == -2]).tolist():
                 name = self.plane.rest.stat_metadata[reference].name if reference < len(self.table) - 1 else ""
                 self.table[reference] = self.codes.code(name) if name else -1
             found = self.table[references]
@@ -211,7 +212,7 @@ class Defaults:
         number, given = integers(stat, 0), stat.form == INTEGER
         if self.instruction or self.module or self.program:
             number, given = number.copy(), given.copy()
-            for identity in np.unique(events.metadata).tolist():
+            for identity in distinct(events.metadata).tolist():
                 here = events.metadata == identity
                 instruction[here & (instruction < 0)] = self.instruction.get(identity, -1)
                 module[here & (module < 0)] = self.module.get(identity, -1)

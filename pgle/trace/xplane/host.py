@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pgle.trace.column import distinct
 from pgle.trace.table import Device, Kind
 from pgle.trace.xplane.columns import WANTED, Defaults, Gathered, Strings, integers
 from pgle.trace.xplane.events import INTEGER, Events, read_events
@@ -82,7 +83,7 @@ def _append(thunks: _Thunks, process: str, stream: int, gathered: Gathered) -> N
     if not keep.any():
         return
     device = np.zeros(len(keep), np.int32)
-    for ordinal in np.unique(thunks.device[keep]).tolist():
+    for ordinal in distinct(thunks.device[keep]).tolist():
         device[thunks.device == ordinal] = gathered.devices.code(Device(process, ordinal))
     gathered.append(
         keep,
