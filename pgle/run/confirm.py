@@ -185,7 +185,7 @@ def _evidence(request: ConfirmRequest, sources: Sequence[_Source], log: Log) -> 
 def _profile_of(log: Log, unreadable: str) -> Profile:
     """The profile that the log says was read."""
     blocks = [block for said in log.ranks.values() for block in said.last.values()]
-    named = next((block.read.subject for block in blocks if block.read), "")
+    named = next((block.profile for block in blocks if block.profile), "")
     if unreadable or not named or not as_path(named).exists():
         what = unreadable or "it proves nothing without the profile"
         raise UserError(what, remedy="" if unreadable else "pass --profile PROFILE")

@@ -20,29 +20,20 @@ _FINGERPRINT_FILE = re.compile(r"(?:^|/)([0-9a-f]{32})\.pb(?:txt)?$")
 
 @dataclass(slots=True)
 class Block:
-    """What the log says about the scheduling of one module, in the order in which XLA says it.
+    """What the log says about the scheduling of one module.
 
     Attributes:
         thread: that schedules it; empty where the log does not say.
         order: number of the block in the rank's log.
         module: its name; empty where no line names it.
         fingerprint: where a line gives it.
-        syntax: where the profile is wrong, from the parser.
-        unreadable: first line that says the profile cannot be parsed.
-        no_file: first line that says the profile is not there.
-        read: the profile was parsed.
-        profile: the profile was given to the scheduler.
-        not_in_module: the "may not applicable" line of 2024.
+        said: the first line of each kind.
         found: instructions with a cost; None where no line counts them.
         missing: instructions without; None where no line counts them.
         missing_names: at most `MAX_NAMES` of them.
         listed: how many the log lists.
         missing_ends: how many of these are the start or the done of what, such as ``("fusion", "done")``.
-        counted: the line that counts.
-        discarded: the accuracy checker failed the compilation.
-        estimator: another cost model was taken.
         costs_found: VLOG lines that take a cost from the profile.
-        lhs: the scheduler ran.
         began: time of day of its first line; None where lines have none.
         ended: the same of the last line before the next block.
         closed: the module is done, or the next one has begun.
@@ -52,22 +43,13 @@ class Block:
     order: int
     module: str = ""
     fingerprint: str = ""
-    syntax: Event | None = None
-    unreadable: Event | None = None
-    no_file: Event | None = None
-    read: Event | None = None
-    profile: Event | None = None
-    not_in_module: Event | None = None
+    said: dict[Kind, Event] = field(default_factory=dict)
     found: int | None = None
     missing: int | None = None
     missing_names: list[str] = field(default_factory=list)
     listed: int = 0
     missing_ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    counted: Event | None = None
-    discarded: Event | None = None
-    estimator: Event | None = None
     costs_found: int = 0
-    lhs: Event | None = None
     began: float | None = None
     ended: float | None = None
     closed: bool = False
@@ -83,30 +65,35 @@ class Block:
     @property
     def took_profile(self) -> bool:
         """Whether the scheduler got its costs from the profile."""
-        return self.profile is not None or self.found is not None or self.missing is not None
-
-    @property
-    def is_past_lookup(self) -> bool:
-        """Whether XLA has said all that it says between the lookup of the profile and the schedule."""
-        return self.lhs is not None or self.closed
+        return bool(self.said.keys() & {Kind.FOUND_PROFILE, Kind.FOUND, Kind.MISSING})
 
     @property
     def lacked_profile(self) -> bool:
         """Whether a line says that the module was, or would have been, scheduled without the profile."""
-        return not self.took_profile and any((self.no_file, self.unreadable, self.estimator, self.lhs))
+        without = {Kind.NO_SUCH_FILE, Kind.UNREADABLE, Kind.OTHER_ESTIMATOR, Kind.LHS_RAN}
+        return not self.took_profile and bool(self.said.keys() & without)
 
     @property
-    def fingerprint_sought(self) -> str:
-        """The fingerprint of a module that has no file in the directory of profiles; empty for a single file."""
-        found = _FINGERPRINT_FILE.search(self.no_file.subject) if self.no_file else None
-        return found[1] if found else ""
+    def is_past_lookup(self) -> bool:
+        """Whether XLA has said all that it says between the lookup of the profile and the schedule."""
+        return self.closed or Kind.LHS_RAN in self.said
+
+    @property
+    def profile(self) -> str:
+        """The profile that was read; empty where none was."""
+        return self.said[Kind.READ].subject if Kind.READ in self.said else ""
 
     @property
     def profile_is_its_own(self) -> bool:
         """Whether what it read was meant for this module alone: an option of its compilation, or its file."""
-        return self.read is not None and (
-            self.read.subject.startswith("fdo_profile") or bool(_FINGERPRINT_FILE.search(self.read.subject))
-        )
+        return self.profile.startswith("fdo_profile") or bool(_FINGERPRINT_FILE.search(self.profile))
+
+    @property
+    def fingerprint_sought(self) -> str:
+        """The fingerprint of a module that has no file in the directory of profiles; empty for a single file."""
+        line = self.said.get(Kind.NO_SUCH_FILE)
+        found = _FINGERPRINT_FILE.search(line.subject) if line else None
+        return found[1] if found else ""
 
     @property
     def covered(self) -> tuple[int, int]:
@@ -127,7 +114,7 @@ class Block:
 
         Half without a name: what 0.7.2 and 0.8.x say of a step's clone in directory mode names no module.
         """
-        memory = (self.lhs.count or 0 if self.lhs else 0) // (1 if self.module else 2)
+        memory = (self.said[Kind.LHS_RAN].count or 0 if Kind.LHS_RAN in self.said else 0) // (1 if self.module else 2)
         seconds = 0.0 if self.began is None or self.ended is None else (self.ended - self.began) % 86_400
         return memory, (self.found or 0) + (self.missing or 0), seconds
 
@@ -141,14 +128,8 @@ class RankLog:
         times: how many blocks there were per module.
         sub_modules: names of the modules that kernel autotuner and fusions made, and of clones; they have no blocks.
         reads: for how many modules each profile was parsed.
-        info: first INFO line of XLA, None where there is none.
-        compiling: first line that says a compilation begins.
-        compiled: first line that says a module has been compiled.
-        on_cpu: JAX runs the program on CPU devices.
         cache_hits: modules that JAX loaded from its cache, with the line.
-        flag_refused: XLA ended over a flag.
-        discarded: the accuracy checker failed a compilation, as Python reports it (without a module).
-        empty_trace: AutoPGLE recorded nothing.
+        said: the first line of each kind that is not about one module.
         is_open: the last module that the log speaks of may not have been scheduled when the log ends.
     """
 
@@ -156,14 +137,8 @@ class RankLog:
     times: Counter[str] = field(default_factory=Counter)
     sub_modules: set[str] = field(default_factory=set)
     reads: Counter[str] = field(default_factory=Counter)
-    info: Event | None = None
-    compiling: Event | None = None
-    compiled: Event | None = None
-    on_cpu: Event | None = None
     cache_hits: dict[str, Event] = field(default_factory=dict)
-    flag_refused: Event | None = None
-    discarded: Event | None = None
-    empty_trace: Event | None = None
+    said: dict[Kind, Event] = field(default_factory=dict)
     is_open: bool = False
 
 
@@ -207,6 +182,13 @@ def _lists_missing(event: Event) -> bool:
     )
 
 
+_OF_A_RANK = frozenset(
+    {Kind.INFO, Kind.COMPILING, Kind.COMPILED, Kind.ON_CPU, Kind.EMPTY_TRACE, Kind.FLAG_REFUSED, Kind.DISCARDED,
+     Kind.LHS_OFF_NOTICE}
+)  # fmt: skip
+"""Kinds of lines that are about no module, or do not say which."""
+
+
 class _Gatherer:
     """The events of one rank → its blocks."""
 
@@ -220,34 +202,21 @@ class _Gatherer:
         self.syntax: Event | None = None
 
     def take(self, event: Event) -> None:
-        """Note an event: where it belongs by its kind, and what it tells of time."""
-        match event.kind:
-            case Kind.INFO:
-                self.result.info = self.result.info or event
-            case Kind.COMPILING:
-                self.result.compiling = self.result.compiling or event
+        """Note an event: with the module that it is about, or with the rank."""
+        if event.kind is Kind.SYNTAX:
+            self.syntax = event
+        elif event.kind is Kind.CACHE_HIT:
+            self.result.cache_hits.setdefault(event.module, event)
+        elif event.kind not in _OF_A_RANK:
+            self._scheduling(event)
+        else:
+            self.result.said.setdefault(event.kind, event)
+            if event.kind is Kind.COMPILING:
                 self._close(self.current.get(self._thread(event)), event)
-            case Kind.COMPILED:
-                self.result.compiled = self.result.compiled or event
+            elif event.kind is Kind.COMPILED:
                 self._compiled(event)
-            case Kind.CACHE_HIT:
-                self.result.cache_hits.setdefault(event.module, event)
-            case Kind.ON_CPU:
-                self.result.on_cpu = self.result.on_cpu or event
-            case Kind.EMPTY_TRACE:
-                self.result.empty_trace = self.result.empty_trace or event
-            case Kind.FLAG_REFUSED:
-                self.result.flag_refused = self.result.flag_refused or event
-            case Kind.DISCARDED:  # the line is Python's, without a prefix: it ends the compilation that logged last
-                self.result.discarded = self.result.discarded or event
-                if self.latest is not None and not self.latest.closed:
-                    self.latest.discarded = event
-            case Kind.SYNTAX:
-                self.syntax = event
-            case Kind.LHS_OFF_NOTICE:
-                pass
-            case _:
-                self._scheduling(event)
+            elif event.kind is Kind.DISCARDED and self.latest is not None and not self.latest.closed:
+                self.latest.said[event.kind] = event  # Python's line, without a prefix: ends what logged last
 
     def finish(self) -> RankLog:
         """What the rank says."""
@@ -259,33 +228,23 @@ class _Gatherer:
     def _scheduling(self, event: Event) -> None:
         """A line of XLA about the module that its thread schedules."""
         block = self._block(event)
+        block.said.setdefault(event.kind, event)
+        block.module = event.module or block.module
         block.ended = event.seconds if event.seconds is not None else block.ended
         match event.kind:
             case Kind.FINGERPRINT:
-                block.module, block.fingerprint = event.module, event.subject
-            case Kind.UNREADABLE:
-                block.unreadable = block.unreadable or event
-                block.syntax, self.syntax = block.syntax or self.syntax, None
-            case Kind.NO_SUCH_FILE:
-                block.no_file = block.no_file or event
-            case Kind.READ:
-                block.read = event
-            case Kind.FOUND_PROFILE:
-                block.profile, block.module = event, event.module or block.module
-            case Kind.NAME_NOT_IN_MODULE:
-                block.not_in_module, block.module = event, block.module or event.module
+                block.fingerprint = event.subject
+            case Kind.UNREADABLE if self.syntax is not None:
+                block.said.setdefault(Kind.SYNTAX, self.syntax)
+                self.syntax = None
             case Kind.FOUND:
-                block.found, block.counted = event.count, event
+                block.found = event.count
             case Kind.MISSING:
-                block.missing, block.counted = event.count, block.counted or event
+                block.missing = event.count
             case Kind.MISSING_NAME:
                 block.miss(event.subject)
             case Kind.COST_FOUND:
                 block.costs_found += 1
-            case Kind.OTHER_ESTIMATOR:
-                block.estimator = event
-            case Kind.LHS_RAN:
-                block.lhs = event
 
     def _thread(self, event: Event) -> str:
         """The event's thread. Releases that mix TSL's prefixes, which have none, with Abseil's are read as one."""
@@ -312,8 +271,8 @@ class _Gatherer:
         return block
 
     def _store(self, block: Block) -> None:
-        if block.read is not None:
-            self.result.reads[block.read.subject] += 1
+        if block.profile:
+            self.result.reads[block.profile] += 1
         if is_sub_module(block.module) or is_clone(block.module):
             self.result.sub_modules.add(block.module)
             return
@@ -340,21 +299,20 @@ class _Gatherer:
 
 def _begins_next(event: Event, block: Block) -> bool:
     """Whether an event cannot be of the module that the block is about, by the order in which XLA logs."""
-    scheduled = block.profile is not None or block.lhs is not None
+    said = block.said
+    scheduled = Kind.FOUND_PROFILE in said or Kind.LHS_RAN in said
     match event.kind:
         case Kind.FINGERPRINT:
             return True
         case Kind.READ:
-            return scheduled or block.found is not None
+            return scheduled or Kind.FOUND in said
         case Kind.NO_SUCH_FILE:
             # Directory mode reports FP.pbtxt and FP.pb for one module.
-            known = block.no_file.subject.rpartition(".")[0] if block.no_file else None
-            return scheduled or (known is not None and known != event.subject.rpartition(".")[0])
+            known = said.get(event.kind, event).subject.rpartition(".")[0]
+            return scheduled or known != event.subject.rpartition(".")[0]
         case Kind.FOUND_PROFILE | Kind.UNREADABLE | Kind.OTHER_ESTIMATOR:
             return scheduled
-        case Kind.FOUND:
-            return block.found is not None
-        case Kind.LHS_RAN:
-            return block.lhs is not None
+        case Kind.FOUND | Kind.LHS_RAN:
+            return event.kind in said
         case _:
             return False

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pgle.xla.log.blocks import Block, RankLog
 from pgle.xla.log.events import Event
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
-from pgle.xla.log.wordings import CLONES
+from pgle.xla.log.wordings import CLONES, Kind
 
 
 class ProfileUse(StrEnum):
@@ -137,46 +137,46 @@ class Context:
 
 def judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
     """The verdict on a module by the last that the log says of its scheduling on one rank."""
+    said = block.said
     base = ModuleVerdict(
         name,
         ProfileUse.CANNOT_TELL,
-        "",
-        profile=block.read.subject if block.read else "",
+        "the log says nothing about its scheduling",
+        remedy=str(Remedy.WHOLE_LOG),
+        profile=block.profile,
         found=block.found,
         missing=block.missing,
         missing_names=tuple(sorted(block.missing_names)),
         fingerprint=block.fingerprint,
     )
-    if block.discarded is not None:
+    if line := said.get(Kind.DISCARDED):
         why = "the accuracy checker failed the compilation"
-        return _proved(base, ProfileUse.NOT_USED, why, block.discarded, Remedy.CHECKER)
+        return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
     if block.took_profile:
         return _judge_used(context, base, block)
-    if block.unreadable is not None:
-        where = f" at {block.syntax.subject}" if block.syntax else ""
-        why = f"the profile cannot be parsed{where}"
-        is_last_try = "fdo" not in block.unreadable.text.lower() or block.is_past_lookup or context.whole
+    if line := said.get(Kind.UNREADABLE):
+        where = f" at {said[Kind.SYNTAX].subject}" if Kind.SYNTAX in said else ""
+        is_last_try = "fdo" not in line.text.lower() or block.is_past_lookup or context.whole
         use = ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL  # else the flag's file comes next
-        return _proved(base, use, why, block.unreadable, Remedy.FORMAT)
-    if block.no_file is not None:
-        return _judge_no_file(context, base, block, block.no_file)
-    if block.read is not None:
+        return _proved(base, use, f"the profile cannot be parsed{where}", line, Remedy.FORMAT)
+    if line := said.get(Kind.NO_SUCH_FILE):
+        return _judge_no_file(context, base, block, line)
+    if line := said.get(Kind.READ):
         why = "the profile was parsed, but no line says that the scheduler took it"
-        return _proved(base, ProfileUse.CANNOT_TELL, why, block.read, Remedy.WHOLE_LOG)
+        return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
     if block.listed:
-        why = "the log begins within XLA's list of instructions without a cost"
-        return replace(base, why=why, remedy=str(Remedy.WHOLE_LOG))
-    if block.estimator is not None:
-        why = f"scheduled with XLA's {block.estimator.subject} model, without a profile"
-        return _proved(base, ProfileUse.NOT_USED, why, block.estimator, Remedy.NOT_GIVEN)
-    if block.lhs is not None:
-        first = context.log.info
-        if first is not None and first.line == block.lhs.line and not context.whole:
+        return replace(base, why="the log begins within XLA's list of instructions without a cost")
+    if line := said.get(Kind.OTHER_ESTIMATOR):
+        why = f"scheduled with XLA's {line.subject} model, without a profile"
+        return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)
+    if line := said.get(Kind.LHS_RAN):
+        first = context.log.said.get(Kind.INFO)
+        if first is not None and first.line == line.line and not context.whole:
             why = "the scheduler ran, but the log begins there: what it said of the profile may be cut off"
-            return _proved(base, ProfileUse.CANNOT_TELL, why, block.lhs, Remedy.WHOLE_LOG)
+            return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
         why = "the scheduler ran, but no profile was found for it"
-        return _proved(base, ProfileUse.NOT_USED, why, block.lhs, Remedy.NOT_GIVEN)
-    return replace(base, why="the log says nothing about its scheduling", remedy=str(Remedy.WHOLE_LOG))
+        return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)
+    return base
 
 
 def _judge_no_file(context: Context, base: ModuleVerdict, block: Block, line: Event) -> ModuleVerdict:
@@ -185,10 +185,10 @@ def _judge_no_file(context: Context, base: ModuleVerdict, block: Block, line: Ev
         return _proved(base, ProfileUse.NOT_USED, "the profile file does not exist", line, Remedy.PATH)
     base = replace(base, fingerprint=base.fingerprint or block.fingerprint_sought)
     why = "the directory has no file for this fingerprint"
-    others = any(other.read for other in context.log.last.values())
+    others = any(other.profile for other in context.log.last.values())
     remedy = Remedy.OTHER_MODULE if others else Remedy.DIRECTORY
     no_clones = context.release is not None and not CLONES[0] <= context.release < CLONES[1]
-    if context.whole or (block.lhs and (block.closed or no_clones) and not context.log.is_open):
+    if context.whole or (Kind.LHS_RAN in block.said and (block.closed or no_clones) and not context.log.is_open):
         return _proved(base, ProfileUse.NOT_USED, why, line, remedy)
     why += ", but the log may end before the step itself is scheduled: other modules have files of their own"
     return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.DIRECTORY)
@@ -196,18 +196,19 @@ def _judge_no_file(context: Context, base: ModuleVerdict, block: Block, line: Ev
 
 def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVerdict:
     """The module was scheduled with a profile: did any of its names match?"""
-    proof = block.counted if block.counted is not None else block.profile
-    assert proof is not None
+    said = block.said
+    counted = said.get(Kind.FOUND) or said.get(Kind.MISSING)
+    proof = counted or said[Kind.FOUND_PROFILE]
     past_lookup = block.is_past_lookup or context.whole
-    if block.counted is not None:
+    if counted is not None:
         # Where INFO is hidden nothing follows the list.
-        if past_lookup or (block.profile is None and None not in (block.found, block.missing)
-                           and block.listed >= (block.missing or 0)):  # fmt: skip
+        is_all = Kind.FOUND in said and Kind.MISSING in said and block.listed >= (block.missing or 0)
+        if past_lookup or (is_all and Kind.FOUND_PROFILE not in said):
             return _judge_counted(context, base, block, proof)
         why = f"{block.found or 0} instructions have a cost, but the log ends before the module was scheduled"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
-    if block.not_in_module is not None:
-        return _judge_2024(context, base, block.not_in_module)
+    if line := said.get(Kind.NAME_NOT_IN_MODULE):
+        return _judge_2024(context, base, line)
     if context.lists_missing and past_lookup:
         why = "XLA lists no instruction without a cost: every one has one"
         return _proved(replace(base, missing=0), ProfileUse.USED, why, proof, "")
@@ -263,14 +264,14 @@ def judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
     log = context.log
     base = ModuleVerdict("", ProfileUse.CANNOT_TELL, "")
     hit = next((event for name, event in log.cache_hits.items() if wanted is None or re.search(wanted, name)), None)
-    if log.flag_refused is not None:
-        return refused_flag(base, log.flag_refused)
-    if log.discarded is not None:
+    if line := log.said.get(Kind.FLAG_REFUSED):
+        return refused_flag(base, line)
+    if line := log.said.get(Kind.DISCARDED):
         why = "the accuracy checker failed the compilation"
-        return _proved(base, ProfileUse.NOT_USED, why, log.discarded, Remedy.CHECKER)
-    if log.on_cpu is not None and not log.last:
+        return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
+    if (line := log.said.get(Kind.ON_CPU)) and not log.last:
         why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
-        return _proved(base, ProfileUse.CANNOT_TELL, why, log.on_cpu, Remedy.CPU)
+        return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.CPU)
     if hit is not None:
         why = "loaded from JAX's compilation cache, so nothing was scheduled in this run"
         return _proved(replace(base, module=hit.module), ProfileUse.CANNOT_TELL, why, hit, Remedy.CACHE)
@@ -278,16 +279,16 @@ def judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
         names = ", ".join(sorted({name for _, name, _ in log.last if name})[:5])
         why = f"no module of the log matches {wanted!r}; it has {names or 'none with a name'}"
         return replace(base, why=why, remedy=str(Remedy.MODULE))
-    if log.info is None:
+    if Kind.INFO not in log.said:
         why = "the log holds no INFO line of XLA: its log level hides them"
         return replace(base, why=why, remedy=str(Remedy.LEVEL))
-    done = log.compiled or (log.compiling if context.whole else None)
-    if done is not None:
+    begun = log.said.get(Kind.COMPILING)
+    if done := log.said.get(Kind.COMPILED) or (begun if context.whole else None):
         why = "XLA compiled and logs at INFO, but neither read a profile nor ran the scheduler"
         return _proved(base, ProfileUse.NOT_USED, why, done, Remedy.SILENT)
-    if log.compiling is not None:
+    if begun:
         why = "the log ends after a compilation has begun, before a word of profile or scheduler"
-        return _proved(base, ProfileUse.CANNOT_TELL, why, log.compiling, Remedy.WHOLE_OR_SILENT)
+        return _proved(base, ProfileUse.CANNOT_TELL, why, begun, Remedy.WHOLE_OR_SILENT)
     return replace(base, why="the log shows no compilation", remedy=str(Remedy.CACHE))
 
 

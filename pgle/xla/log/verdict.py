@@ -11,7 +11,7 @@ from pgle.xla.log.blocks import Block, Log, RankLog, collect
 from pgle.xla.log.events import Event
 from pgle.xla.log.reasons import Context, ModuleVerdict, ProfileUse, Remedy, judge_block, judge_silence, refused_flag
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
-from pgle.xla.log.wordings import LISTS_SINCE
+from pgle.xla.log.wordings import LISTS_SINCE, Kind
 
 _WORST_FIRST = (
     ProfileUse.WRONG_FORMAT,
@@ -118,7 +118,7 @@ def _judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> _R
 
 def _common_miss(ranks: Iterable[RankLog]) -> str:
     """The first missing name of most modules (2024 wording): most likely the first name of the profile."""
-    missed = (block.not_in_module for said in ranks for block in said.last.values())
+    missed = (block.said.get(Kind.NAME_NOT_IN_MODULE) for said in ranks for block in said.last.values())
     counts = Counter(line.subject for line in missed if line is not None)
     return counts.most_common(1)[0][0] if counts and counts.most_common(1)[0][1] > 1 else ""
 
@@ -175,8 +175,8 @@ def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict
     log = context.log
     if main.verdict is not ProfileUse.USED:
         return main
-    if log.flag_refused is not None:
-        return _contradicted(main, refused_flag(main, log.flag_refused), "")
+    if Kind.FLAG_REFUSED in log.said:
+        return _contradicted(main, refused_flag(main, log.said[Kind.FLAG_REFUSED]), "")
     users = [block for block in log.last.values() if block.module in ("", main.module) and block.took_profile]
     for block in log.last.values():
         same_thread = [user for user in users if user.thread == block.thread]
@@ -229,9 +229,9 @@ def _warnings(ranks: Mapping[str, RankLog]) -> Iterable[str]:
     hits = sorted({name for said in ranks.values() for name in said.cache_hits})
     for rank, said in ranks.items():
         where = f"rank {rank}, " if rank else ""
-        if said.discarded is not None:
-            yield f"{where}line {said.discarded.line}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
-        if said.empty_trace is not None:
-            yield f"{where}line {said.empty_trace.line}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
+        if line := said.said.get(Kind.DISCARDED):
+            yield f"{where}line {line.line}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
+        if line := said.said.get(Kind.EMPTY_TRACE):
+            yield f"{where}line {line.line}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
     if hits:
         yield f"{len(hits)} modules came from JAX's compilation cache and say nothing ({', '.join(hits[:3])})"
