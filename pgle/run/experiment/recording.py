@@ -31,10 +31,10 @@ def begin_record(
     Args:
         request: the stage.
         environment: what the command, or the compiler in its place, will get.
-        asked: what decides the outcome, by option.
-        inputs: the files it reads.
+        asked: `BackEnd.asked`.
+        inputs: `BackEnd.inputs`.
         python: the interpreter of the command; default: ours.
-        rank: of this process.
+        rank: of this process, of so many `ranks`.
         ranks: how many there are.
         simulated: the GPUs and variables of this machine do not matter.
 
@@ -73,17 +73,7 @@ def end_record(
     facts: Mapping[str, Any] | None = None,
     failed: str = "",
 ) -> StageRecord:
-    """Complete the record of a stage that has ended, and write it.
-
-    Args:
-        request: the stage.
-        record: from `begin_record`.
-        exit_code: of the command, 128 + N where signal N ended it.
-        outputs: files and folders that the stage wrote.
-        warnings: lines printed during the run.
-        facts: results by name, JSON types only.
-        failed: why the stage did not do its work though the command did.
-    """
+    """Complete the record of a stage that has ended, and write it; the fields are those of `StageRecord`."""
     ended = replace(
         record,
         ended=now(),

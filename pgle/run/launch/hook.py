@@ -32,7 +32,7 @@ def hook_config(
     return {
         "paths": folder.for_hook(),
         "rank": rank.rank,
-        "launchers": [(name, size) for _, name, size, _ in LAUNCHERS] if rank.is_alone else [],
+        "launchers": [(name, size) for _, name, size in LAUNCHERS] if rank.is_alone else [],
         "capture": capture,
         "window": window,
         "flags": flags,

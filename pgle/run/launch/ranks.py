@@ -6,18 +6,18 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# (launcher, rank, size, local rank); the first whose rank and size are set counts. A user's own words come first.
+# (launcher, rank, size); the first whose variables are set counts. A user's own words come first.
 # Slurm sets SLURM_PROCID and SLURM_NTASKS in the batch script too; only `srun` sets SLURM_STEP_NUM_TASKS.
-LAUNCHERS: tuple[tuple[str, str, str, str], ...] = (
-    ("pgle", "PGLE_RANK", "PGLE_RANKS", "PGLE_LOCAL_RANK"),
-    ("jax", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_LOCAL_PROCESS_ID"),
-    ("jax", "JAX_PROCESS_INDEX", "JAX_PROCESS_COUNT", ""),
-    ("slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-    ("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("pmix", "PMIX_RANK", "PMIX_SIZE", ""),
-    ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("jobset", "NODE_RANK", "NNODES", ""),
+LAUNCHERS: tuple[tuple[str, str, str], ...] = (
+    ("pgle", "PGLE_RANK", "PGLE_RANKS"),
+    ("jax", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),
+    ("jax", "JAX_PROCESS_INDEX", "JAX_PROCESS_COUNT"),
+    ("slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpich", "PMI_RANK", "PMI_SIZE"),
+    ("pmix", "PMIX_RANK", "PMIX_SIZE"),
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("jobset", "NODE_RANK", "NNODES"),
 )
 
 INDEXED_JOB = "JOB_COMPLETION_INDEX"
@@ -34,40 +34,28 @@ class Rank:
     Attributes:
         rank: 0 … size-1.
         size: processes of the job; `UNKNOWN` where there may be others.
-        local_rank: on its host; 0 where unknown.
         launcher: whose variables these are; empty for a single process.
     """
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
     launcher: str = ""
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process speaks for the job."""
-        return self.rank == 0
 
     @property
     def is_alone(self) -> bool:
         """Whether there is no other process."""
         return self.size == 1
 
-    @property
-    def suffix(self) -> str:
-        """Of this rank's files: empty for rank 0, ``.rank0003`` for others."""
-        return "" if self.is_main else f".rank{self.rank:04d}"
-
 
 def find_rank(environ: Mapping[str, str] | None = None) -> Rank:
     """The rank of this process; a single process where no launcher's variables make sense."""
     env = os.environ if environ is None else environ
-    for launcher, rank, size, local in LAUNCHERS:
+    for launcher, rank, size in LAUNCHERS:
         number, count = _number(env, rank), _number(env, size)
         if number is not None and count is not None and 0 <= number < count and count > 1:
-            return Rank(number, count, _number(env, local) or 0, launcher)
+            return Rank(number, count, launcher)
     index = _number(env, INDEXED_JOB)
-    return Rank() if index is None or index < 0 else Rank(index, UNKNOWN, 0, "kubernetes")
+    return Rank() if index is None or index < 0 else Rank(index, UNKNOWN, "kubernetes")
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:

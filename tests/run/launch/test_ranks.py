@@ -19,16 +19,16 @@ from pgle.run.launch.real import _make_folder
     ("environ", "rank"),
     [
         ({}, Rank()),
-        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1"}, Rank(3, 8, 1, "slurm")),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1"}, Rank(3, 8, "slurm")),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Rank()),  # a batch script, before srun
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, Rank()),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Rank(1, 2, 0, "openmpi")),
-        ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, Rank(1, 2, 1, "mpich")),
-        ({"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "5"}, Rank(5, 16, 5, "torchrun")),
-        ({"NODE_RANK": "1", "NNODES": "2", "JOB_COMPLETION_INDEX": "1"}, Rank(1, 2, 0, "jobset")),
-        ({"JOB_COMPLETION_INDEX": "2"}, Rank(2, UNKNOWN, 0, "kubernetes")),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Rank(1, 2, "openmpi")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"}, Rank(1, 2, "mpich")),
+        ({"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "5"}, Rank(5, 16, "torchrun")),
+        ({"NODE_RANK": "1", "NNODES": "2", "JOB_COMPLETION_INDEX": "1"}, Rank(1, 2, "jobset")),
+        ({"JOB_COMPLETION_INDEX": "2"}, Rank(2, UNKNOWN, "kubernetes")),
         ({"JAX_PROCESS_ID": "1", "JAX_NUM_PROCESSES": "4", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"},
-         Rank(1, 4, 0, "jax")),
+         Rank(1, 4, "jax")),
         ({"RANK": "9", "WORLD_SIZE": "4"}, Rank()),  # nonsense
         ({"RANK": "x", "WORLD_SIZE": "4"}, Rank()),
     ],
