@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from os import PathLike
+
+
+def printable(text: str) -> str:
+    """A name or line from outside as one that can be printed anywhere.
+
+    What could move the cursor, break the line, turn the direction of writing (control and format characters) or not be
+    encoded is escaped as in Python: ``\\x1b``.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def one_line(text: str) -> str:
+    """Any text as one printable line."""
+    return printable(" ".join(text.split()))
+
+
+def suggestion(word: str, choices: Iterable[str]) -> str:
+    """``did you mean X?`` where one of the choices is like `word`; else empty."""
+    from difflib import get_close_matches  # only on the way to an error
+
+    near = get_close_matches(word, list(choices), 1, 0.6)
+    return f"did you mean '{near[0]}'?" if near else ""
 
 
 class UserError(Exception):
@@ -27,7 +52,7 @@ class UserError(Exception):
         text = self.what if self.where is None else f"{self.where}: {self.what}"
         if self.remedy is not None:
             text = f"{text}; {self.remedy}"
-        return " ".join(text.split())
+        return one_line(text)
 
 
 class WorkloadError(Exception):
@@ -40,4 +65,4 @@ class WorkloadError(Exception):
 
     def __init__(self, exit_code: int, what: str) -> None:
         self.exit_code = exit_code
-        super().__init__(" ".join(what.split()))
+        super().__init__(one_line(what))

@@ -224,7 +224,7 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
     made: list[Path] = []
     try:
         for path, content in files.items():
-            data = content.encode() if isinstance(content, str) else content
+            data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
             path.parent.mkdir(parents=True, exist_ok=True)
             if not isinstance(path, Path):  # object stores write whole objects or none
                 path.write_bytes(data)

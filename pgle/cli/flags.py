@@ -21,7 +21,7 @@ from pgle.xla.flags.text import parse_flags
 from pgle.xla.flags.thresholds import combine_thresholds, main_module
 
 
-@click.group(no_args_is_help=False)
+@click.group()
 def command() -> None:
     """List, explain, lint and preset XLA, NCCL, CUDA and JAX settings."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from typing import NoReturn
 import click
 
 from pgle import __version__
-from pgle.errors import UserError, WorkloadError
+from pgle.errors import UserError, WorkloadError, one_line, suggestion
 
 # Name → one line for `pgle --help`. The module `pgle.cli.NAME` holds the click command `command`; it is imported
 # only when the command is used, so that `pgle --help` stays instant.
@@ -53,6 +54,14 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(f"pgle.cli.{cmd_name.replace('-', '_')}").command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a suggestion where no command has that name."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail("; ".join(filter(None, (f"no command called '{args[0]}'", suggestion(args[0], COMMANDS)))))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, written from `COMMANDS` without importing them."""
         with formatter.section("Commands"):
@@ -70,19 +79,26 @@ def main() -> NoReturn:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller: `>&-`
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        if isinstance(stream := getattr(sys, name), io.TextIOWrapper):  # for odd names and ASCII
+            stream.reconfigure(errors="backslashreplace")
     for number in (signal.SIGTERM, signal.SIGHUP):  # scancel, timeout, kubelet: what we started must end with us
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _ended)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback of the interpreter's end helps nobody
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
     """Run `pgle ARGUMENTS` and return its exit code; errors are one line on stderr."""
     try:
-        code = group.main(arguments, prog_name="pgle", standalone_mode=False)
+        code = group.main(arguments or ["--help"], prog_name="pgle", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except (UserError, WorkloadError) as error:
         return _fail(str(error), error.exit_code)
+    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:
+        click.echo(error.ctx.get_help())
+        return 0
     except click.UsageError as error:
         usage = "" if error.ctx is None else f"; try '{error.ctx.command_path} --help'"
         return _fail(f"{error.format_message().rstrip('.')}{usage}", 2)
@@ -111,5 +127,5 @@ def _ended(number: int, _: FrameType | None) -> NoReturn:
 
 
 def _fail(line: str, code: int) -> int:
-    print(f"pgle: {' '.join(line.split())}", file=sys.stderr)
+    print(f"pgle: {one_line(line)}", file=sys.stderr)
     return code

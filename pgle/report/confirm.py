@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.text import Text
 
 from pgle.report import json
-from pgle.report.text import MAX_WIDTH, console, printable, table, warn
+from pgle.report.text import console, printable, table, warn
 from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
 from pgle.xla.log.verdict import LogVerdict
 
@@ -114,7 +114,7 @@ def _rows(items: Sequence[ModuleVerdict]) -> list[tuple[object, ...]]:
     ]
     verdicts = max((len(item.verdict) for item in items), default=0)
     # "found", "missing" and "line" take some 20 columns with their gaps
-    width = MAX_WIDTH - max(map(len, names), default=0) - verdicts - 34
+    width = console().width - max(map(len, names), default=0) - verdicts - 34
     return [
         (
             name,

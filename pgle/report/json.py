@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from os import PathLike
 from typing import Any
+
+_UNSEEN = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
+)
+"""Control and format characters, which a terminal acts upon, and what UTF-8 cannot encode."""
 
 
 def plain(value: Any) -> Any:
@@ -35,13 +41,17 @@ def plain(value: Any) -> Any:
 
 def text(schema: str, value: Any) -> str:
     """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first."""
-    return json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False) + "\n"
+    found = json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False) + "\n"
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", found)
 
 
 def show(schema: str, value: Any) -> None:
     """Print the object on stdout."""
     try:
-        sys.stdout.write(text(schema, value))
+        found = text(schema, value)
+        if (sys.stdout.encoding or "").lower().replace("-", "") not in ("utf8", "utf16", "utf32"):
+            found = "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in found)
+        sys.stdout.write(found)
         sys.stdout.flush()
     except BrokenPipeError:
         from pgle.report.text import reader_left

@@ -1,4 +1,4 @@
-"""Text for a terminal: consoles, tables within 100 columns, bars and units."""
+"""Text for a terminal: consoles, tables, bars and units; nothing that is printed controls the terminal."""
 
 from __future__ import annotations
 
@@ -6,14 +6,26 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from textwrap import fill
+from typing import Any, Literal, NoReturn, TextIO
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-MAX_WIDTH = 100
+from pgle.errors import one_line, printable
+
+__all__ = ["bar", "console", "duration", "near", "printable", "say", "table", "warn"]
+
+WIDTH = 100
+"""Columns where nothing says how many there are."""
+MAX_WIDTH = 200
+SHORT = 14
+"""Characters of a cell that stays on one line."""
 _BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
@@ -25,7 +37,11 @@ def reader_left() -> NoReturn:
 
 class _Console(Console):
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich prints; but lines in files and pipes end where their text does, tables too."""
+        """As rich prints, but words are never broken, and lines in files and pipes end where their text does."""
+        options.setdefault("crop", False)
+        words = (word for item in objects if isinstance(item, str | Text) for word in str(item).split())
+        if any(cell_len(word) > self.width for word in words):  # a path, to be copied whole
+            options.setdefault("soft_wrap", True)
         if self.is_terminal:
             super().print(*objects, **options)
             return
@@ -33,25 +49,60 @@ class _Console(Console):
             super().print(*objects, **options)
         self.file.write(_BLANKS_AT_END.sub("", lines.get()))
 
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich renders; what a name holds is printed, never obeyed by the terminal."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
+
     def on_broken_pipe(self) -> None:
         reader_left()
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console of at most 100 columns; exactly 100 where output is not a terminal. `NO_COLOR` is respected.
+    """A console as wide as COLUMNS says, else as the terminal is, else of 100 columns. `NO_COLOR` is respected.
 
     Text is taken as it is: in paths and names, ``[red]`` is no markup and ``:smile:`` no emoji.
     """
     stream = sys.stderr if stderr else sys.stdout
-    width = None
-    if not stream.isatty():
-        width = MAX_WIDTH
-    else:
-        try:
-            width = min(os.get_terminal_size(stream.fileno()).columns, MAX_WIDTH)
-        except OSError:
-            width = MAX_WIDTH
-    return _Console(file=stream, width=width, highlight=False, soft_wrap=False, markup=False, emoji=False)
+    return _Console(file=stream, width=_width(stream), highlight=False, soft_wrap=False, markup=False, emoji=False)
+
+
+def _width(stream: TextIO) -> int:
+    asked = os.environ.get("COLUMNS", "")
+    columns = int(asked) if asked.isdecimal() else 0
+    if not columns and stream.isatty():
+        with suppress(OSError):
+            columns = os.get_terminal_size(stream.fileno()).columns
+    return min(columns, MAX_WIDTH) if columns else WIDTH
+
+
+class _Table(Table):
+    """A table whose columns are at least as wide as their longest word, even where it then exceeds the width."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        gaps = 2 * (len(self.columns) - 1)
+        cells = [[str(column.header), *map(str, column.cells)] for column in self.columns]
+        widest = [max(cell_len(line) for text in column for line in text.split("\n")) for column in cells]
+        least = [
+            wide if column.no_wrap else max(cell_len(part) for text in texts for part in _unbroken(text))
+            for column, texts, wide in zip(self.columns, cells, widest, strict=True)
+        ]
+        spare = max(options.max_width - gaps - sum(least), 0)
+        wishes = [wide - low for wide, low in zip(widest, least, strict=True)]
+        for rank, index in enumerate(sorted(range(len(wishes)), key=wishes.__getitem__)):  # the most modest first
+            more = min(wishes[index], spare // (len(wishes) - rank))
+            self.columns[index].width = least[index] + more
+            spare -= more
+        self.width = sum(column.width or 0 for column in self.columns) + gaps
+        yield from super().__rich_console__(console, options)
+
+
+def _unbroken(cell: str) -> list[str]:
+    """What of a cell stays on one line: it whole where it is short (``12.3 ms``), else its words."""
+    return [cell] if len(cell) <= SHORT else cell.split()
 
 
 def table(
@@ -63,16 +114,16 @@ def table(
         columns: their heads.
         rows: cells are plain text (never markup).
         right: the columns to align right, separated by ``|``.
-        whole: the columns whose cells stay on one line, separated by ``|``; the others are folded to fit the width.
+        whole: the columns whose cells stay on one line, separated by ``|``; the others wrap between words.
         title: above the table.
     """
     numeric, unbroken = set(right.split("|")), set(whole.split("|"))
-    result = Table(box=None, pad_edge=False, title=title or None, title_justify="left", title_style="bold")
+    result = _Table(box=None, pad_edge=False, title=title or None, title_justify="left", title_style="bold")
     for name in columns:
         justify: Literal["right", "left"] = "right" if name in numeric else "left"
         result.add_column(name, justify=justify, overflow="fold", no_wrap=name in unbroken)
     for row in rows:
-        result.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+        result.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
     return result
 
 
@@ -81,13 +132,6 @@ def bar(fraction: float, width: int = 20) -> str:
     eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
     return ("█" * full + ("" if rest == 0 else "▏▎▍▌▋▊▉"[rest - 1])).ljust(width)
-
-
-def printable(name: str) -> str:
-    """A name from a file, with what could move the cursor or break the line (control characters) escaped."""
-    if name.isprintable():
-        return name
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in name)
 
 
 def near(path: Path) -> Path:
@@ -107,6 +151,14 @@ def duration(microseconds: float) -> str:
 
 
 def warn(lines: Iterable[str]) -> None:
-    """Print warnings to stderr, one line each."""
+    """Print warnings to stderr, one line each; on a terminal they wrap between words."""
     for line in lines:
-        print(f"pgle: warning: {' '.join(line.split())}", file=sys.stderr)
+        say(f"warning: {line}")
+
+
+def say(line: str) -> None:
+    """Print a line of pgle's own to stderr."""
+    text = f"pgle: {one_line(line)}"
+    if sys.stderr.isatty():
+        text = fill(text, _width(sys.stderr), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    print(text, file=sys.stderr, flush=True)

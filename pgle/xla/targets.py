@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from pgle.errors import UserError
+from pgle.errors import UserError, suggestion
 from pgle.files import as_path, read_bytes
 
 MAX_BYTES = 1 << 20
@@ -96,10 +96,9 @@ def load_target(name_or_path: str) -> Target:
     path = as_path(name_or_path)
     looks_like_path = not isinstance(path, Path) or len(path.parts) > 1 or bool(path.suffix)
     if not looks_like_path and not path.exists():
-        raise UserError(
-            f"no target called {name_or_path!r}",
-            remedy=f"choose {', '.join(BUILT_IN)}, or give the *.gpu_target_config.pbtxt of an --xla_dump_to run",
-        )
+        known = f"{suggestion(name, (*BUILT_IN, *ALIASES))} choose {', '.join(BUILT_IN)}".strip()
+        remedy = f"{known}, or give the *.gpu_target_config.pbtxt of an --xla_dump_to run"
+        raise UserError(f"no target called {name_or_path!r}", remedy=remedy)
     data = read_bytes(path, max_bytes=MAX_BYTES)
     try:
         text = data.decode()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pgle.errors import UserError
+from pgle.errors import UserError, suggestion
 from pgle.xla.flags.catalogue import known_flags, release
 from pgle.xla.flags.choices import (
     JAX,
@@ -172,7 +172,8 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
         UserError: no such preset, or ``pgle-perf`` without a profile.
     """
     if name not in _PRESETS:
-        raise UserError(f"no preset called '{name}'", remedy=f"choose one of {', '.join(_PRESETS)}")
+        remedy = f"{suggestion(name, _PRESETS)} choose one of {', '.join(_PRESETS)}".strip()
+        raise UserError(f"no preset called '{name}'", remedy=remedy)
     at = version or known_flags().releases[-1]
     what, choices = _PRESETS[name]
     if name == "pgle-perf":

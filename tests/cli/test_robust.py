@@ -1,0 +1,105 @@
+"""The program in odd surroundings: no arguments, typing errors, ASCII terminals, names that are no text, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+
+PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
+
+
+@pytest.mark.parametrize("words", [[], ["flags"], ["history"]])
+def test_without_arguments_the_help_is_printed_as_it_is(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 0
+    output = capsys.readouterr()
+    assert output.out.startswith("Usage: pgle")
+    assert len(output.out.splitlines()) > 10
+    assert output.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["convret"], "convert"),
+        (["show", "--tpo", "3", "x"], "--top"),
+        (["flags", "presett"], "preset"),
+        (["flags", "preset", "fsdpp"], "fsdp"),
+        (["complete", PROFILE, "--hlo", "hlo", "--target", "h10", "-o", "x.pbtxt"], "h100"),
+    ],
+)
+def test_a_mistyped_word_gets_a_suggestion(
+    words: list[str], meant: str, testdata: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(testdata)
+    assert run(words) == 2
+    line = capsys.readouterr().err.lower()
+    assert "did you mean" in line
+    assert f"'{meant}'" in line
+
+
+@pytest.mark.parametrize("value", ["x{99999999999}", "(", "(?P<a>x)(?P<a>y)"])
+def test_a_regular_expression_that_cannot_be_is_refused(value: str, testdata: Path) -> None:
+    assert run(["verify", str(testdata / PROFILE), "--hlo", str(testdata / "hlo"), "--module", value]) == 2
+
+
+def test_devices_per_host_of_none_is_bad_usage(testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["complete", str(testdata / PROFILE), "--hlo", "x", "-o", "x.pbtxt", "--devices-per-host", "0"]
+    assert run(words) == 2
+    assert "'--devices-per-host': 0 is not in the range x>=1" in capsys.readouterr().err
+
+
+def pgle(words: list[str | bytes], **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "pgle", *words]
+    return subprocess.run(command, capture_output=True, env={**os.environ, **environment}, check=False)
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_ascii_terminal_gets_ascii(testdata: Path, more: list[str | bytes]) -> None:
+    done = pgle(["show", str(testdata / PROFILE), *more], PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+    if more:
+        assert json.loads(done.stdout)["schema"] == "pgle.show/1"
+
+
+@pytest.mark.parametrize("more", [[], [b"--json"]])
+def test_a_file_name_that_is_no_text_is_read_and_written(
+    testdata: Path, tmp_path: Path, more: list[str | bytes]
+) -> None:
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)  # noqa: PTH102 - no text
+    shutil.copy(testdata / PROFILE, folder + b"/a.pbtxt")
+    shutil.copy(testdata / "nsys_synthetic/synthetic_cases.sqlite", folder + b"/a.sqlite")
+    done = pgle([b"convert", folder + b"/a.sqlite", b"-o", folder + b"/b.pbtxt", *more])
+    assert done.returncode == 0, done.stderr
+    done = pgle([b"merge", folder + b"/a.pbtxt", folder + b"/b.pbtxt", b"-o", folder + b"/c.pbtxt", *more])
+    assert done.returncode == 0, done.stderr
+    done.stdout.decode()
+    assert sorted(os.listdir(folder)) == [  # noqa: PTH208
+        *(b"a.pbtxt", b"a.sqlite", b"b.pbtxt", b"b.pbtxt.json", b"c.pbtxt", b"c.pbtxt.json"),
+    ]
+    json.loads(Path(os.fsdecode(folder + b"/c.pbtxt.json")).read_text())
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
+    code = (
+        "import os, signal, sys, types\n"
+        "class Slow(types.ModuleType):\n"
+        "    def __getattr__(self, name):\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.modules['pgle.cli.main'] = Slow('pgle.cli.main')\n"
+        "from pgle.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"pgle: interrupted\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
