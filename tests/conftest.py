@@ -39,6 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture(autouse=True)
+def default_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output is as wide as in a pipe, wherever the tests run."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture
 def testdata() -> Path:
     return Path(__file__).parent.parent / "testdata"

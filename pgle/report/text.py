@@ -26,6 +26,8 @@ WIDTH = 100
 MAX_WIDTH = 200
 SHORT = 14
 """Characters of a cell that stays on one line."""
+LONG = 32
+"""Characters from which on a word is broken where the table is too wide otherwise."""
 _BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
@@ -84,20 +86,35 @@ class _Table(Table):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         gaps = 2 * (len(self.columns) - 1)
-        cells = [[str(column.header), *map(str, column.cells)] for column in self.columns]
-        widest = [max(cell_len(line) for text in column for line in text.split("\n")) for column in cells]
-        least = [
-            wide if column.no_wrap else max(cell_len(part) for text in texts for part in _unbroken(text))
-            for column, texts, wide in zip(self.columns, cells, widest, strict=True)
-        ]
-        spare = max(options.max_width - gaps - sum(least), 0)
-        wishes = [wide - low for wide, low in zip(widest, least, strict=True)]
-        for rank, index in enumerate(sorted(range(len(wishes)), key=wishes.__getitem__)):  # the most modest first
-            more = min(wishes[index], spare // (len(wishes) - rank))
-            self.columns[index].width = least[index] + more
-            spare -= more
-        self.width = sum(column.width or 0 for column in self.columns) + gaps
+        texts = [[str(column.header), *map(str, column.cells)] for column in self.columns]
+        widths = _widths(texts, [column.no_wrap for column in self.columns], options.max_width - gaps)
+        for column, width in zip(self.columns, widths, strict=True):
+            column.width, column.no_wrap = width, False
+        self.width = sum(widths) + gaps
         yield from super().__rich_console__(console, options)
+
+
+def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], room: int) -> list[int]:
+    """The width of each column, so that they fit into `room` if no word of `LONG` characters is broken.
+
+    Args:
+        texts: of each column the head and the cells.
+        whole: the columns whose cells stay on one line where there is room.
+        room: for all columns together.
+    """
+    widest = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
+    words = [max((cell_len(part) for text in column for part in _unbroken(text)), default=0) for column in texts]
+    widths = [wide if keep else word for wide, keep, word in zip(widest, whole, words, strict=True)]
+    for least in (words, [min(word, LONG) for word in words]):  # first wrap what should stay whole, then break names
+        for index in sorted(range(len(widths)), key=lambda index: least[index] - widths[index]):
+            widths[index] = max(least[index], widths[index] - max(sum(widths) - room, 0))
+    wishes = {index: widest[index] - widths[index] for index in range(len(widths))}
+    spare = max(room - sum(widths), 0)
+    for rank, index in enumerate(sorted(wishes, key=wishes.__getitem__)):  # the most modest first
+        more = min(wishes[index], spare // (len(wishes) - rank))
+        widths[index] += more
+        spare -= more
+    return widths
 
 
 def _unbroken(cell: str) -> list[str]:

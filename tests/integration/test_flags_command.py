@@ -125,8 +125,3 @@ def test_thresholds_of_a_missing_module_are_one_line(capsys):
 def test_thresholds_of_a_dump_directory(capsys, testdata):
     assert run(["flags", "thresholds", "--hlo", str(testdata / "hlo/jax-0.12.0.1/async")]) == 0
     assert "xla_gpu_all_gather_combine_threshold_bytes" in capsys.readouterr().out
-
-
-def test_flags_alone_names_its_help(capsys):
-    assert run(["flags"]) == 2
-    assert capsys.readouterr().err == "pgle: Missing command; try 'pgle flags --help'\n"

@@ -117,6 +117,6 @@ def test_wrong_files_are_answered_in_one_line(name, content, said, tmp_path, cap
 
 
 def test_names_stay_whole_on_a_narrow_terminal(described, capsys, monkeypatch):
-    monkeypatch.setattr("pgle.report.text.MAX_WIDTH", 60)
+    monkeypatch.setenv("COLUMNS", "60")
     assert run(["show", str(described)]) == 0
     assert "all-gather-start  800 µs  79.6%  collective  measured\n" in capsys.readouterr().out
