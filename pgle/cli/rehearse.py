@@ -27,6 +27,8 @@ from pgle.cli.options import json_option
 @click.option("--choose", metavar="NAME|REGEX", help="Which of several modules, by name; else the program's step.")
 @click.option("--quiet-for", default=20.0, show_default=True, metavar="SECONDS",
               help="With COMMAND: stop it when it has compiled nothing new for so long.")  # fmt: skip
+@click.option("--cache/--no-cache", "cached", default=True, show_default=True,
+              help="Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).")  # fmt: skip
 @json_option
 @click.pass_context
 def command(
@@ -41,6 +43,7 @@ def command(
     output: str | None,
     choose: str | None,
     quiet_for: float,
+    cached: bool,
     as_json: bool,
 ) -> None:
     """Compile a module for a GPU that is not there, with and without a profile, and say what the profile changes.
@@ -56,6 +59,7 @@ def command(
     pgle rehearse --devices 8 -- python train.py --config x
     """
     from pgle.report import rehearse as report
+    from pgle.report.phases import phases
     from pgle.run.rehearse.command import RehearseCommand, run
 
     options = RehearseCommand(
@@ -69,8 +73,10 @@ def command(
         out=output,
         choose=choose,
         quiet_s=quiet_for,
+        cached=cached,
     )
-    result = run(options)
+    with phases() as on_phase:
+        result = run(options, on_phase)
     picture = report.write_pictures(result)
     if as_json:
         report.show_json(result, picture)

@@ -101,7 +101,7 @@ def _side(name: str, side: Side) -> tuple[str, ...]:
         f"{breakdown.overlap:.0%}",
         "–" if side.believed_exposed_us is None else f"{duration(side.believed_exposed_us)} exposed",
         "–" if memory is None else f"{memory / 2**30:.2f} GiB",
-        f"{side.compiled.compile_s:.1f} s",
+        "kept" if side.compiled.kept else f"{side.compiled.compile_s:.1f} s",
     )
 
 
@@ -188,6 +188,7 @@ def _side_dict(side: Side) -> dict[str, object]:
         "fingerprint": side.compiled.fingerprint,
         "memory_bytes": side.compiled.memory,
         "compile_s": side.compiled.compile_s,
+        "kept": side.compiled.kept,
         "hlo": side.compiled.after_optimizations,
         "schedule": side.compiled.schedule,
         "log": side.compiled.log,

@@ -14,6 +14,11 @@ from pgle.cli.main import run
 pytestmark = pytest.mark.rehearse
 
 
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch):
+    monkeypatch.setenv("PGLE_CACHE_MIB", "0")
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     """StableHLO of two workloads, as jax dumps it."""

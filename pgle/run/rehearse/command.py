@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.run.launch.capture_modules import Program, capture_modules, modules_in, read_program
-from pgle.run.rehearse.compile import devices_in
+from pgle.run.rehearse.compile import OnPhase, devices_in
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.run.rehearse.settings import settle
 from pgle.xla.targets import load_target
@@ -37,6 +37,7 @@ class RehearseCommand:
         out: folder; None: a temporary one, which is kept.
         choose: name of a module, or a regular expression on file names.
         quiet_s: stop a command that has compiled nothing new for so long.
+        cached: as in `RehearseRequest`.
     """
 
     words: tuple[str, ...]
@@ -49,9 +50,10 @@ class RehearseCommand:
     out: str | None
     choose: str | None
     quiet_s: float
+    cached: bool = True
 
 
-def run(command: RehearseCommand) -> Rehearsal:
+def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
     """Capture where needed, then rehearse."""
     target = load_target(command.target)
     if command.topology:
@@ -67,7 +69,9 @@ def run(command: RehearseCommand) -> Rehearsal:
                 profile=Path(command.profile) if command.profile else None,
                 topology=command.topology,
                 job=command.job,
-            )
+                cached=command.cached,
+            ),
+            on_phase,
         )
 
 

@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeAlias
 
 import pgle
 from pgle.errors import UserError
+from pgle.run.rehearse.cache import Cache, key_of
 from pgle.run.rehearse.dumps import (
     LOG,
     crash,
@@ -99,6 +100,7 @@ class RehearsalResult:
         memory: device memory in bytes by XLA's buffer assignment (argument, output, alias, temp, total); empty where
             XLA left no report.
         jaxlib: version of the jaxlib that compiled.
+        kept: it was compiled before, and comes from the cache; the seconds are of that time.
     """
 
     module_name: str
@@ -116,6 +118,7 @@ class RehearsalResult:
     peak_bytes: int
     memory: Mapping[str, int]
     jaxlib: str
+    kept: bool = False
 
     @property
     def memory_bytes(self) -> int | None:
@@ -140,16 +143,27 @@ class Phase:
     devices: int = 0
 
 
+OnPhase: TypeAlias = Callable[[Phase], None]
+
+
 class Compiler:
     """A session with one compiler; its methods may be called from several threads at once.
 
     Args:
         python: the interpreter whose jax compiles; it needs jax and the CUDA plugin, not pgle.
+        cache: where compilations are kept; None: nowhere.
         on_phase: called with each `Phase`, from the thread that reads the compiler's answers.
     """
 
-    def __init__(self, python: str = sys.executable, on_phase: Callable[[Phase], None] = lambda phase: None) -> None:
+    def __init__(
+        self,
+        python: str = sys.executable,
+        *,
+        cache: Cache | None = None,
+        on_phase: OnPhase = lambda phase: None,
+    ) -> None:
         self.python = python
+        self._cache = cache
         self._on_phase = on_phase
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -184,8 +198,7 @@ class Compiler:
         began = time.perf_counter()
         folder = request.dump_dir.resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        answer = self._ask(request, folder)
-        remove_generated_code(folder)
+        answer = self._kept_or_compiled(request, folder)
         log = folder / LOG
         if "user_error" in answer:
             error = answer["user_error"]
@@ -213,8 +226,28 @@ class Compiler:
             cpu_s=answer["cpu_s"],
             peak_bytes=answer["peak_bytes"],
             memory=memory_of(after),
-            jaxlib=self._jaxlib,
+            jaxlib=answer["jaxlib"],
+            kept="kept" in answer,
         )
+
+    def _kept_or_compiled(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
+        if self._cache is None:
+            return self._ask(request, folder)
+        others = (request.target, request.portable_target, request.topology, request.vmodule)
+        switches = {"others": others, "as": request.profile_as, "end": request.to_the_end, "job": request.as_job}
+        key = key_of(self.python, request.module, request.flags, request.profile, switches)
+        names = {"@FOLDER@": str(folder)}
+        if request.profile is not None:
+            names["@PROFILE@"] = str(request.profile.resolve())
+        kept = self._cache.load(key, folder, names)
+        if kept is not None:
+            self._on_phase(Phase(request, "kept from before", kept["module_name"]))
+            self._on_phase(Phase(request, "done"))
+            return kept | {"kept": True}
+        answer = self._ask(request, folder)
+        if "module_name" in answer:
+            self._cache.store(key, folder, names, answer)
+        return answer
 
     def _ask(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
         """Send a request and wait for its answer."""
@@ -226,7 +259,9 @@ class Compiler:
             self._waiting[number] = (request, answers)
         try:
             self._send(process, _message(number, request, folder))
-            return answers.get(timeout=request.timeout_s)
+            answer = answers.get(timeout=request.timeout_s)
+            remove_generated_code(folder)
+            return answer | {"jaxlib": self._jaxlib}
         except queue.Empty:
             what = f"not compiled after {request.timeout_s:g} s"
             raise UserError(what, where=request.module, remedy=f"see the log: {folder / LOG}") from None

@@ -14,7 +14,8 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.rehearse.compile import Compiler, RehearsalRequest, RehearsalResult, matches_job
+from pgle.run.rehearse.cache import Cache
+from pgle.run.rehearse.compile import Compiler, OnPhase, RehearsalRequest, RehearsalResult, matches_job
 from pgle.run.rehearse.settings import Setting
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
@@ -40,6 +41,7 @@ class RehearseRequest:
         profile: measured costs; None: estimates stand in for them.
         topology: ``SxHxD``; None: one host.
         job: dump directory or fingerprint of the job that wrote the module, to say whether it recompiles to the same.
+        cached: take compilations from the user's cache, and keep them there.
     """
 
     setting: Setting
@@ -48,6 +50,7 @@ class RehearseRequest:
     profile: Path | None = None
     topology: str | None = None
     job: str | None = None
+    cached: bool = True
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Rehearsal:
         return self.used or not self.moves
 
 
-def rehearse(request: RehearseRequest) -> Rehearsal:
+def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
     """Compile twice, simulate both schedules with one cost table, compare.
 
     Raises:
@@ -120,7 +123,8 @@ def rehearse(request: RehearseRequest) -> Rehearsal:
     """
     _check_folder(request.out)
     hardware = find_hardware(request.target)
-    with Compiler(request.setting.python) as compiler:
+    cache = Cache.of_user() if request.cached else None
+    with Compiler(request.setting.python, cache=cache, on_phase=on_phase) as compiler:
         if request.profile is None:
             first = _compile(compiler, request, "baseline", None)
             module = read_module(first.after_optimizations)

@@ -18,6 +18,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler, RehearsalRequest, RehearsalResult, matches_job, rehearse_compile
 from pgle.run.rehearse.dumps import fingerprint_of
 from pgle.xla.hlo.reader import read_module
@@ -110,6 +111,21 @@ def test_a_session_reads_a_module_once_and_compiles_it_often(module: Path, tmp_p
     assert first.start_s > 0
     assert [other.start_s for other in others] == [0, 0]
     assert [names(other.after_optimizations) for other in others] == [names(first.after_optimizations)] * 2
+
+
+def test_the_same_compilation_is_made_once(module: Path, costs: str, tmp_path: Path) -> None:
+    results = []
+    for name in "12":
+        profile = tmp_path / f"{name}.pbtxt"
+        profile.write_text(costs)
+        request = RehearsalRequest(module, TARGET.text, tmp_path / name, flags=(LHS,), profile=profile)
+        with Compiler(cache=Cache(tmp_path / "cache", 1 << 30)) as compiler:
+            results.append(compiler.compile(request))
+    made, kept = results
+    assert (made.kept, kept.kept) == (False, True)
+    assert names(kept.after_optimizations) == names(made.after_optimizations)
+    assert (kept.fingerprint, kept.memory, kept.compile_s) == (made.fingerprint, made.memory, made.compile_s)
+    assert verdict_of(kept).main.profile == str(tmp_path / "2.pbtxt")
 
 
 CLIENT = """

@@ -1,0 +1,157 @@
+"""Compilations kept by content: the same module, flags, profile, target and compiler give the same schedule.
+
+One zip file per compilation in the user's cache directory, written under another name first; the least recently used
+go when there are too many bytes. A damaged file counts as none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pgle.errors import UserError
+from pgle.files import read_bytes
+from pgle.run.ask.flag_probe import cache_directory, installed
+
+FORMAT = 1
+"""Part of every key; to be raised where what is stored, or how a module is read, changes."""
+
+LIMIT_VARIABLE = "PGLE_CACHE_MIB"
+LIMIT_MIB = 2048
+ANSWER = ".answer.json"
+"""What the compiler's process said, beside its dumps."""
+
+_STALE_S = 86_400.0  # a name of a process that was killed while writing
+_BINARY = (".pb",)
+
+
+class Cache:
+    """A folder of compilations.
+
+    Args:
+        folder: may be absent.
+        limit_bytes: of all of them together; 0: nothing is kept.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder = folder
+        self.limit_bytes = limit_bytes
+
+    @staticmethod
+    def of_user() -> Cache:
+        """That in the user's cache directory, at most `LIMIT_VARIABLE` mebibytes.
+
+        Raises:
+            UserError: the variable is no number.
+        """
+        text = os.environ.get(LIMIT_VARIABLE) or str(LIMIT_MIB)
+        if not text.isdigit():
+            raise UserError("is not a number of mebibytes", where=f"{LIMIT_VARIABLE}={text}", remedy="0 keeps nothing")
+        return Cache(cache_directory() / "schedules", int(text) << 20)
+
+    def load(self, key: str, folder: Path, names: Mapping[str, str]) -> dict[str, Any] | None:
+        """Lay the files of a compilation into a folder.
+
+        Args:
+            key: of `key_of`.
+            folder: empty.
+            names: what stands for a path in stored texts, and the path to write in its place.
+
+        Returns:
+            What was stored with them; None where there is no such compilation.
+        """
+        path = self.folder / f"{key}.zip"
+        try:
+            with zipfile.ZipFile(path) as archive:
+                files = {name: archive.read(name) for name in archive.namelist()}
+            answer: dict[str, Any] = json.loads(files.pop(ANSWER))
+            os.utime(path)
+        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError):
+            return None
+        for name, data in files.items():
+            (folder / Path(name).name).write_bytes(_renamed(name, data, names))
+        return answer
+
+    def store(self, key: str, folder: Path, names: Mapping[str, str], answer: Mapping[str, Any]) -> None:
+        """Keep the files of a folder and an answer; a disk that is full or read-only is no failure."""
+        if not self.limit_bytes:
+            return
+        back = {path: name for name, path in names.items()}
+        temporary = self.folder / f".{key}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+                archive.writestr(ANSWER, json.dumps(answer))
+                for path in sorted(path for path in folder.iterdir() if path.is_file()):
+                    archive.writestr(path.name, _renamed(path.name, path.read_bytes(), back))
+            temporary.replace(self.folder / f"{key}.zip")
+            self._prune()
+        except OSError:
+            pass
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+    def _prune(self) -> None:
+        """Remove the least recently used until the rest keeps to the limit."""
+        for path in self.folder.glob(".*.tmp"):
+            if time.time() - path.stat().st_mtime > _STALE_S:
+                path.unlink(missing_ok=True)
+        kept = [(path.stat().st_mtime_ns, path.stat().st_size, path) for path in self.folder.glob("*.zip")]
+        total = sum(size for _, size, _ in kept)
+        for _, size, path in sorted(kept):
+            if total <= self.limit_bytes:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None, others: Mapping[str, object]) -> str:
+    """The key of a compilation: a hash of everything that its result depends on.
+
+    Args:
+        python: the interpreter that compiles; of its packages the versions count.
+        module: by content.
+        flags: with the content of the files that they name.
+        profile: by content and suffix.
+        others: target, topology and the like.
+    """
+    compiler = installed(python)
+    at = Path(compiler.jaxlib_at) / "jaxlib" / "version.py"
+    said = [
+        FORMAT,
+        sorted(compiler.versions.items()),
+        at.stat().st_mtime_ns if at.is_file() else 0,
+        _digest(module),
+        module.suffixes,
+        [(flag, _digest(Path(flag.partition("=")[2]))) for flag in flags],
+        None if profile is None else (profile.suffix, _digest(profile)),
+        sorted(others.items()),
+    ]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    """Of a file's content, decompressed, or of those in a folder; empty where there is none."""
+    if path.is_dir():
+        return " ".join(f"{item.name} {_digest(item)}" for item in sorted(path.iterdir()) if item.is_file())
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest() if path.is_file() else ""
+    except (OSError, UserError):
+        return "unreadable"
+
+
+def _renamed(name: str, data: bytes, paths: Mapping[str, str]) -> bytes:
+    """A text with other paths in it."""
+    if not name.endswith(_BINARY):
+        for before, after in paths.items():
+            data = data.replace(before.encode(), after.encode())
+    return data

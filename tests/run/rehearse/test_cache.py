@@ -1,0 +1,99 @@
+"""Kept compilations: found by content, bounded in size, and none where they are damaged."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgle.errors import UserError
+from pgle.run.rehearse.cache import Cache, key_of
+
+NAMES = {"@FOLDER@": "/here"}
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> Path:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    (folder / "xla.log").write_text("dumped to /here")
+    (folder / "m.hlo.pb").write_bytes(b"/here \x00\xff")
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache", 1 << 20)
+
+
+def test_what_is_kept_comes_back_with_other_paths_in_its_texts(cache: Cache, dumps: Path, tmp_path: Path) -> None:
+    cache.store("k", dumps, NAMES, {"compile_s": 2.5})
+    there = tmp_path / "there"
+    there.mkdir()
+    assert cache.load("k", there, {"@FOLDER@": "/there"}) == {"compile_s": 2.5}
+    assert (there / "xla.log").read_text() == "dumped to /there"
+    assert (there / "m.hlo.pb").read_bytes() == b"/here \x00\xff"
+
+
+def test_nothing_is_there_at_first(cache: Cache, dumps: Path) -> None:
+    assert cache.load("k", dumps, NAMES) is None
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:80] + b"xx" + data[82:]])
+def test_a_damaged_file_counts_as_none(cache: Cache, dumps: Path, tmp_path: Path, damage) -> None:
+    cache.store("k", dumps, NAMES, {})
+    (path,) = cache.folder.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    there = tmp_path / "there"
+    there.mkdir()
+    assert cache.load("k", there, NAMES) is None
+    assert not any(there.iterdir())
+
+
+def test_the_least_recently_used_go_first(cache: Cache, dumps: Path, tmp_path: Path) -> None:
+    for age, key in enumerate("abc"):
+        cache.store(key, dumps, NAMES, {})
+        os.utime(cache.folder / f"{key}.zip", (age, age))
+    cache.load("a", dumps, NAMES)
+    size = (cache.folder / "a.zip").stat().st_size
+    Cache(cache.folder, 2 * size).store("d", dumps, NAMES, {})
+    assert sorted(path.name for path in cache.folder.iterdir()) == ["a.zip", "d.zip"]
+
+
+def test_a_limit_of_nothing_keeps_nothing(dumps: Path, tmp_path: Path) -> None:
+    Cache(tmp_path / "cache", 0).store("k", dumps, NAMES, {})
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_limit_is_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGLE_CACHE_MIB", "2G")
+    with pytest.raises(UserError, match=r"PGLE_CACHE_MIB=2G: is not a number of mebibytes; 0 keeps nothing"):
+        Cache.of_user()
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    path = tmp_path / "m.mlir"
+    path.write_text("module @m {}")
+    return path
+
+
+def test_the_key_is_of_the_content(module: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "other.mlir"
+    elsewhere.write_text("module @m {}")
+    one, two = (key_of(sys.executable, path, ("--xla_x=1",), None, {}) for path in (module, elsewhere))
+    assert one == two
+    elsewhere.write_text("module @n {}")
+    assert key_of(sys.executable, elsewhere, ("--xla_x=1",), None, {}) != one
+
+
+def test_files_that_flags_name_count_with_their_content(module: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.pbtxt"
+    keys = set()
+    for text in ("a", "b"):
+        table.write_text(text)
+        keys.add(key_of(sys.executable, module, (f"--xla_table={table}",), None, {}))
+        keys.add(key_of(sys.executable, module, (), table, {}))
+    assert len(keys) == 4
