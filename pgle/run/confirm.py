@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from pgle.costs.fit.coverage import cover
-from pgle.costs.profile.effective import effective_costs
+from pgle.costs.fit.lookup import LookupTable, is_sound
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -85,6 +84,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
     Raises:
         UserError: the log, or a path that was given, cannot be read.
     """
+    release = _release(request.release)
     sources = _sources(request)
     log = collect(event for source in sources for event in _events(source, request, progress))
     evidence: dict[str, ScheduleEvidence] = {}
@@ -98,7 +98,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         module=request.module,
         schedule=evidence if len(sources) > 1 else evidence.get(sources[0].rank),
         names=tuple(cost.name for cost in request.profile.costs) if request.profile else (),
-        release=_release(request.release),
+        release=release,
         whole=all(source.whole for source in sources),
     )
     return replace(verdict, warnings=(*verdict.warnings, *warnings))
@@ -206,7 +206,9 @@ def _compare(schedule: AnyPath, wanted: str, profile: Profile) -> ScheduleEviden
     if len(found) > 1 and not wanted:
         raise UserError(f"holds dumps of {len(found)} modules", where=schedule, remedy="choose one with --module")
     dump = read_schedule_dump(found[0])
-    costs = effective_costs(profile, dump.module.fingerprint)
-    count = cover(profile, [dump.module], {dump.module.name: dump}).modules[0].count
+    table = LookupTable(dump.module, dump.module)
+    costs = table.costs(profile)
+    covered = [name for name, cost in costs.items() if is_sound(cost) and not table.rows[name].differs(cost)]
+    optional = [name for name, row in table.rows.items() if row.is_optional and name not in costs]
     evidence = schedule_evidence(dump, {name: cost.cost_us for name, cost in costs.items()})
-    return replace(evidence, covered=round(count.covered), wanted=round(count.total))
+    return replace(evidence, covered=len(covered), wanted=len(table.rows) - len(optional))
