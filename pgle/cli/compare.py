@@ -80,13 +80,15 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     """
     with one_blas_thread():
         from pgle.report import compare as report
-        from pgle.report.compare_page import write_reports
         from pgle.run.compare import run_compare
 
     result, checks = run_compare(_request(options), lambda line: print(f"pgle: {line}", file=sys.stderr))
-    written = write_reports(
-        result, checks, html=options["html"], picture=options["svg"], junit=options["junit"], force=options["force"]
-    )
+    files = {"html": options["html"], "picture": options["svg"], "junit": options["junit"]}
+    written: tuple[Path, ...] = ()
+    if any(files.values()):
+        from pgle.report.compare_page import write_reports  # templates take longer to load than all else
+
+        written = write_reports(result, checks, **files, force=options["force"])
     if options["github"]:
         from pgle.report.ci import append
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.history import read
 from pgle.run.launch.abba import PLAN, Plan, plan_with_profile, run_abba, sides, split_commands
 from pgle.run.step_inputs import STAGES, read_side
 from pgle.steps.compare import Comparison, compare
@@ -76,6 +75,8 @@ def run_compare(
         for label, paths in zip(labels, (base, new), strict=True)
     )
     if request.history is not None and assumptions.launch_spread is None:
+        from pgle.run.history import read
+
         check_runs((*one.runs, *two.runs))
         past = make_history(read(request.history)[0])
         spread = launch_spread(past, one.median_s, simulated=one.simulated, source=str(request.history))
