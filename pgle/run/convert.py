@@ -18,7 +18,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress
 from pgle.run.convert_provenance import provenance
-from pgle.run.inputs import is_run_dir, read_traces
+from pgle.run.inputs import read_traces, run_dirs
 from pgle.trace.table import Kind, Trace, Unresolved
 from pgle.xla.hlo.module import Module
 
@@ -86,14 +86,15 @@ def default_output(inputs: Sequence[AnyPath]) -> AnyPath:
     Raises:
         UserError: the input is no run directory.
     """
-    if len(inputs) == 1 and is_run_dir(inputs[0]):
-        return inputs[0] / "profile.pbtxt"
+    runs = run_dirs(inputs)
+    if len(inputs) == len(runs) == 1:
+        return runs[0].profile
     raise UserError("where to write the profile is not given", remedy="say -o profile.pbtxt")
 
 
 def default_hlo(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
     """The HLO dumps of the run directories among the inputs."""
-    dumps = [path / "profile" / "hlo" for path in inputs if is_run_dir(path)]
+    dumps = [run.stage("profile").rank().hlo for run in run_dirs(inputs)]
     return tuple(path for path in dumps if path.is_dir())
 
 

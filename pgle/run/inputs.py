@@ -14,7 +14,8 @@ from pgle.files import AnyPath, read_head
 from pgle.report.progress import Progress
 
 if TYPE_CHECKING:
-    from pgle.trace.table import Trace
+    from pgle.run.experiment.directory import RunDirectory
+from pgle.trace.table import Trace
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 NSYS_MAGIC = b"NVIDIA Tegra Profiler Report"
@@ -67,7 +68,12 @@ def _identity(path: AnyPath) -> str:
 
 def is_run_dir(path: AnyPath) -> bool:
     """Whether a path is a run directory of `pgle profile`."""
-    return isinstance(path, Path) and (path / "manifest.json").is_file()
+    return isinstance(path, Path) and RunDirectory(path).is_one
+
+
+def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
+    """The run directories among several paths."""
+    return [RunDirectory(path) for path in paths if isinstance(path, Path) and is_run_dir(path)]
 
 
 def is_trace(path: AnyPath) -> bool:
@@ -96,8 +102,6 @@ def convert_command(path: AnyPath) -> str:
 def _expand(path: AnyPath) -> list[AnyPath]:
     """The trace files that a path stands for: itself, or those of a run directory."""
     if isinstance(path, Path) and is_run_dir(path):
-        from pgle.run.experiment.directory import RunDirectory
-
         found = RunDirectory(path).stage("profile").traces()
         if not found:
             raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")

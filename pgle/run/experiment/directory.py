@@ -193,6 +193,19 @@ class RunDirectory:
         return StageFolder(self, name)
 
     @property
+    def is_one(self) -> bool:
+        """Whether a stage was run into it."""
+        return self.manifest().is_file()
+
+    def manifest(self, rank: int = 0) -> Path:
+        """The records of a rank."""
+        return self.path / f"manifest{rank_suffix(rank)}.json"
+
+    def manifests(self) -> list[Path]:
+        """Those of all ranks that have one, rank 0 first."""
+        return [path for path in (self.manifest(),) if path.exists()] + sorted(self.path.glob("manifest.rank*.json"))
+
+    @property
     def profile(self) -> Path:
         """The cost profile that `pgle convert RUN` and `pgle run` write."""
         return self.path / "profile.pbtxt"

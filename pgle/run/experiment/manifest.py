@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.files import AnyPath, read_bytes, write_files
-from pgle.run.experiment.directory import rank_suffix
+from pgle.files import read_bytes, write_files
+from pgle.run.experiment.directory import RunDirectory
 
 SCHEMA = "pgle.manifest/1"
 PIECE_BYTES = 1 << 20
@@ -141,17 +141,17 @@ class Manifest:
         return ""
 
 
-def read_manifest(run_dir: AnyPath) -> Manifest:
+def read_manifest(run_dir: Path) -> Manifest:
     """The merged manifest of a run directory; empty where there is none yet.
 
     Raises:
         UserError: a file is damaged or written by a newer pgle.
     """
-    records = [record for path in _files(run_dir) for record in _load(path)]
+    records = [record for path in RunDirectory(run_dir).manifests() for record in _load(path)]
     return Manifest(tuple(sorted(records, key=lambda record: (record.started, record.rank))))
 
 
-def extend_manifest(run_dir: AnyPath, record: StageRecord) -> None:
+def extend_manifest(run_dir: Path, record: StageRecord) -> None:
     """Add a record, or replace the one of the same stage, rank and start (a stage that has now ended).
 
     Safe among ranks, which write different files, and among processes of one rank on a local file system.
@@ -159,7 +159,7 @@ def extend_manifest(run_dir: AnyPath, record: StageRecord) -> None:
     Raises:
         UserError: the file cannot be read or written.
     """
-    path = run_dir / f"manifest{rank_suffix(record.rank)}.json"
+    path = RunDirectory(run_dir).manifest(record.rank)
     with _locked(path):
         before = _load(path) if path.exists() else []
         key = (record.stage, record.rank, record.started)
@@ -169,12 +169,12 @@ def extend_manifest(run_dir: AnyPath, record: StageRecord) -> None:
         write_files({path: text}, force=True)
 
 
-def record_file(path: AnyPath, run_dir: AnyPath) -> FileRecord:
+def record_file(path: Path, run_dir: Path) -> FileRecord:
     """Path, hash and size of a file, or of a folder of them."""
     text = str(path)
-    if isinstance(path, Path) and isinstance(run_dir, Path) and path.resolve().is_relative_to(run_dir.resolve()):
+    if path.resolve().is_relative_to(run_dir.resolve()):
         text = path.resolve().relative_to(run_dir.resolve()).as_posix()
-    elif isinstance(path, Path) and isinstance(run_dir, Path) and path.is_relative_to(run_dir):
+    elif path.is_relative_to(run_dir):
         text = path.relative_to(run_dir).as_posix()  # a link to what lies outside
     if not path.is_dir():
         return FileRecord(text, *_digest(path))
@@ -186,7 +186,7 @@ def record_file(path: AnyPath, run_dir: AnyPath) -> FileRecord:
     return FileRecord(f"{text}/", digest.hexdigest(), total)
 
 
-def _digest(path: AnyPath) -> tuple[str, int]:
+def _digest(path: Path) -> tuple[str, int]:
     """SHA-256 and size of a file, read in pieces."""
     with path.open("rb") as file:
         digest, size = hashlib.sha256(), 0
@@ -196,13 +196,7 @@ def _digest(path: AnyPath) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-def _files(run_dir: AnyPath) -> list[AnyPath]:
-    return [path for path in (run_dir / "manifest.json",) if path.exists()] + sorted(
-        run_dir.glob("manifest.rank*.json")
-    )
-
-
-def _load(path: AnyPath) -> list[StageRecord]:
+def _load(path: Path) -> list[StageRecord]:
     try:
         document = json.loads(read_bytes(path))
         if document["schema"] != SCHEMA:
@@ -229,11 +223,8 @@ def _record(entry: Mapping[str, Any]) -> StageRecord:
 
 
 @contextmanager
-def _locked(path: AnyPath) -> Iterator[None]:
-    """Hold the lock of a manifest file; object stores have none."""
-    if not isinstance(path, Path):
-        yield
-        return
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a manifest file."""
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)
