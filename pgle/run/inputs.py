@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_head
 from pgle.report.progress import Progress
+from pgle.run.experiment.directory import RunDirectory
 
 if TYPE_CHECKING:
-    from pgle.run.experiment.directory import RunDirectory
 from pgle.trace.table import Trace
 
 SQLITE_MAGIC = b"SQLite format 3\0"
