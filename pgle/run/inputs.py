@@ -15,7 +15,7 @@ from pgle.report.progress import Progress
 from pgle.run.experiment.directory import RunDirectory
 
 if TYPE_CHECKING:
-from pgle.trace.table import Trace
+    from pgle.trace.table import Trace
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 NSYS_MAGIC = b"NVIDIA Tegra Profiler Report"
