@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pgle.xla.collectives import collective_kind, is_done, is_start
 from pgle.xla.hlo.module import Instruction, Module
-from pgle.xla.hlo.names import NO_OPS, scheduled_computations, unscheduled_conditions
+from pgle.xla.hlo.names import NO_OPS, unscheduled_conditions
 
 LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
 """XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``), taken for microseconds under a profile."""
@@ -53,7 +53,7 @@ def checker_counts(lhs_module: Module, names: Container[str]) -> CheckerCounts:
     missing: dict[str, None] = {}
     idle: dict[str, None] = {}
     conditions = unscheduled_conditions(lhs_module)
-    for computation in scheduled_computations(lhs_module):
+    for computation in lhs_module.scheduled:
         for item in lhs_module.computations[computation].instructions:
             is_pair = is_start(item) or is_done(item)
             if not (is_pair and collective_kind(lhs_module, item) is not None):

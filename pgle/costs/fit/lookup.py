@@ -17,7 +17,7 @@ from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.xla.checker import accepted_names
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, result_shape, start_of
 from pgle.xla.hlo.module import Instruction, Module, Shape, value_of_many
-from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable, scheduled_computations, unscheduled_conditions
+from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable, unscheduled_conditions
 
 
 @value_of_many
@@ -137,7 +137,7 @@ class LookupTable:
         accepted = {name for row in self.rows.values() for name in row.accepted}
         names = {
             name
-            for computation in scheduled_computations(self.module)
+            for computation in self.module.scheduled
             for item in self.module.computations[computation].instructions
             if not (is_done(item) and collective_kind(self.module, item))
             for name in accepted_names(self.module, item)

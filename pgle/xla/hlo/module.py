@@ -171,6 +171,16 @@ class Module:
                 callers.setdefault(called, []).append(instruction)
         return {name: tuple(found) for name, found in callers.items()}
 
+    @cached_property
+    def scheduled(self) -> tuple[str, ...]:
+        """The entry computation and every computation that only loops call, in module order."""
+        return tuple(
+            name
+            for name in self.computations
+            if name == self.entry
+            or ((callers := self.callers.get(name)) and all(caller.opcode == "while" for caller in callers))
+        )
+
     def wrapped(self, instruction: Instruction) -> Instruction | None:
         """The instruction that a generic ``async-start/-update/-done`` wraps: the root of its called computation."""
         if instruction.opcode not in ("async-start", "async-update", "async-done"):

@@ -163,16 +163,6 @@ def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:
     return tuple(reversed(found))
 
 
-def scheduled_computations(module: Module) -> tuple[str, ...]:
-    """The entry computation and every computation that only loops call, in module order."""
-    return tuple(
-        name
-        for name in module.computations
-        if name == module.entry
-        or ((callers := module.callers.get(name, ())) and all(caller.opcode == "while" for caller in callers))
-    )
-
-
 def unscheduled_conditions(module: Module) -> frozenset[str]:
     """The conditions of loops that LHS leaves as they are: those that hold nothing asynchronous.
 
@@ -181,7 +171,7 @@ def unscheduled_conditions(module: Module) -> frozenset[str]:
     """
     return frozenset(
         name
-        for name in _conditions(module).intersection(scheduled_computations(module))
+        for name in _conditions(module).intersection(module.scheduled)
         if not any(
             is_start(item) or collective_kind(module, item) is not None
             for item in module.computations[name].instructions
@@ -207,7 +197,7 @@ def schedulable(module: Module) -> tuple[Instruction, ...]:
     """
     return tuple(
         item
-        for name in scheduled_computations(module)
+        for name in module.scheduled
         for item in module.computations[name].instructions
         if needs_cost(item)
     )

@@ -6,6 +6,7 @@ these become instructions called ``name#1``. The grammar is that of `xla/hlo/par
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping
 
@@ -39,14 +40,13 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
     Raises:
         UserError: it is no HLO text, or cut short.
     """
-    text = data.decode("utf-8", "replace")
-    if not text.lstrip().startswith("HloModule "):
+    if not data.lstrip().startswith(b"HloModule "):
         raise UserError("not HLO text (it does not begin with HloModule)", where=source, remedy=_remedy(data))
     parser = _Parser(source)
     line = ""
     try:
-        for line in text.splitlines():
-            parser.feed(line)
+        for line in io.TextIOWrapper(io.BytesIO(data), "utf-8", "replace"):  # not all lines at once: they are as much
+            parser.feed(line.rstrip("\n"))
     except UserError as error:
         raise UserError(error.what, where=source, remedy="dump it again") from None
     except ValueError:
