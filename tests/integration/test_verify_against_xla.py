@@ -67,3 +67,26 @@ def test_confirm_counts_as_verify_does(record: ModuleType, tmp_path: Path) -> No
 
     assert main.covered == count.covered
     assert main.wanted == count.total + 1  # the other loop condition: no line of the log says that it is one
+
+
+def test_the_done_of_an_asynchronous_fusion_takes_what_the_profile_says(record: ModuleType, tmp_path: Path) -> None:
+    """1 µs without a cost; so it needs none, and must not have one."""
+
+    def believed(name: str, cost_us: float) -> dict[str, float]:
+        folder = tmp_path / f"{name}.{cost_us}"
+        profile = tmp_path / "profile.pbtxt"
+        profile.write_text(f'costs {{ name: "{name}" cost_us: {cost_us} }}\n')
+        path = f"--xla_gpu_pgle_profile_file_or_directory_path={profile}"
+        dump = ["--xla_dump_hlo_as_proto", "--xla_dump_latency_hiding_schedule=true", f"--xla_dump_to={folder}"]
+        record.child("step", [record.LHS, *dump, path])
+        schedule = read_schedule_dump(find_schedule_dumps(folder)["jit_step"])
+        return {name: slot.cycles for item in schedule.computations.values() for name, slot in item.slots.items()}
+
+    plain = believed("no-such-name", 1)
+    dones = [name for name in plain if name.startswith("fusion-done")]
+    if not dones:
+        pytest.skip("this XLA makes no asynchronous fusion of the program")
+    start = dones[0].replace("done", "start")
+    assert plain[dones[0]] == plain[start] == 1
+    assert believed(dones[0], 100)[dones[0]] == pytest.approx(100)
+    assert believed(start, 100)[start] == pytest.approx(100)  # under the start's name a cost is compute too

@@ -48,7 +48,7 @@ def test_a_start_is_taken_for_five_milliseconds(dumps: Path) -> None:
     assert assumed_us(module, start) == 5000
 
 
-def test_dones_and_loop_conditions_are_missed_without_harm(dumps: Path) -> None:
+def test_dones_and_plain_loop_conditions_need_no_cost(dumps: Path) -> None:
     schedule = read_schedule_dump(dumps / "async" / "jit_step.schedule.pb.xz")
     counts = checker_counts(schedule.module, ())
     assert {"loop_compare_fusion", "loop_compare_fusion.1"} <= set(counts.idle) < set(counts.missing)

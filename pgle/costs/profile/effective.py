@@ -178,7 +178,10 @@ def _name(cost: Cost) -> Iterator[Finding]:
     elif _NEVER_IN_NAMES.search(cost.name):
         fault, what = Fault.NAME, "has % or a blank, which instruction names never have; matches nothing"
     elif _DONE.fullmatch(cost.name):
-        fault, what = Fault.DONE, "cost of a -done; XLA looks up only its start"
+        fault, what = (
+            Fault.DONE,
+            "cost of a -done; XLA looks up only the start of a collective, and takes other dones for that long besides",
+        )
     elif cost.likely_kind == CostKind.LOOP and cost.kind != CostKind.LOOP:  # measured as one, it is as it should be
         fault, what, effective = (
             Fault.LOOP,

@@ -196,10 +196,7 @@ def schedulable(module: Module) -> tuple[Instruction, ...]:
     have a cost and can do without.
     """
     return tuple(
-        item
-        for name in module.scheduled
-        for item in module.computations[name].instructions
-        if needs_cost(item)
+        item for name in module.scheduled for item in module.computations[name].instructions if needs_cost(item)
     )
 
 
