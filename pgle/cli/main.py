@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "confirm": "Read an XLA log: was the profile used, by which module, and what proves it.",
     "compare": "Compare step times of two runs; fail on a slowdown.",
     "rehearse": "Compile for a GPU without one: what would the profile change?",
+    "tune": "Find the flags that, with the profile, make a step fastest; no GPU needed.",
     "perf-table": "From traces the measured tables that XLA's own cost model reads.",
     "predict": "What a step of a scheduled module takes, with no compiler and no GPU.",
     "show": "Show a profile (costliest instructions, kinds, dispersion) or what a trace holds.",

@@ -61,7 +61,41 @@ target_option = click.option(
 topology_option = click.option(
     "--topology", metavar="SxHxD", help="Topology: slices x hosts per slice x devices per host."
 )
-flag_option = click.option("--flag", "flags", multiple=True, metavar="--xla_…", help="One more XLA flag; repeatable.")
+
+
+def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
+    """Keep the flags of a file, one a line or as in XLA_FLAGS, for `_all_flags`."""
+    if path is not None:
+        from pgle.files import read_bytes
+
+        lines = read_bytes(path, max_bytes=1 << 20).decode(errors="replace").splitlines()
+        words = [word for line in lines if not line.lstrip().startswith("#") for word in line.split()]
+        ctx.meta["pgle.flags"] = tuple(words)
+
+
+def _all_flags(ctx: click.Context, _: click.Parameter, flags: tuple[str, ...]) -> tuple[str, ...]:
+    return (*ctx.meta.get("pgle.flags", ()), *flags)
+
+
+flag_option = _together(
+    click.option(
+        "--flag",
+        "flags",
+        multiple=True,
+        metavar="--xla_…",
+        callback=_all_flags,
+        help="One more XLA flag, after XLA_FLAGS; repeatable.",
+    ),
+    click.option(
+        "--flags-file",
+        type=PATH,
+        metavar="FILE",
+        callback=_read_flags,
+        expose_value=False,
+        is_eager=True,
+        help="XLA flags from a file, as 'pgle tune' writes it.",
+    ),
+)
 window_option = click.option(
     "--window", default="auto", show_default=True, metavar="auto|steps:A-B|seconds:N|all", help="What is traced."
 )

@@ -17,9 +17,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from pgle.errors import one_line, printable
+from pgle.errors import UserError, one_line, printable
 
-__all__ = ["bar", "console", "duration", "near", "printable", "say", "table", "warn"]
+__all__ = ["bar", "console", "duration", "near", "printable", "say", "size_bytes", "table", "warn"]
 
 WIDTH = 100
 """Columns where nothing says how many there are."""
@@ -165,6 +165,25 @@ def duration(microseconds: float) -> str:
     if value < 1e6:
         return f"{microseconds / 1e3:.4g} ms"
     return f"{microseconds / 1e6:.4g} s"
+
+
+_UNITS = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of a size that a user wrote: ``70GiB``, ``8e10``.
+
+    Raises:
+        UserError: it is none.
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text.lower())
+    try:
+        number = float(found[1]) * _UNITS[found[2]] if found else -1.0
+    except (KeyError, ValueError):
+        number = -1.0
+    if not 0 < number < 1e18:
+        raise UserError("is no size", where=text, remedy="say 70GiB, 512MiB or a number of bytes")
+    return int(number)
 
 
 def warn(lines: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.ceiling import Ceiling, ceiling
 from pgle.schedule.contention import contended_us, contention_on
-from pgle.schedule.program import read_program
+from pgle.schedule.program import Program, read_program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import Timeline
 from pgle.xla.hardware import Hardware, find_hardware
@@ -118,25 +118,31 @@ def predict(
     hardware = target if isinstance(target, Hardware) else find_hardware(target)
     launch = launch or (launch_of(profile, module.name) if profile is not None else None) or DEFAULT
     typical = effective_costs(profile, module.fingerprint) if profile is not None else {}
-    estimate = estimator(module, hardware)
-
-    def run(costs: Mapping[str, Cost]) -> tuple[Timeline, Ceiling]:
-        program = read_program(module, costs, estimate, launch.kernels)
-        timeline = run_program(program, launch, name=module.name, expand_loops=expand_loops)
-        return timeline, ceiling(module, program, launch, timeline.breakdown)
-
     slowest = on_the_slowest_rank(typical)
-    timeline, bound = run(slowest)
+    program = _program(module, slowest, hardware, launch)
+    timeline = run_program(program, launch, name=module.name, expand_loops=expand_loops)
+    skew_us = 0.0
+    if slowest is not typical:
+        skew_us = timeline.step_us - run_program(_program(module, typical, hardware, launch), launch).step_us
     share = timeline.estimated_share
     return Prediction(
         timeline=timeline,
-        ceiling=bound,
+        ceiling=ceiling(module, program, launch, timeline.breakdown),
         costs_are="measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed",
         estimated_share=share,
         launch=launch,
         contended_us=contended_us(timeline, contention_on(hardware)),
-        skew_us=timeline.step_us - run(typical)[0].step_us if slowest is not typical else 0.0,
+        skew_us=skew_us,
     )
+
+
+def program_of(module: Module, profile: Profile, hardware: Hardware, launch: Launch) -> Program:
+    """What the runtime does with a scheduled module, each op with the cost that `predict` takes."""
+    return _program(module, on_the_slowest_rank(effective_costs(profile, module.fingerprint)), hardware, launch)
+
+
+def _program(module: Module, costs: Mapping[str, Cost], hardware: Hardware, launch: Launch) -> Program:
+    return read_program(module, costs, estimator(module, hardware), launch.kernels)
 
 
 def on_the_slowest_rank(costs: Mapping[str, Cost]) -> Mapping[str, Cost]:

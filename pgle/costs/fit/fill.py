@@ -92,22 +92,23 @@ class _Same:
         found: dict[Hashable, list[float]] = defaultdict(list)
         for row, cost_us in measured:
             if _outline(row) in alike:
-                found[self.signature(row)].append(cost_us)
+                found[signature(self.table, row)].append(cost_us)
         self.medians = {signature: median(values) for signature, values in found.items()}
 
     def cost_us(self, row: Row) -> float | None:
         """The median for a gap; None where nothing of the kind was measured."""
-        return self.medians.get(self.signature(row)) if self.medians else None
+        return self.medians.get(signature(self.table, row)) if self.medians else None
 
-    def signature(self, row: Row) -> Hashable:
-        """What two instructions share when one's measurement is good for the other."""
-        module, item = self.table.module, row.instruction
-        inner = module.wrapped(item) or item
-        operands = tuple(str(module.instructions[name].shape) for name in inner.operands if name in module.instructions)
-        fused = module.computations.get(inner.called[0]) if inner.opcode == "fusion" and inner.called else None
-        contents = frozenset(Counter(op.opcode for op in fused.instructions).items()) if fused else frozenset()
-        group = group_size(module, item) if row.kind is CostKind.COLLECTIVE else 0
-        return _outline(row), str(inner.shape), operands, inner.fusion_kind, inner.custom_call_target, contents, group
+
+def signature(table: LookupTable, row: Row) -> Hashable:
+    """What two instructions share when one's measurement is good for the other, in this module or in another."""
+    module, item = table.module, row.instruction
+    inner = module.wrapped(item) or item
+    operands = tuple(str(module.instructions[name].shape) for name in inner.operands if name in module.instructions)
+    fused = module.computations.get(inner.called[0]) if inner.opcode == "fusion" and inner.called else None
+    contents = frozenset(Counter(op.opcode for op in fused.instructions).items()) if fused else frozenset()
+    group = group_size(module, item) if row.kind is CostKind.COLLECTIVE else 0
+    return _outline(row), str(inner.shape), operands, inner.fusion_kind, inner.custom_call_target, contents, group
 
 
 def _outline(row: Row) -> Hashable:
@@ -121,14 +122,14 @@ class _Scales:
         self.estimate = estimate
         self.measured: dict[str, list[tuple[Row, float]]] = defaultdict(list)
         for row, cost_us in measured:
-            for kind in _kinds(row) if cost_us > 0 else ():
+            for kind in kinds_of(row) if cost_us > 0 else ():
                 self.measured[kind].append((row, cost_us))
         self.known: dict[str, Scale] = {}
         self.used: dict[Scale, None] = {}
 
     def of(self, row: Row) -> Scale:
         """The narrowest scale that stands on enough; it is noted as used."""
-        kinds = _kinds(row)
+        kinds = kinds_of(row)
         enough = (scale for kind in kinds if (scale := self._scale(kind)).neighbours >= MIN_NEIGHBOURS)
         chosen = next(enough, Scale(kinds[0], 1.0, 0))
         self.used[chosen] = None
@@ -145,7 +146,7 @@ class _Scales:
         return self.known[kind]
 
 
-def _kinds(row: Row) -> tuple[str, str]:
+def kinds_of(row: Row) -> tuple[str, str]:
     """The kind of an instruction, and the wider one to fall back to."""
     if row.kind is CostKind.COLLECTIVE:
         return row.opcode, "collective"

@@ -14,7 +14,7 @@ from pgle.errors import UserError
 from pgle.run.launch.capture_modules import Program, capture_modules, modules_in, read_program
 from pgle.run.rehearse.compile import OnPhase, devices_in
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
-from pgle.run.rehearse.settings import settle
+from pgle.run.rehearse.settings import Setting, settle
 from pgle.xla.targets import load_target
 
 DEFAULT_DEVICES = 4
@@ -55,16 +55,11 @@ class RehearseCommand:
 
 def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
     """Capture where needed, then rehearse."""
-    target = load_target(command.target)
-    if command.topology:
-        devices_in(command.topology)
-    with _folder(command.out) as out:
-        modules, program = _modules(command, out)
-        setting = settle(modules, command.choose, program, command.flags)
+    with prepared(command) as (out, setting):
         return rehearse(
             RehearseRequest(
                 setting=setting,
-                target=target,
+                target=load_target(command.target),
                 out=out / "rehearsal" if setting.module.is_relative_to(out) else out,
                 profile=Path(command.profile) if command.profile else None,
                 topology=command.topology,
@@ -73,6 +68,17 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
             ),
             on_phase,
         )
+
+
+@contextmanager
+def prepared(command: RehearseCommand) -> Iterator[tuple[Path, Setting]]:
+    """The folder for all files, and everything that is decided before the first compilation."""
+    load_target(command.target)  # an unknown target is said before a program runs for minutes
+    if command.topology:
+        devices_in(command.topology)
+    with _folder(command.out) as out:
+        modules, program = _modules(command, out)
+        yield out, settle(modules, command.choose, program, command.flags)
 
 
 @contextmanager

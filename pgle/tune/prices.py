@@ -1,0 +1,94 @@
+"""Costs that go with what an instruction is rather than with its name: other flags give other names.
+
+After a change of flags nearly all kernels keep opcode and shapes, but combined collectives are new. The same thing
+takes what it took; what is new is estimated, times what was measured of its kind over what is estimated for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+
+from pgle.costs.fit.fill import Estimate, fill, kinds_of, signature
+from pgle.costs.fit.lookup import LookupTable, is_sound
+from pgle.costs.profile.value import Cost, Origin, Profile
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What instructions of a program take.
+
+    Attributes:
+        known: by `signature`, one cost of those that are the same thing: the median.
+        factors: by kind of instruction, the median of measured over estimated.
+    """
+
+    known: Mapping[Hashable, Cost]
+    factors: Mapping[str, float]
+
+
+def prices_of(table: LookupTable, profile: Profile, estimate: Estimate) -> Prices:
+    """The prices of a module that a profile has costs of.
+
+    Args:
+        table: of the module that was measured.
+        profile: its costs.
+        estimate: of its instructions.
+    """
+    alike: dict[Hashable, list[Cost]] = defaultdict(list)
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for name, cost in table.costs(profile).items():
+        row = table.rows[name]
+        if not is_sound(cost) or row.differs(cost):
+            continue
+        alike[signature(table, row)].append(cost)
+        guess = estimate(row.instruction)
+        if guess and cost.cost_us:
+            for kind in kinds_of(row):
+                ratios[kind].append(cost.cost_us / guess)
+    known = {
+        key: replace(costs[0], cost_us=median(cost.cost_us for cost in costs), slowest_us=_slowest(costs))
+        for key, costs in alike.items()
+    }
+    return Prices(known, {kind: median(values) for kind, values in ratios.items()})
+
+
+def _slowest(costs: list[Cost]) -> float | None:
+    values = [cost.slowest_us for cost in costs if cost.slowest_us is not None]
+    return median(values) if values else None
+
+
+def priced(prices: Prices, table: LookupTable, estimate: Estimate) -> Profile:
+    """A profile for another compilation of the program; what is modelled is marked as estimated.
+
+    Args:
+        prices: of the program.
+        table: of the module as LHS saw it, under other flags.
+        estimate: of its instructions.
+    """
+    found: dict[str, Cost] = {}
+    gaps = []
+    for name, row in table.rows.items():
+        known = prices.known.get(signature(table, row))
+        if known is None:
+            gaps.append(row)
+        else:
+            found[name] = replace(known, name=row.filed_as, fingerprint="", trace_name="")
+    factor = {row.instruction.name: _factor(prices, kinds_of(row)) for row in gaps}
+    fills, _ = fill(table, {}, gaps, lambda item: _times(estimate(item), factor.get(item.name, 1.0)))
+    for item in fills:
+        row = item.row
+        found[row.name] = Cost(
+            row.filed_as, item.cost_us, kind=row.kind, opcode=row.opcode, shape=row.shape, origin=Origin.ESTIMATED
+        )
+    return Profile(tuple(found.values()))
+
+
+def _factor(prices: Prices, kinds: tuple[str, ...]) -> float:
+    return next((prices.factors[kind] for kind in kinds if kind in prices.factors), 1.0)
+
+
+def _times(guess: float | None, factor: float) -> float | None:
+    return None if guess is None else guess * factor

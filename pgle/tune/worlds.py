@@ -1,0 +1,98 @@
+"""Worlds: what costs could be instead of what they are thought to be, drawn with a fixed seed.
+
+A setting that wins by the costs as they stand can lose where they are a little different; it is judged by its mean over
+worlds. Kernels of one shape differ by up to a tenth together, collectives of one kind by a fifth, each collective takes
+up to 20 µs longer, and collectives and the kernels beside them slow each other by a share of the model's contention.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from pgle.costs.fit.launch import Launch
+from pgle.schedule.contention import Contention, contended_us
+from pgle.schedule.program import Op, Program
+from pgle.schedule.simulate import run_program
+from pgle.schedule.timeline import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far worlds differ.
+
+    Attributes:
+        compute: share by which kernels of one shape differ together.
+        collectives: the same of collectives of one kind.
+        latency_us: a collective takes up to so much longer.
+        contention: the largest share of the model's contention.
+    """
+
+    compute: float = 0.1
+    collectives: float = 0.2
+    latency_us: float = 20.0
+    contention: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One draw; the same seed and number give the same world for every schedule.
+
+    Attributes:
+        seed: ``SEED.NUMBER``.
+        spread: how far it may differ.
+    """
+
+    seed: str
+    spread: Spread
+
+    def draw(self, what: str) -> float:
+        """A number from 0 to 1 for something, always the same."""
+        return Random(f"{self.seed}:{what}").random()
+
+    def cost_us(self, op: Op, shape: str) -> float:
+        """What an op costs here."""
+        if op.stream is Stream.COMMUNICATION:
+            factor = 1 + self.spread.collectives * (2 * self.draw(op.kind) - 1)
+            slowed = 1 + 0.3 * self.contended
+            return op.cost_us * factor * slowed + self.spread.latency_us * self.draw("latency")
+        return op.cost_us * (1 + self.spread.compute * (2 * self.draw(shape) - 1))
+
+    @property
+    def contended(self) -> float:
+        """The share of the model's contention that holds here."""
+        return self.spread.contention * self.draw("contention")
+
+    def contention(self, model: Contention) -> Contention:
+        """How much kernels beside collectives slow down here."""
+        return Contention(1 + (model.product - 1) * self.contended, 1 + (model.other - 1) * self.contended)
+
+
+def worlds(count: int, seed: int = 0, spread: Spread | None = None) -> tuple[World, ...]:
+    """That many worlds."""
+    return tuple(World(f"{seed}.{number}", spread or Spread()) for number in range(count))
+
+
+def step_in(world: World, program: Program, shapes: dict[str, str], launch: Launch, model: Contention) -> float:
+    """Microseconds of a step in a world.
+
+    Args:
+        world: where.
+        program: a schedule with its costs.
+        shapes: what kernels of one shape share, by instruction.
+        launch: gaps between kernels.
+        model: contention at its worst.
+    """
+    factors: dict[tuple[str, str], float] = {}
+
+    def here(op: Op) -> Op:
+        if not op.cost_us:
+            return op
+        key = (op.kind if op.stream is Stream.COMMUNICATION else shapes.get(op.name, op.kind), f"{op.cost_us}")
+        if key not in factors:
+            factors[key] = world.cost_us(op, key[0])
+        return replace(op, cost_us=factors[key])
+
+    computations = {name: tuple(here(op) for op in ops) for name, ops in program.computations.items()}
+    timeline = run_program(replace(program, computations=computations), launch)
+    return timeline.step_us + contended_us(timeline, world.contention(model))

@@ -1,0 +1,48 @@
+"""`pgle tune` with the real compiler: what is accepted was compiled, confirmed and written down."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+from pgle.run.ask.flag_probe import installed
+
+PROGRAM = Path(__file__).parents[2] / f"testdata/stablehlo/fsdp_mlp_jax_{installed().jaxlib}.mlir"
+pytestmark = [
+    pytest.mark.rehearse,
+    pytest.mark.skipif(not PROGRAM.exists(), reason="no program recorded with this jax"),
+]
+
+
+def tuned(capsys: pytest.CaptureFixture[str], out: Path, *more: str) -> dict[str, object]:
+    assert run(["tune", str(PROGRAM), "-o", str(out), "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_answer_is_proven_or_says_that_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = tuned(capsys, tmp_path / "out", "--budget", "3", "--worlds", "10")
+    assert found["verdict"] in ("better", "no-room", "not-better")
+    assert found["step_us"].keys() == {"baseline", "pgle", "tuned", "ceiling"}
+    assert found["step_us"]["ceiling"] <= found["step_us"]["tuned"]
+    assert len(found["trials"]) <= 3
+    assert found["costs_are"] == "estimated"
+    assert (tmp_path / "out" / "timeline.html").exists()
+    assert (tmp_path / "out" / "flags.txt").exists() == (found["verdict"] == "better")
+    if found["verdict"] == "better":
+        assert found["used"]
+        assert found["worlds"]["won"] >= 9
+    else:
+        assert not found["flags"]
+
+
+def test_the_same_input_gives_the_same_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (tuned(capsys, tmp_path / name, "--budget", "1", "--worlds", "3") for name in "ab")
+    for key in ("verdict", "flags", "step_us", "worlds", "trials"):
+        assert first[key] == second[key]
+
+
+def test_a_memory_limit_that_is_no_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--memory-limit", "much"]) == 2
+    assert "say 70GiB" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,126 @@
+"""The search for flags, on schedules that are made up: what is tried, what is kept, what is accepted."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from pgle.costs.profile.value import Cost, Profile
+from pgle.schedule.predict import Prediction, predict
+from pgle.tune.moves import MIB, Axis, Flags, axes
+from pgle.tune.search import Judged, Trial, best, judge, no_room, search
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+
+THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"
+AXIS = Axis("reduce-scatter combined to", "reduce-scatter", ({THRESHOLD: str(8 * MIB)},), THRESHOLD)
+
+
+def step(exposed_us: float) -> Prediction:
+    """A product of 1 ms and a gather beside nothing."""
+    shape = Shape("bf16", (64, 64))
+    x = Instruction("x", "parameter", shape, "e")
+    gather = Instruction("g", "all-gather", shape, "e", ("x",))
+    gemm = Instruction("d", "dot", shape, "e", ("x", "x"))
+    module = Module("m", 1, "", "e", {"e": Computation("e", (x, gather, gemm), "d")}, True, num_partitions=4)
+    return predict(module, Profile((Cost("d", 1000.0), Cost("g", exposed_us))), "h100")
+
+
+def trial(flags: Flags, mean_us: float, temp_bytes: int = 1, exposed_us: float = 300.0) -> Trial:
+    return Trial(flags, str(dict(flags)), step(exposed_us), tuple(mean_us + number for number in range(10)), temp_bytes)
+
+
+PGLE = trial({}, 1300.0)
+
+
+def bench(cost: Callable[[int], float], seen: list[int]) -> Callable[[Sequence[tuple[Flags, str]]], list[Trial]]:
+    def attempt(settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
+        found = []
+        for flags, _ in settings:
+            value = int(flags[THRESHOLD]) // MIB
+            seen.append(value)
+            found.append(trial(flags, cost(value)))
+        return found
+
+    return attempt
+
+
+def test_a_threshold_is_halved_and_doubled_while_that_helps_then_taken_at_three_quarters() -> None:
+    seen: list[int] = []
+    found = search(PGLE, [AXIS], bench(lambda mib: 1000 + 50 * abs(mib - 2), seen), budget=20, memory_limit=None)
+    assert seen[:3] == [8, 16, 4]
+    assert 2 in seen
+    assert best(PGLE, found, None).flags == {THRESHOLD: str(2 * MIB)}
+
+
+def test_no_setting_is_tried_twice_and_the_budget_holds() -> None:
+    seen: list[int] = []
+    search(PGLE, [AXIS], bench(lambda mib: 1300 - mib, seen), budget=5, memory_limit=None)
+    assert len(seen) == len(set(seen)) == 5
+
+
+def test_what_does_not_help_is_not_kept() -> None:
+    found = search(PGLE, [AXIS], bench(lambda mib: 1400.0, []), budget=20, memory_limit=None)
+    assert best(PGLE, found, None) is PGLE
+
+
+def test_a_setting_over_the_memory_limit_is_never_best() -> None:
+    greedy, modest = trial({"a": "1"}, 1000.0, temp_bytes=100), trial({"b": "1"}, 1100.0, temp_bytes=10)
+    assert best(PGLE, [greedy, modest], 50) is modest
+    assert best(PGLE, [greedy, modest], None) is greedy
+
+
+def test_a_setting_that_does_not_compile_is_passed_over() -> None:
+    assert best(PGLE, [Trial({"a": "1"}, "a", None, failure="unknown flag")], None) is PGLE
+
+
+@pytest.mark.parametrize(
+    ("after", "accepted"), [([90.0] * 20, True), ([90.0] * 17 + [101.0] * 3, False), ([99.7] * 20, False)]
+)
+def test_accepted_is_what_wins_in_nine_of_ten_worlds_and_by_half_a_per_cent(after: list[float], accepted: bool) -> None:
+    before = Trial({}, "", step(300.0), (100.0,) * 20)
+    assert judge(Trial({"a": "1"}, "", step(300.0), tuple(after)), before).accepted is accepted
+
+
+def test_a_step_at_its_ceiling_has_no_room() -> None:
+    assert no_room(trial({}, 1000.0, exposed_us=0.0))
+    assert not no_room(PGLE)
+
+
+def test_a_judgement_without_worlds_accepts_nothing() -> None:
+    assert not Judged(0, 0, 0.0, 0.0).accepted
+
+
+def program(*kinds: str, looped: bool = False) -> Module:
+    shape = Shape("bf16", (64, 64))
+    items = [Instruction("x", "parameter", shape, "b" if looped else "e")]
+    items += [Instruction(f"c{n}", kind, shape, items[0].computation, ("x",)) for n, kind in enumerate(kinds)]
+    if not looped:
+        return Module("m", 1, "", "e", {"e": Computation("e", tuple(items), items[-1].name)}, True, num_partitions=8)
+    given = Instruction("y", "parameter", shape, "e")
+    loop = Instruction("w", "while", shape, "e", ("y",), called=("b",))
+    body, entry = Computation("b", tuple(items), items[-1].name), Computation("e", (given, loop), "w")
+    return Module("m", 1, "", "e", {"e": entry, "b": body}, True, num_partitions=8)
+
+
+def flags_of(found: Sequence[Axis]) -> set[str]:
+    return {flag for axis in found for setting in axis.settings for flag in setting}
+
+
+def test_thresholds_are_those_of_the_kinds_that_the_program_has() -> None:
+    found = flags_of(axes(program("all-gather", "all-to-all"), "0.10.2", ()))
+    assert "xla_gpu_all_gather_combine_threshold_bytes" in found
+    assert THRESHOLD not in found
+
+
+def test_collectives_are_pipelined_only_where_a_loop_holds_them() -> None:
+    assert not [flag for flag in flags_of(axes(program("all-gather"), "0.10.2", ())) if "pipeline" in flag]
+    assert "xla_gpu_enable_pipelined_all_gather" in flags_of(axes(program("all-gather", looped=True), "0.10.2", ()))
+
+
+def test_flags_are_spelled_as_the_release_knows_them() -> None:
+    found = flags_of(axes(program("all-gather", looped=True), "0.12.0.1", ()))
+    assert "xla_gpu_pipeline_all_gather" in found
+    assert "xla_gpu_enable_pipelined_all_gather" not in found
+
+
+def test_what_the_user_has_set_stays() -> None:
+    assert THRESHOLD not in flags_of(axes(program("reduce-scatter"), "0.10.2", (THRESHOLD,)))
