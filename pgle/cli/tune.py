@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
@@ -55,7 +54,7 @@ def command(
     from pathlib import Path
 
     from pgle.report import tune as report
-    from pgle.report.text import size_bytes
+    from pgle.report.text import say, size_bytes
     from pgle.run.rehearse.command import RehearseCommand, prepared
     from pgle.run.tune import TuneRequest, tune
     from pgle.xla.targets import load_target
@@ -75,7 +74,7 @@ def command(
 
         def on_trial(number: int, trial: Any) -> None:
             step = "does not compile" if trial.prediction is None else f"{trial.prediction.step_us / 1e3:.3f} ms"
-            print(f"pgle: trial {number} of at most {request.budget}: {trial.label}: {step}", file=sys.stderr)
+            say(f"trial {number} of at most {request.budget}: {trial.label}: {step}")
 
         found = tune(request, on_trial=on_trial)
         page = report.write_pages(found, out)
