@@ -145,7 +145,10 @@ _REMARKS: dict[str, tuple[str, ...]] = {
     "pgle-profile-sync": ("changes the module's fingerprint: use bare names, or that of the performance run",),
     "pgle-profile-sync-legacy": ("changes the module's fingerprint: use bare names, or that of the performance run",),
     "fsdp": ("the combine thresholds are a start; 'pgle flags thresholds --hlo MODULE' computes them",),
-    "recommended": ("the combine thresholds are a start; 'pgle flags thresholds --hlo MODULE' computes them",),
+    "recommended": (
+        "the combine thresholds of 1 GiB come from documents that are older than XLA's present scheduler: smaller ones "
+        "often beat them; 'pgle flags thresholds --hlo MODULE' computes a layer's, 'pgle rehearse --flag' compares",
+    ),
     "nccl-single-host": ("of no use across hosts; NCCL itself advises to set NCCL_PROTO only for debugging",),
 }
 
