@@ -181,3 +181,15 @@ def test_ranks_in_json(tmp_path: Path, testdata: Path, capsys: pytest.CaptureFix
     log.write_text("".join(f"{rank}: {line}\n" for line in lines for rank in (0, 1)))
     assert run(["confirm", str(log), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ranks"] == {"0": "used", "1": "used"}
+
+
+def test_control_characters_in_the_name_of_a_dump_never_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "x.pbtxt"
+    profile.write_text('costs { name: "a" cost_us: 1 }')
+    (tmp_path / "m.schedule.txt").write_text('hlo_module {\n  name: "a\x1b[31mb"\n}\n')
+    assert run(["confirm", f"{LOGS}/used.log", "--profile", str(profile), "--schedule", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert "it has a\\x1b[31mb" in said.err

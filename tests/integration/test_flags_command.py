@@ -125,3 +125,22 @@ def test_thresholds_of_a_missing_module_are_one_line(capsys):
 def test_thresholds_of_a_dump_directory(capsys, testdata):
     assert run(["flags", "thresholds", "--hlo", str(testdata / "hlo/jax-0.12.0.1/async")]) == 0
     assert "xla_gpu_all_gather_combine_threshold_bytes" in capsys.readouterr().out
+
+
+ESCAPE = "\x1b[31mX"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["lint", "--jaxlib", "0.12.0.1", f"--xla_gpu_{ESCAPE}=1"],
+        ["lint", "--jaxlib", "0.12.0.1", f"--xla_gpu_enable_latency_hiding_scheduler={ESCAPE}"],
+        ["explain", ESCAPE],
+        ["preset", ESCAPE],
+    ],
+)
+def test_control_characters_in_flags_never_reach_the_terminal(arguments, capsys):
+    assert run(["flags", *arguments]) != 0
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert "\\x1b[31mX" in said.out + said.err

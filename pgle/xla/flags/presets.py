@@ -100,7 +100,7 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
             Choice("xla_disable_hlo_passes", "collective-permute-motion", "keeps transfers in their place", JAX),
             Choice(
                 OPT_LEVEL,
-                "PIPELINE_PARALLELISMOPT_LEVEL_ENABLE",
+                "PIPELINE_PARALLELISM_OPT_LEVEL_ENABLE",
                 "rearranges the loop so that transfers between stages overlap",
                 JAX,
             ),
