@@ -100,6 +100,11 @@ class Cache:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
+    def trusted(self, python: str) -> Path:
+        """The file that says that this compiler's scheduling passes can be run alone (`pgle.run.rehearse.session`)."""
+        digest = hashlib.sha256(json.dumps(_compiler(python)).encode()).hexdigest()
+        return self.folder / f"scheduling-{digest[:16]}.trusted"
+
     def _prune(self) -> None:
         """Remove the least recently used until the rest keeps to the limit."""
         for path in self.folder.glob(".*.tmp"):
@@ -124,12 +129,8 @@ def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None
         profile: by content and suffix.
         others: target, topology and the like.
     """
-    compiler = installed(python)
-    at = Path(compiler.jaxlib_at) / "jaxlib" / "version.py"
     said = [
-        FORMAT,
-        sorted(compiler.versions.items()),
-        at.stat().st_mtime_ns if at.is_file() else 0,
+        *_compiler(python),
         _digest(module),
         module.suffixes,
         [(flag, _digest(Path(flag.partition("=")[2]))) for flag in flags],
@@ -139,11 +140,18 @@ def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
 
+def _compiler(python: str) -> list[object]:
+    """What tells this compiler from others."""
+    found = installed(python)
+    at = Path(found.jaxlib_at) / "jaxlib" / "version.py"  # nightly builds share a version
+    return [FORMAT, sorted(found.versions.items()), at.stat().st_mtime_ns if at.is_file() else 0]
+
+
 def _digest(path: Path) -> str:
     """Of a file's content, decompressed, or of those in a folder; empty where there is none."""
-    if path.is_dir():
-        return " ".join(f"{item.name} {_digest(item)}" for item in sorted(path.iterdir()) if item.is_file())
     try:
+        if path.is_dir():
+            return " ".join(f"{item.name} {_digest(item)}" for item in sorted(path.iterdir()) if item.is_file())
         return hashlib.sha256(read_bytes(path)).hexdigest() if path.is_file() else ""
     except (OSError, UserError):
         return "unreadable"

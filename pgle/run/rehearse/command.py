@@ -22,7 +22,7 @@ DEFAULT_DEVICES = 4
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
-_MADE = ("captured", "rehearsal", "baseline", "profiled")
+_MADE = ("captured", "rehearsal", "all-passes", "baseline", "profiled")
 """Folders that a rehearsal makes in the one it is given."""
 
 

@@ -25,11 +25,13 @@ import pgle
 from pgle.errors import UserError
 from pgle.run.rehearse.cache import Cache, key_of
 from pgle.run.rehearse.dumps import (
+    DUMP_BEFORE_SCHEDULING,
     LOG,
     crash,
     find_dump,
     find_schedule,
     fingerprint_of,
+    keep_before_scheduling,
     memory_of,
     remove_generated_code,
     scheduled_module,
@@ -59,10 +61,10 @@ class RehearsalRequest:
         profile: a cost profile, or None.
         profile_as: give it as XLA flag (applies to every module) or as compile option ``fdo_profile``.
         portable_target: `Target.portable_text`, for a jax that does not know all of `target`.
-        vmodule: ``TF_CPP_VMODULE``, for more of XLA's log.
         timeout_s: give up after so many seconds; None: never.
         to_the_end: compile with code generation (which takes ptxas).
         as_job: leave out what saves time and changes the fingerprint (`matches_job`).
+        before_scheduling: leave the module as it was before scheduling, too (`dumps.BEFORE_SCHEDULING`).
     """
 
     module: Path
@@ -73,10 +75,10 @@ class RehearsalRequest:
     profile: Path | None = None
     profile_as: Literal["flag", "option"] = "flag"
     portable_target: str = ""
-    vmodule: str = ""
     timeout_s: float | None = None
     to_the_end: bool = False
     as_job: bool = False
+    before_scheduling: bool = False
 
 
 @dataclass(frozen=True)
@@ -233,8 +235,12 @@ class Compiler:
     def _kept_or_compiled(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
         if self._cache is None:
             return self._ask(request, folder)
-        others = (request.target, request.portable_target, request.topology, request.vmodule)
-        switches = {"others": others, "as": request.profile_as, "end": request.to_the_end, "job": request.as_job}
+        others = (request.target, request.portable_target, request.topology)
+        switches = {
+            "others": others,
+            "profile": request.profile_as,
+            "whole": (request.to_the_end, request.as_job, request.before_scheduling),
+        }
         key = key_of(self.python, request.module, request.flags, request.profile, switches)
         names = {"@FOLDER@": str(folder)}
         if request.profile is not None:
@@ -261,6 +267,8 @@ class Compiler:
             self._send(process, _message(number, request, folder))
             answer = answers.get(timeout=request.timeout_s)
             remove_generated_code(folder)
+            if request.before_scheduling:
+                keep_before_scheduling(folder)
             return answer | {"jaxlib": self._jaxlib}
         except queue.Empty:
             what = f"not compiled after {request.timeout_s:g} s"
@@ -361,6 +369,8 @@ def matches_job(result: RehearsalResult, job: Path | str) -> bool:
 def xla_flags(request: RehearsalRequest, folder: Path) -> str:
     """The XLA_FLAGS of the compilation; the request's own flags come last and so win."""
     flags = [f"--xla_dump_to={folder}", *EVIDENCE_FLAGS]
+    if request.before_scheduling:
+        flags.append(DUMP_BEFORE_SCHEDULING)
     if request.profile is not None and request.profile_as == "flag":
         flags.append(f"{PROFILE_FLAG}={request.profile.resolve()}")
     return " ".join(_quoted(flag) for flag in [*flags, *request.flags])
@@ -376,7 +386,6 @@ def _message(number: int, request: RehearsalRequest, folder: Path) -> dict[str, 
         "portable_target": request.portable_target,
         "topology": request.topology,
         "xla_flags": xla_flags(request, folder),
-        "vmodule": request.vmodule,
         "fdo_profile": str(option.resolve()) if option is not None else None,
         "to_the_end": request.to_the_end,
         "as_job": request.as_job,

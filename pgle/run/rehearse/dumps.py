@@ -16,6 +16,9 @@ from pgle.xla.log.wordings import FATAL, flag_refusal
 
 LOG = "xla.log"
 SCHEDULED = "gpu_after_optimizations.hlo.pb"
+BEFORE_SCHEDULING = "before_scheduling.hlo.pb"
+DUMP_BEFORE_SCHEDULING = "--xla_dump_hlo_pass_re=^fusion-wrapper$"
+"""The first pass of those that schedule; XLA dumps the module before and after each pass of that name."""
 CODE_GENERATION = (".ll", ".ptx", ".ttir")
 """Dumps of code generation (jax before 0.12)."""
 
@@ -58,6 +61,16 @@ def remove_generated_code(folder: Path) -> None:
     for path in folder.iterdir():
         if path.suffix in CODE_GENERATION:
             path.unlink()
+
+
+def keep_before_scheduling(folder: Path) -> None:
+    """Keep the module as it was before scheduling, where it was dumped, as `BEFORE_SCHEDULING`; other passes' go."""
+    dump = next(iter(sorted(folder.glob("*.pre-scheduling-passes.after_pipeline-start.*.hlo.pb"))), None)
+    data = None if dump is None else hlo_module_bytes(dump.read_bytes())
+    for path in folder.glob("module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"):
+        path.unlink()
+    if data is not None:
+        (folder / BEFORE_SCHEDULING).write_bytes(without_fields(data, {7: None}))  # HloModuleProto.schedule
 
 
 def fingerprint_of(dump: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler, OnPhase, RehearsalRequest, RehearsalResult, matches_job
+from pgle.run.rehearse.session import Session
 from pgle.run.rehearse.settings import Setting
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
@@ -124,19 +124,14 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     _check_folder(request.out)
     hardware = find_hardware(request.target)
     cache = Cache.of_user() if request.cached else None
+    trusted = cache.trusted(request.setting.python) if cache else None
     with Compiler(request.setting.python, cache=cache, on_phase=on_phase) as compiler:
-        if request.profile is None:
-            first = _compile(compiler, request, "baseline", None)
-            module = read_module(first.after_optimizations)
-            profile = _estimated(request.out, module, hardware)
-            second = _compile(compiler, request, "profiled", profile)
-        else:
-            profile = request.profile
-            read_profile(profile)  # a bad profile is refused before anything is compiled
-            with ThreadPoolExecutor(2) as pool:
-                one = pool.submit(_compile, compiler, request, "baseline", None)
-                two = pool.submit(_compile, compiler, request, "profiled", profile)
-                first, second = one.result(), two.result()
+        session = Session(compiler, _base(request), request.out, trusted)
+        if request.profile is not None:
+            read_profile(request.profile)  # a bad profile is refused before anything is compiled
+        first = session.schedule("baseline")
+        profile = request.profile or _estimated(request.out, read_module(first.after_optimizations), hardware)
+        second = session.schedule("profiled", profile=profile)
     given = read_profile(profile)
     baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
     verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=given, whole=True)).main
@@ -172,18 +167,16 @@ def _check_folder(out: Path) -> None:
         raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
 
 
-def _compile(compiler: Compiler, request: RehearseRequest, name: str, profile: Path | None) -> RehearsalResult:
-    return compiler.compile(
-        RehearsalRequest(
-            module=request.setting.module,
-            target=request.target.text,
-            portable_target=request.target.portable_text,
-            dump_dir=request.out / name,
-            topology=request.topology,
-            flags=(LHS, *request.setting.flags),
-            profile=profile,
-            as_job=request.job is not None,
-        )
+def _base(request: RehearseRequest) -> RehearsalRequest:
+    """What both compilations share."""
+    return RehearsalRequest(
+        module=request.setting.module,
+        target=request.target.text,
+        portable_target=request.target.portable_text,
+        dump_dir=request.out,
+        topology=request.topology,
+        flags=(LHS, *request.setting.flags),
+        as_job=request.job is not None,
     )
 
 

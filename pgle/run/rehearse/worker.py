@@ -193,7 +193,6 @@ class Worker:
         mine = " ".join(() if request["as_job"] else self.api.needed_flags(self.release))
         os.environ |= {
             "XLA_FLAGS": f"{mine} {request['xla_flags']}",  # the user's come later and win
-            "TF_CPP_VMODULE": request["vmodule"],
             "TMPDIR": str(temporary),
         }
         profile = request["fdo_profile"] and read_bytes(Path(request["fdo_profile"]))

@@ -97,3 +97,7 @@ def test_files_that_flags_name_count_with_their_content(module: Path, tmp_path: 
         keys.add(key_of(sys.executable, module, (f"--xla_table={table}",), None, {}))
         keys.add(key_of(sys.executable, module, (), table, {}))
     assert len(keys) == 4
+
+
+def test_a_value_that_no_path_can_be_is_a_value(module: Path) -> None:
+    assert key_of(sys.executable, module, (f"--xla_passes={'x,' * 3000}",), None, {})

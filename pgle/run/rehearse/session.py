@@ -1,0 +1,162 @@
+"""Many schedules of one module: compiled once up to its scheduling, then scheduled again for each profile and flag.
+
+XLA's passes before scheduling take most of the time and see neither the profile nor the scheduler's flags. So the
+module is kept as it was before scheduling, and only the passes from there on run again, which is ten times faster.
+That leans on names of XLA's passes: it is done only where one whole compilation by this jaxlib had the same result.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pgle.errors import UserError
+from pgle.files import write_files
+from pgle.run.rehearse.compile import Compiler, RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.schedule_dump import read_schedule_dump
+
+SCHEDULER_FLAGS = frozenset(
+    ("--xla_gpu_memory_limit_slop_factor", "--xla_gpu_experimental_parallel_collective_overlap_limit",
+     "--xla_gpu_enable_analytical_latency_estimator", "--xla_gpu_enable_analytical_sol_latency_estimator",
+     "--xla_gpu_analytical_latency_estimator_options", "--xla_gpu_pgle_accuracy_checker",
+     "--xla_gpu_experimental_collective_perf_table_path", "--xla_gpu_experimental_matmul_perf_table_path")
+)  # fmt: skip
+"""Flags that only the passes from scheduling on read."""
+
+MEMORY_TIES = 0.01
+"""Part by which the memory of two schedules that are otherwise the same may differ; measured: 0.003."""
+
+_ONLY, _DISABLED = "--xla_enable_hlo_passes_only=", "--xla_disable_hlo_passes="
+# Observed in jaxlib 0.10.2 and 0.12.0.1 (TF_CPP_VMODULE=hlo_pass_pipeline=1): pipelines and passes from there on.
+_PASSES = (
+    "pre-scheduling-passes,dynamic-slice-copy-fusion-async-wrapper,gpu-copy-async-wrapper,latency-hiding-scheduler,"
+    "legalize-scheduling-annotations,scheduling-instruction-annotator,scheduled-gpu-module,post-scheduler-xla-transforms,"
+    "post-scheduling-passes,async-to-sync-converter,gpu-convert-async-collectives-to-sync,remat-pipeline,"
+    "rematerialization,stream-attribute-annotator,cse_barrier_expander,tuple-simplifier,fusion-wrapper,"
+    "fusion-dispatch-pipeline,dce,fusion-block-level-rewriter,fusion-dynamic-memcpy-rewriter,sanitize-constant-names,"
+    "pdl-launch-annotation"
+)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A module compiled with certain flags.
+
+    Attributes:
+        compiled: with all passes.
+        module: as it was before scheduling; None where only whole compilations are to be trusted.
+    """
+
+    compiled: RehearsalResult
+    module: Path | None
+
+
+class Session:
+    """Schedules of one module; `schedule` may be called from several threads.
+
+    Args:
+        compiler: that compiles.
+        base: module, target and flags that all schedules share; its folder, profile and timeout are those of each.
+        folder: for everything that is compiled.
+        trusted: a file that says that this jaxlib's scheduling passes alone gave the same; written once they did.
+    """
+
+    def __init__(self, compiler: Compiler, base: RehearsalRequest, folder: Path, trusted: Path | None = None) -> None:
+        self.compiler = compiler
+        self.base = base
+        self.folder = folder
+        self._trusted = trusted
+        self._lock = threading.Lock()
+        self._prepared: dict[tuple[str, ...], _Prepared] = {}
+
+    def schedule(self, name: str, flags: Sequence[str] = (), profile: Path | None = None) -> RehearsalResult:
+        """One schedule.
+
+        Args:
+            name: of its folder.
+            flags: after those of the session, and so they win.
+            profile: of costs.
+
+        Raises:
+            UserError: as `Compiler.compile`.
+        """
+        wanted = replace(self.base, dump_dir=self.folder / name, flags=(*self.base.flags, *flags), profile=profile)
+        with self._lock:
+            early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
+            prepared = self._prepared.get(early)
+            if prepared is None:
+                prepared = self._prepared[early] = self._prepare(wanted, early)
+        if prepared.module is not None:
+            try:
+                return self._again(wanted, prepared.compiled, prepared.module)
+            except UserError:  # whatever it is, a whole compilation has the last word
+                shutil.rmtree(wanted.dump_dir, ignore_errors=True)
+        return self.compiler.compile(wanted)
+
+    def _prepare(self, wanted: RehearsalRequest, early: tuple[str, ...]) -> _Prepared:
+        """Compile with all passes, and see whether those from scheduling on are enough from now on."""
+        folder = self.folder / f"all-passes{len(self._prepared) or ''}"
+        request = replace(wanted, dump_dir=folder, flags=early, profile=None, before_scheduling=True)
+        compiled = self.compiler.compile(request)
+        module = folder / BEFORE_SCHEDULING
+        if not module.exists() or compiled.schedule is None or any(flag.startswith(_ONLY) for flag in early):
+            return _Prepared(compiled, None)
+        if self._trusted is not None and self._trusted.exists():
+            return _Prepared(compiled, module)
+        check = folder / "check"
+        try:
+            again = self._again(replace(request, dump_dir=check, before_scheduling=False), compiled, module)
+            same = _same_schedule(compiled, again)
+        except UserError:
+            same = False
+        shutil.rmtree(check, ignore_errors=True)
+        if same and self._trusted is not None:
+            write_files({self._trusted: ""}, force=True)
+        return _Prepared(compiled, module if same else None)
+
+    def _again(self, wanted: RehearsalRequest, compiled: RehearsalResult, module: Path) -> RehearsalResult:
+        topology = wanted.topology or f"1x1x{compiled.num_partitions * compiled.num_replicas}"
+        # XLA takes only one of both lists; what is disabled and comes before scheduling has been left out already.
+        disabled = {
+            name for flag in wanted.flags if flag.startswith(_DISABLED) for name in flag.split("=")[1].split(",")
+        }
+        passes = ",".join(name for name in _PASSES.split(",") if name not in disabled)
+        flags = (f"{_ONLY}{passes}", *(flag for flag in wanted.flags if not flag.startswith(_DISABLED)))
+        found = self.compiler.compile(replace(wanted, module=module, topology=topology, flags=flags))
+        return replace(
+            found, before_optimizations=compiled.before_optimizations, fingerprint=compiled.fingerprint,
+            num_partitions=compiled.num_partitions, num_replicas=compiled.num_replicas,
+        )  # fmt: skip
+
+
+def _same_schedule(one: RehearsalResult, other: RehearsalResult) -> bool:
+    """Whether XLA's scheduler made the same of both: its own statistics of every computation, and the instructions.
+
+    Memory may differ by a little, since ties between instructions that cost nothing break otherwise.
+    """
+    if one.schedule is None or other.schedule is None:
+        return False
+    first, second = (_believed(item.schedule) for item in (one, other) if item.schedule)
+    if first != second or not _near(one.memory.get("total", 0), other.memory.get("total", 0)):
+        return False
+    counts = [sorted(item.opcode for item in read_module(each.after_optimizations).walk()) for each in (one, other)]
+    return counts[0] == counts[1]
+
+
+def _believed(schedule: Path) -> dict[str, tuple[float, float, dict[str, float]]]:
+    """What the scheduler believes of every computation: time, exposed time, and that by kind of collective."""
+    found = {name: item.statistics for name, item in read_schedule_dump(schedule).computations.items()}
+    return {
+        name: (item.total_cycles, item.total_wasted_cycles, dict(item.wasted_cycles))
+        for name, item in found.items()
+        if item is not None
+    }
+
+
+def _near(one: int, other: int) -> bool:
+    return abs(one - other) <= MEMORY_TIES * max(one, other)

@@ -1,0 +1,85 @@
+"""Schedules made by the scheduling passes alone, held against whole compilations by the real compiler."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgle.run.rehearse.compile import Compiler, RehearsalRequest
+from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
+from pgle.run.rehearse.session import Session
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.schedule_dump import read_schedule_dump
+from pgle.xla.targets import load_target
+
+pytestmark = pytest.mark.rehearse
+
+LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
+COSTS = 'costs { name: "all-gather-start" cost_us: 500.0 }\ncosts { name: "all-gather-start.1" cost_us: 900.0 }\n'
+
+
+@pytest.fixture
+def base(testdata: Path) -> RehearsalRequest:
+    release = "0.12.0.1" if sys.version_info >= (3, 12) else "0.10.2"
+    module = testdata / "stablehlo" / f"fsdp_mlp_jax_{release}.mlir"
+    target = load_target("h100")
+    return RehearsalRequest(module, target.text, Path(), flags=(LHS,), portable_target=target.portable_text)
+
+
+def believed(schedule: Path | None) -> list[tuple[str, float, float]]:
+    assert schedule is not None
+    found = read_schedule_dump(schedule).computations.values()
+    return sorted((c.name, c.statistics.total_cycles, c.statistics.total_wasted_cycles) for c in found if c.statistics)
+
+
+def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
+    base: RehearsalRequest, tmp_path: Path
+) -> None:
+    profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
+    profile.write_text(COSTS)
+    with Compiler() as compiler:
+        session = Session(compiler, base, tmp_path / "session", trusted)
+        schedules = [session.schedule("plain"), session.schedule("costs", profile=profile)]
+        whole = [
+            compiler.compile(replace(base, dump_dir=tmp_path / name, profile=costs))
+            for name, costs in (("plain", None), ("costs", profile))
+        ]
+    assert trusted.exists()
+    for schedule, compiled in zip(schedules, whole, strict=True):
+        assert believed(schedule.schedule) == believed(compiled.schedule)
+        assert (schedule.fingerprint, schedule.num_partitions) == (compiled.fingerprint, 4)
+        sizes = [len(list(read_module(item.after_optimizations).walk())) for item in (schedule, compiled)]
+        assert sizes[0] == sizes[1]
+    assert believed(schedules[0].schedule) != believed(schedules[1].schedule)
+
+
+def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, tmp_path: Path) -> None:
+    with Compiler() as compiler:
+        session = Session(compiler, base, tmp_path)
+        session.schedule("plain")
+        session.schedule("slop", ["--xla_gpu_memory_limit_slop_factor=80"])
+        assert len(list(tmp_path.glob(f"*/{BEFORE_SCHEDULING}"))) == 1
+        session.schedule("combined", ["--xla_gpu_all_gather_combine_threshold_bytes=1"])
+    assert len(list(tmp_path.glob(f"*/{BEFORE_SCHEDULING}"))) == 2
+
+
+def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -> None:
+    flags = (LHS, "--xla_disable_hlo_passes=rematerialization,collective-permute-motion")
+    with Compiler() as compiler:
+        result = Session(compiler, replace(base, flags=flags), tmp_path).schedule("plain")
+    config = next(result.log.parent.glob("*.config.pbtxt")).read_text()
+    assert 'xla_enable_hlo_passes_only: "remat-pipeline"' in config
+    assert 'xla_enable_hlo_passes_only: "rematerialization"' not in config
+
+
+def test_where_passes_alone_give_another_schedule_all_of_them_run(
+    base: RehearsalRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgle.run.rehearse.session._same_schedule", lambda one, other: False)
+    with Compiler() as compiler:
+        result = Session(compiler, base, tmp_path, tmp_path / "trusted").schedule("plain")
+    assert "xla_enable_hlo_passes_only" not in next(result.log.parent.glob("*.config.pbtxt")).read_text()
+    assert not (tmp_path / "trusted").exists()
