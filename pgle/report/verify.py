@@ -115,10 +115,9 @@ def _log(counts: CheckerCounts) -> str:
     if not counts.missing:
         return "nothing, since no name is missing"
     dones = sum("-done" in name for name in counts.idle)
-    kinds = (("dones", dones), ("loop conditions", len(counts.idle) - dones))
-    free = " and ".join(
-        f"{count} in {what}" if what != "dones" else f"{count} {what}" for what, count in kinds if count
-    )
+    starts = sum("-start" in name for name in counts.idle)
+    kinds = {"dones": dones, "starts": starts, "in loop conditions": len(counts.idle) - dones - starts}
+    free = ", ".join(f"{count} {what}" for what, count in kinds.items() if count)
     return f"Found {counts.found}, Missing {len(counts.missing)}" + (f" ({free}, which need no cost)" if free else "")
 
 

@@ -31,7 +31,8 @@ class CheckerCounts:
         found: N.
         missing: the M names that it lists.
         idle: of these the names that need no cost: dones of asynchronous fusions and copies, which run nothing and are
-            taken for 1 µs without a cost (with one, for that long), and what `unscheduled_conditions` hold.
+            taken for 1 µs without a cost (with one, for that long); their starts where what they wrap has a cost; and
+            what `unscheduled_conditions` hold.
     """
 
     found: int
@@ -55,16 +56,17 @@ def checker_counts(lhs_module: Module, names: Container[str]) -> CheckerCounts:
     conditions = unscheduled_conditions(lhs_module)
     for computation in lhs_module.scheduled:
         for item in lhs_module.computations[computation].instructions:
+            accepted = accepted_names(lhs_module, item)
             is_pair = is_start(item) or is_done(item)
             if not (is_pair and collective_kind(lhs_module, item) is not None):
                 if item.name in names:
                     found += 1
                 elif item.opcode not in NO_OPS and item.opcode not in ("while", "copy"):
                     missing[item.name] = None
-                    if is_done(item) or computation in conditions:
+                    if is_done(item) or computation in conditions or any(name in names for name in accepted[1:]):
                         idle[item.name] = None
             if is_start(item):
-                if any(name in names for name in accepted_names(lhs_module, item)):
+                if any(name in names for name in accepted):
                     found += 1
                 else:
                     missing[item.name] = None
