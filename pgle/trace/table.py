@@ -27,7 +27,7 @@ class Kind(IntEnum):
     """Work of the CPU backend, where the "device" is a host thread."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModuleKey:
     """An executable as traces name it: HLO module name and program id (None where the trace has none)."""
 
@@ -35,7 +35,7 @@ class ModuleKey:
     program_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, order=True)
 class Device:
     """One device of one process.
 
@@ -82,7 +82,7 @@ MEANINGS = {
 """Each reason in plain words."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Unresolved:
     """GPU activities that belong to no instruction, by reason.
 
@@ -97,7 +97,7 @@ class Unresolved:
     duration_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """An input: path, format (``nsys-sqlite``, ``nsys-parquet``, ``xplane``), version of the recording tool."""
 
@@ -106,7 +106,7 @@ class Source:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recording:
     """What is known of one process's recording besides its activities.
 

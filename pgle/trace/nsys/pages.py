@@ -212,12 +212,13 @@ class _Rows:
         elsewhere = rows[~inside]
         if len(elsewhere):
             rows = rows[inside]
-        stride = size + 8
+        begin = places[min(self.wanted)]
+        stride = size - begin + 8
         if not len(rows):
             return elsewhere
-        if stride > MAX_HEADER:  # a long text stands before a wanted column
+        if stride > MAX_HEADER:  # a long text stands between wanted columns
             return np.concatenate([elsewhere, rows])
-        records = _window(self.raw, stride)[self.record[rows]]
+        records = _window(self.raw, stride)[self.record[rows] + begin]
         everything = len(rows) == self.out.shape[1]
         for column, place in zip(self.out, self.wanted, strict=True):
             kind = types[place]
@@ -226,7 +227,7 @@ class _Rows:
             width = _WIDTH[kind]
             values: Any = NULL if kind == 0 else kind - 8
             if width:
-                values = np.ndarray(len(rows), ">i8", records, places[place], (stride,)).astype(np.int64)
+                values = np.ndarray(len(rows), ">i8", records, places[place] - begin, (stride,)).astype(np.int64)
                 values >>= 64 - 8 * width
             column[slice(None) if everything else rows] = values
         return elsewhere
