@@ -9,8 +9,11 @@ from pgle.report import json
 from pgle.report.text import console, duration, near, table, warn
 from pgle.report.timeline import picture_files, text_timeline
 from pgle.report.timeline_layout import View
-from pgle.run.rehearse.rehearse import Rehearsal, Side
+from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
 from pgle.schedule.moves import Move, Placement
+from pgle.schedule.predict import gain
+from pgle.schedule.worth import in_percent
+from pgle.tune.search import ROOM
 
 OTHERS = 4
 """Modules that were not chosen, in the text."""
@@ -27,10 +30,13 @@ def write_pictures(result: Rehearsal) -> Path:
 
 
 def _views(result: Rehearsal) -> list[View]:
-    return [
-        View(label, side.prediction.timeline, result.costs_are)
-        for label, side in (("baseline: no profile", result.baseline), ("with the profile", result.profiled))
-    ]
+    return [View(label, side.prediction.timeline, result.costs_are) for label, side in _sides(result)]
+
+
+def _sides(result: Rehearsal) -> list[tuple[str, Side]]:
+    """The schedules by what they are called: XLA's own where that is another, LHS, LHS with the profile."""
+    default = [] if result.default is None else [("XLA's default, no LHS", result.default)]
+    return [*default, ("LHS, no profile", result.baseline), ("LHS with the profile", result.profiled)]
 
 
 def show_text(result: Rehearsal, picture: Path | None = None) -> None:
@@ -42,7 +48,7 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     screen.print(
         table(
             ("", f"step{label}", "exposed", "overlap", "XLA believes", "temp memory", "compile"),
-            [_side("baseline", result.baseline), _side("profiled", result.profiled), _ceiling(result)],
+            [*(_side(label, side) for label, side in _sides(result)), _ceiling(result)],
             right=f"step{label}|exposed|overlap|XLA believes|temp memory|compile",
             whole="|exposed|overlap|compile",
         )
@@ -72,9 +78,35 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
         same = "the same fingerprint as" if result.matches_job else "ANOTHER fingerprint than"
         screen.print(f"the module recompiles to {same} the job")
     screen.print(result.worth, style="bold")
+    if (said := default_line(result)) is not None:
+        screen.print(said)
+    screen.print(advice(result), soft_wrap=True)
     if picture is not None:
         screen.print(f"both timelines: {near(picture)}", soft_wrap=True)
     warn(result.warnings)
+
+
+def default_line(result: Rehearsal) -> str | None:
+    """What LHS itself changes, where XLA does not run it by default."""
+    if result.default is None:
+        return None
+    found = gain(result.default.prediction, result.baseline.prediction)
+    change = f"{in_percent(found)} shorter" if found.share >= 0 else f"{-found.share:.1%} longer"
+    return f"Without flags XLA runs no LHS on this GPU: {LHS} alone makes the step {change}."
+
+
+def advice(result: Rehearsal) -> str:
+    """What to do next, and what it could bring."""
+    prediction = result.profiled.prediction
+    room = 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
+    if not result.good:
+        return f"Next: {result.verdict.remedy or 'pgle verify PROFILE --hlo DUMP'}."
+    if room < ROOM:
+        return "Next: nothing is left to hide; look at the compute ('pgle predict' lists where the step goes)."
+    tune = f"'pgle tune' looks for flags that win part of the {room:.1%} that stay exposed"
+    if result.costs_are != "measured":
+        return f"Next: measure the costs ('pgle profile -- COMMAND'); {tune}."
+    return f"Next: 'pgle perf' with this profile proves it on the GPUs; {tune}."
 
 
 def setting_lines(result: Rehearsal) -> list[str]:
@@ -106,7 +138,12 @@ def _side(name: str, side: Side) -> tuple[str, ...]:
 
 
 def _ceiling(result: Rehearsal) -> tuple[str, ...]:
-    return ("perfect overlap", duration(result.baseline.prediction.ceiling.step_us), "", "", "", "", "")
+    return ("perfect overlap", duration(ceiling_us(result)), "", "", "", "", "")
+
+
+def ceiling_us(result: Rehearsal) -> float:
+    """The lowest bound that any of the schedules gives."""
+    return min(side.prediction.ceiling.step_us for _, side in _sides(result))
 
 
 def _move(move: Move) -> tuple[str, ...]:
@@ -164,14 +201,17 @@ def as_dict(result: Rehearsal) -> dict[str, object]:
                 "matches_job": result.matches_job,
             }
         ],
+        "default": None if result.default is None else _side_dict(result.default),
         "baseline": _side_dict(result.baseline),
         "profiled": _side_dict(result.profiled),
-        "ceiling_us": result.baseline.prediction.ceiling.step_us,
+        "ceiling_us": ceiling_us(result),
         "moved": [_move_dict(move) for move in result.moves if move.moved],
         "stayed": [_move_dict(move) for move in result.moves if not move.moved],
         "costs_are": result.costs_are,
         "profile": str(result.profile),
+        "gain": gain(result.baseline.prediction, result.profiled.prediction),
         "worth": result.worth,
+        "next": advice(result),
         "warnings": result.warnings,
     }
 
@@ -180,6 +220,7 @@ def _side_dict(side: Side) -> dict[str, object]:
     timeline = side.prediction.timeline
     return {
         "step_us": timeline.step_us,
+        "interval_us": side.prediction.interval_us,
         "exposed_us": timeline.breakdown.exposed_communication_us,
         "exposed_copy_us": timeline.breakdown.exposed_copy_us,
         "overlap": timeline.breakdown.overlap,

@@ -237,12 +237,12 @@ class Timeline:
 
     @property
     def estimated_share(self) -> float:
-        """Share of the activity time whose cost was not measured."""
+        """Share of the activity time whose cost was not measured; a profile without sidecar is taken at its word."""
         total = float(self.duration_us.sum())
         if total <= 0:
             return 0.0
-        measured = ORIGINS.index(Origin.MEASURED)
-        return float(self.duration_us[self.origin != measured].sum()) / total
+        given = [ORIGINS.index(origin) for origin in (Origin.MEASURED, Origin.UNKNOWN)]
+        return float(self.duration_us[~np.isin(self.origin, given)].sum()) / total
 
 
 def breakdown(compute: Intervals, communication: Intervals, copy: Intervals, step_us: float) -> Breakdown:

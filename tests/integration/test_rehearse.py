@@ -58,6 +58,18 @@ def test_the_overlap_workload_gets_better_and_its_gathers_move(programs, rehears
     assert "estimated costs" in result["worth"]
 
 
+def test_where_xla_runs_no_lhs_by_itself_its_own_schedule_is_shown_too(programs, rehearse):
+    result = rehearse(programs("overlap"), "--target", "a100")
+    assert result["default"]["schedule"] is None  # LHS leaves a dump where it runs
+    assert result["default"]["step_us"] > result["baseline"]["step_us"]
+    assert result["ceiling_us"] <= result["profiled"]["step_us"]
+    assert "pgle" in result["next"]
+
+
+def test_where_lhs_is_the_default_there_are_two_schedules(programs, rehearse):
+    assert rehearse(programs("overlap"), "--target", "h100")["default"] is None
+
+
 def test_a_program_without_independent_compute_cannot_be_helped(programs, rehearse):
     result = rehearse(programs("tensor"), "--target", "a100")
     assert result["used"]

@@ -50,3 +50,8 @@ def test_damaged_launch_gaps_are_left_aside() -> None:
 def test_an_unknown_target_is_a_user_error() -> None:
     with pytest.raises(UserError, match="no target called"):
         predict(MODULE, None, "tpu")
+
+
+def test_a_profile_without_sidecar_is_taken_at_its_word() -> None:
+    given = Profile((Cost("a", 3.0, origin=Origin.UNKNOWN), Cost("b", 4.0, origin=Origin.UNKNOWN)))
+    assert predict(MODULE, given, "a100").costs_are == "measured"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.costs.fit.estimate import estimate_profile
@@ -20,6 +20,7 @@ from pgle.run.rehearse.settings import Setting
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.worth import judge_worth
+from pgle.xla.flags.catalogue import release
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
@@ -28,6 +29,8 @@ from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
+LHS_BY_DEFAULT = (9, 0)
+"""Compute capability from which on XLA runs LHS without being asked (jaxlib 0.9 and later)."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class RehearseRequest:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two schedules.
+    """One of the schedules.
 
     Attributes:
         compiled: what the compiler left.
@@ -82,7 +85,8 @@ class Rehearsal:
     Attributes:
         setting: what was compiled, by which jaxlib, with which flags of the user.
         target: the GPU it was compiled for.
-        baseline, profiled: the two schedules.
+        default: the schedule that XLA makes by the user's flags alone; None where that is LHS too.
+        baseline, profiled: LHS without the profile and with it.
         verdict: whether XLA used the profile for this module, with its proof.
         moves: collectives, the largest change of exposed time first.
         costs_are: ``measured``, ``estimated`` or ``mixed``: the table behind every prediction.
@@ -94,6 +98,7 @@ class Rehearsal:
 
     setting: Setting
     target: Target
+    default: Side | None
     baseline: Side
     profiled: Side
     verdict: ModuleVerdict
@@ -116,7 +121,7 @@ class Rehearsal:
 
 
 def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
-    """Compile twice, simulate both schedules with one cost table, compare.
+    """Compile with and without the profile, and as XLA would by itself; simulate all with one cost table; compare.
 
     Raises:
         UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
@@ -132,6 +137,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         first = session.schedule("baseline")
         profile = request.profile or _estimated(request.out, read_module(first.after_optimizations), hardware)
         second = session.schedule("profiled", profile=profile)
+        plain = _default(compiler, request, first)
     given = read_profile(profile)
     baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
     verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=given, whole=True)).main
@@ -143,6 +149,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     return Rehearsal(
         setting=request.setting,
         target=request.target,
+        default=None if plain is None else _side(plain, given, hardware),
         baseline=baseline,
         profiled=profiled,
         verdict=verdict,
@@ -177,6 +184,17 @@ def _base(request: RehearseRequest) -> RehearsalRequest:
         topology=request.topology,
         flags=(LHS, *request.setting.flags),
         as_job=request.job is not None,
+    )
+
+
+def _default(compiler: Compiler, request: RehearseRequest, baseline: RehearsalResult) -> RehearsalResult | None:
+    """The schedule by the user's flags alone; None where LHS is XLA's default for the GPU, or the user's choice."""
+    asked = any(flag.startswith(LHS.partition("=")[0]) for flag in request.setting.flags)
+    recent = request.target.compute_capability >= LHS_BY_DEFAULT and release(baseline.jaxlib) >= (0, 9)
+    if asked or recent:
+        return None
+    return compiler.compile(
+        replace(_base(request), dump_dir=request.out / "default", flags=tuple(request.setting.flags))
     )
 
 
