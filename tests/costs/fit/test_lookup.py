@@ -13,6 +13,7 @@ from pgle.costs.fit.estimate import estimate_profile
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.run.complete import complete_for
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module, read_modules
@@ -89,6 +90,16 @@ def test_a_completed_profile_has_no_gap(name: str) -> None:
     schedules = {final.name: read_schedule_dump(find_schedule_dumps(TESTDATA / "hlo" / name)[final.name])}
     done = complete_profile(Profile(some), final, A100, lhs_module=lhs).profile
     assert cover(done, [final], schedules).modules[0].gaps == ()
+
+
+def test_converting_completes_for_the_module_as_lhs_saw_it() -> None:
+    """The final module has copies of other names, which XLA never looks up."""
+    final, lhs = program("jax-0.12.0.1/async")
+    assert lhs is not None
+    given = Profile((Cost("all-gather-start", 9.0),))
+    done = complete_for(given, [final], A100, {final.name: lhs})
+    assert {cost.name for cost in done.costs} <= lhs.instructions.keys()
+    assert not {cost.name for cost in complete_for(given, [final], A100, {}).costs} <= lhs.instructions.keys()
 
 
 def test_a_rematerialized_copy_gets_no_cost_of_its_own() -> None:
