@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from pgle.costs.profile.files import ProfileFile, profile_of
 from pgle.costs.profile.names import split_name
 from pgle.costs.profile.sidecar import Sidecar, occurrences
 from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, is_sound
+from pgle.trace.column import Column
 
 Codes = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
@@ -109,9 +111,13 @@ class CostTable:
     spread: Floats
     slowest_us: Floats
 
-    def descriptions_of(self, rows: Codes | None = None) -> Iterator[tuple[int, Description]]:
-        """Each name's different descriptions, in order of first appearance in these rows (None: in all)."""
-        rows = np.flatnonzero(self.name >= 0) if rows is None else rows
+    @cached_property
+    def described(self) -> tuple[tuple[int, Description], ...]:
+        """Each name's different descriptions, in order of first appearance."""
+        return tuple(self.descriptions_of(np.flatnonzero(self.name >= 0)))
+
+    def descriptions_of(self, rows: Codes) -> Iterator[tuple[int, Description]]:
+        """Each name's different descriptions, in order of first appearance in these rows."""
         pairs = self.name[rows].astype(np.int64) * len(self.descriptions) + self.description[rows]
         _, first = np.unique(pairs, return_index=True)
         for row in rows[np.sort(first)].tolist():
@@ -145,8 +151,8 @@ class _Collector:
         self.numbers: Small = np.empty(0, np.int32)
         self.descriptions: dict[tuple[object, ...], int] = {}
         self.described: list[Description] = []
-        self.columns: list[list[npt.NDArray[Any]]] = [[] for _ in _TYPES]
-        self.times: list[list[npt.NDArray[Any]]] = [[] for _ in range(3)]
+        self.columns: tuple[Column[Any], ...] = tuple(map(Column, _TYPES))
+        self.times: tuple[Column[Any], ...] = tuple(map(Column, (*4 * (np.int32,), np.float64)))
         self.keys: dict[str, tuple[int, ...]] = {}
         self.rows = self.sources = 0
 
@@ -222,9 +228,10 @@ class _Collector:
             keys = [self._key(key) for _, table in tables for key in table]
             rows = np.array([self.rows + at for at, _ in tables], np.int32)
             time_us = np.array([value for _, table in tables for value in table.values()], np.float64)
-            self.times[0].append(np.repeat(rows, [len(table) for _, table in tables]))
-            self.times[1].append(np.array(keys, np.int32).reshape(-1, 3))
-            self.times[2].append(time_us)
+            places = np.array(keys, np.int32).reshape(-1, 3).T
+            found = np.repeat(rows, [len(table) for _, table in tables]), *places, time_us
+            for column, part in zip(self.times, found, strict=True):
+                column.append(part)
         self.rows += len(written)
         self.sources += 1
 
@@ -251,17 +258,9 @@ class _Collector:
 
     def table(self) -> CostTable:
         """All rows. The collector is empty afterwards, so that each column is held twice only while it is joined."""
-        columns: list[Any] = [*map(_joined, self.columns, _TYPES)]
-        row, keys, time_us = map(_joined, self.times, (np.int32, np.int32, np.float64))
-        execution, occurrence, group = keys.reshape(-1, 3).T
-        times = Occurrences(row, execution, occurrence, group, time_us)
+        times = Occurrences(*(column.join() for column in self.times))
+        columns: list[Any] = [column.join() for column in self.columns]
         return CostTable(times, tuple(self.names), tuple(self.described), *columns)
-
-
-def _joined(parts: list[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
-    whole: npt.NDArray[Any] = np.concatenate(parts) if parts else np.empty(0, dtype)
-    parts.clear()
-    return whole
 
 
 def _count_as_written(names: Sequence[str]) -> bool:

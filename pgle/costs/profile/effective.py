@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pgle.costs.profile.names import has_remat, join_name, strip_remat
-from pgle.costs.profile.value import Cost, CostKind, Profile
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Profile
 
 _NEVER_IN_NAMES = re.compile(r"^%|\s")
+_ODD_NAME = re.compile(r"^%|\s|::|-done|\A\Z")
+"""Any name that `_name` has a word for, and some others."""
 _DONE = re.compile(r".+-done(\.\d+)*")
 _START = re.compile(r"(.+)-start((?:\.\d+)*)")
 
@@ -32,6 +34,8 @@ def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cos
     """
     kept = [cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)]
     averages = _averages(kept)
+    if not averages:
+        return {cost.name: cost for cost in kept}
     return {name: _merged(name, costs, averages) for name, costs in _grouped(kept, averages).items()}
 
 
@@ -86,6 +90,7 @@ class Fault(StrEnum):
     REMAT = "remat"
     NOT_FINITE = "not-finite"
     NEGATIVE = "negative"
+    HUGE = "huge"
     ZERO = "zero"
     NAME = "name"
     DONE = "done"
@@ -116,13 +121,15 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
     """What a user should know about a profile before giving it to XLA, in file order within each kind."""
     by_module = _by_module(profile.costs)
     bare = by_module.pop("", [])
-    position = {id(cost): number for number, cost in enumerate(profile.costs)}
-    bare_groups = {averages: _grouped(bare, averages) for averages in (False, True)}
+    position = {id(cost): number for number, cost in enumerate(profile.costs)} if by_module else {}
+    bare_groups: dict[bool, dict[str, list[Cost]]] = {}
     findings: list[Finding] = []
     masked: list[Finding] = []
     for fingerprint, own in [("", bare), *sorted(by_module.items())]:
         averages = _averages(own) or _averages(bare)
-        groups = _grouped(own, averages)
+        if averages not in bare_groups:
+            bare_groups[averages] = _grouped(bare, averages)
+        groups = _grouped(own, averages) if fingerprint else bare_groups[averages]
         if fingerprint:  # bare names count for the module too, in file order
             for name, costs in groups.items():
                 shared = bare_groups[averages].get(name, [])
@@ -130,9 +137,11 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
         findings += _merges(fingerprint, groups, averages)
         masked += _masked(groups, bare_groups[averages], averages)
     for cost in profile.costs:
-        findings += _value(cost)
+        if not 0 < cost.cost_us <= MAX_COST_US:
+            findings += _value(cost)
     for cost in {cost.full_name: cost for cost in profile.costs}.values():
-        findings += _name(cost)
+        if _ODD_NAME.search(cost.name) or (cost.kind != CostKind.LOOP and cost.likely_kind == CostKind.LOOP):
+            findings += _name(cost)
     return (*findings, *masked)
 
 
@@ -149,6 +158,8 @@ def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bo
         spelled = join_name(fingerprint, name)
         effective_us = _merged(name, costs, averages).cost_us
         yield Finding(Fault.DUPLICATE if same else Fault.REMAT, spelled, message, values, effective_us)
+    if not averages:
+        return
     count = sum(has_remat(cost.name) and cost.fingerprint == fingerprint for costs in groups.values() for cost in costs)
     if count:
         what = f".remat in {count} of the names: XLA cuts a trailing .remat or .rematN off all and averages equal ones"
@@ -162,6 +173,8 @@ def _value(cost: Cost) -> Iterator[Finding]:
         fault, what = Fault.NOT_FINITE, f"cost is {cost.cost_us}; XLA uses it, and its schedule means nothing"
     elif cost.cost_us < 0:
         fault, what = Fault.NEGATIVE, "negative cost; XLA uses it as it is"
+    elif cost.cost_us > MAX_COST_US:
+        fault, what = Fault.HUGE, "longer than 30 years; XLA uses it, and its schedule means nothing"
     elif cost.cost_us == 0:
         fault, what = Fault.ZERO, "cost is 0; XLA takes it for free, not for unknown"
     else:
@@ -198,7 +211,7 @@ def _masked(
 ) -> Iterator[Finding]:
     """Costs under the name that an ``async-start`` wraps, beside one of the start itself: the start's counts."""
     for name, costs in groups.items():
-        match = _START.fullmatch(name)
+        match = _START.fullmatch(name) if "-start" in name else None
         if match is None:
             continue
         start = _merged(name, costs, averages)

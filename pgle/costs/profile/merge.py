@@ -144,7 +144,7 @@ def _settle_conflicts(table: CostTable, sources: Sequence[Source]) -> tuple[Cost
     """Take names that are several instructions out of the table; back in under fingerprints where these are known."""
     opcodes: dict[int, set[str]] = {}
     shapes: dict[int, set[str]] = {}
-    for number, found in table.descriptions_of():
+    for number, found in table.described:
         opcodes.setdefault(number, set()).update({found.opcode} - {""})
         shapes.setdefault(number, set()).update({found.shape} - {""})
     several = [number for number in opcodes if len(opcodes[number]) > 1 or len(shapes[number]) > 1]
@@ -161,7 +161,7 @@ def _settle_conflicts(table: CostTable, sources: Sequence[Source]) -> tuple[Cost
             found = table.descriptions[table.description[row]]
             what[sources[source].label] = f"{found.opcode} {found.shape}".strip()
         conflicts.append(Conflict(join_name(fingerprint, bare), what, kept))
-    return replace(table, names=tuple(names), name=name), tuple(conflicts)
+    return replace(table, names=tuple(names), name=name) if conflicts else table, tuple(conflicts)
 
 
 def _most_trusted(table: CostTable) -> Flags:
@@ -178,7 +178,7 @@ def _collectives(table: CostTable) -> set[int]:
     """Names that are a collective in any input."""
     return {
         number
-        for number, found in table.descriptions_of()
+        for number, found in table.described
         if (found.kind or Cost(table.names[number][1], 0.0).likely_kind) == CostKind.COLLECTIVE
     }
 
@@ -198,17 +198,17 @@ def _merged(
     of_collective = np.isin(table.name[rows], [*collectives])
     costs = {
         **{number: table.cost(row) for number, row in zip(name.tolist(), rows[first].tolist(), strict=True)},
-        **from_inputs(table, rows[~single & ~of_collective], options.stat),
-        **from_inputs(table, rows[~single & of_collective & ~np.isin(table.name[rows], [*tables])], over_inputs),
+        **dict(from_inputs(table, rows[~single & ~of_collective], options.stat)),
+        **dict(from_inputs(table, rows[~single & of_collective & ~np.isin(table.name[rows], [*tables])], over_inputs)),
     }
     texts: dict[int, list[Description]] = {}
-    for number, found in table.descriptions_of(rows[~single]):
+    for number, found in table.described if chosen.all() else table.descriptions_of(rows):
         texts.setdefault(number, []).append(found)
-    for number, of_inputs in texts.items():
+    for number in name[counts > 1].tolist():
         cost = costs[number]
         if number in tables:
             cost = from_occurrences(replace(cost, slowest_us=None), tables[number], over_executions)
-        costs[number] = _described(cost, of_inputs)
+        costs[number] = _described(cost, texts[number])
     for number, slowest_us in _slowest_us(table, rows, options.of).items():
         costs[number] = replace(costs[number], slowest_us=slowest_us)
     return costs, tables

@@ -7,7 +7,7 @@ element ``int(percentile / 100 * (n - 1))`` of the n sorted costs instead, and c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -17,6 +17,9 @@ import numpy.typing as npt
 from pgle.costs.profile.cost_table import Codes, CostTable, Flags, Floats
 from pgle.costs.profile.statistic import Statistic
 from pgle.costs.profile.value import Cost
+
+BLOCK_ROWS = 1 << 18
+"""Costs whose statistics are worked out at once."""
 
 
 def least_over_ranks(table: CostTable, chosen: Flags) -> dict[int, dict[str, float]]:
@@ -60,7 +63,7 @@ def least_over_ranks(table: CostTable, chosen: Flags) -> dict[int, dict[str, flo
 def _changes(*columns: npt.NDArray[np.int32]) -> Flags:
     """Where a new combination of values begins."""
     new = np.ones(len(columns[0]), np.bool_)
-    new[1:] = np.logical_or.reduce([np.diff(column) != 0 for column in columns])
+    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return new
 
 
@@ -82,46 +85,49 @@ def from_occurrences(base: Cost, table: Mapping[str, float], stat: Statistic) ->
     )
 
 
-def from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> dict[int, Cost]:
-    """By name, the statistic over inputs. The spread is the largest of theirs and of the one between.
+def from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterator[tuple[int, Cost]]:
+    """Of each name, the statistic over inputs. The spread is the largest of theirs and of the one between.
 
     Args:
         table: costs.
         rows: of it, ordered by name; a name's description is that of its first.
         stat: which.
     """
-    if not len(rows):
-        return {}
+    edges = np.flatnonzero(_changes(table.name[rows]))
+    blocks = np.unique([*edges[np.searchsorted(edges, range(0, len(rows), BLOCK_ROWS), side="right") - 1], len(rows)])
+    for low, high in pairwise(blocks.tolist()):
+        yield from _block_from_inputs(table, rows[low:high], stat)
+
+
+def _block_from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterator[tuple[int, Cost]]:
+    """Some names at a time, so that memory does not grow with them."""
     name, cost_us, samples = table.name[rows], table.cost_us[rows], table.samples[rows]
     first = np.flatnonzero(_changes(name))
-    sizes = np.diff(np.append(first, len(rows)))
-    group = np.repeat(np.arange(len(first)), sizes)
+    group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows))))
     known = np.minimum.reduceat(samples, first) > 0
     weights = np.where(known[group], samples, 1)
     low = np.where(samples > 0, table.min_us[rows], cost_us)
     high = np.where(samples > 0, table.max_us[rows], cost_us)
-    columns = [
-        ufunc.reduceat(column, first).tolist()
-        for ufunc, column in (
-            (np.add, samples), (np.minimum, low), (np.maximum, high), (np.maximum, table.spread[rows]),
-            (np.minimum, cost_us), (np.maximum, cost_us),
+    columns = (
+        np.add.reduceat(samples, first), np.minimum.reduceat(low, first), np.maximum.reduceat(high, first),
+        np.maximum.reduceat(table.spread[rows], first), np.minimum.reduceat(cost_us, first),
+        np.maximum.reduceat(cost_us, first),
+    )  # fmt: skip
+    merged = _over_groups(stat, cost_us, weights, group, first)
+    listed = (column.tolist() for column in (first, merged, *columns))
+    for at, value, count, least, most, spread, cheapest, dearest in zip(*listed, strict=True):
+        yield (
+            int(name[at]),
+            replace(
+                table.cost(int(rows[at])),
+                cost_us=value,
+                samples=count,
+                min_us=least,
+                max_us=most,
+                spread=max((dearest - cheapest) / value if value > 0 else 0.0, spread),
+                slowest_us=None,
+            ),
         )
-    ]  # fmt: skip
-    merged = _over_groups(stat, cost_us, weights, group, first).tolist()
-    return {
-        int(name[at]): replace(
-            table.cost(int(rows[at])),
-            cost_us=value,
-            samples=count,
-            min_us=least,
-            max_us=most,
-            spread=max((dearest - cheapest) / value if value > 0 else 0.0, spread),
-            slowest_us=None,
-        )
-        for at, value, count, least, most, spread, cheapest, dearest in zip(
-            first.tolist(), merged, *columns, strict=True
-        )
-    }
 
 
 def _over_groups(stat: Statistic, values: Floats, weights: Codes, group: Codes, first: Codes) -> Floats:

@@ -13,6 +13,8 @@ _REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
 
 def split_name(written: str) -> tuple[str, str]:
     """Fingerprint (empty: every module) and instruction name; any other ``::`` than one in the middle stays in it."""
+    if "::" not in written:
+        return "", written
     fingerprint, between, name = written.partition("::")
     return (fingerprint, name) if between and fingerprint and "::" not in name else ("", written)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgle.costs.profile.effective import Finding, effective_entries, profile_findings
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, is_sound
 
 SORTS: Mapping[str, Callable[[Cost], tuple[float | str, ...]]] = {
     "cost": lambda cost: (-_known(cost.cost_us), cost.full_name),
@@ -78,13 +78,25 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
         sort: a key of `SORTS`.
     """
     usable = effective_entries(profile)
-    counted = [cost for cost in usable if cost.likely_kind != CostKind.LOOP]
-    total = math.fsum(_known(cost.cost_us) for cost in counted)
-    listed = [cost for cost in usable if not kinds or cost.likely_kind in kinds]
+    by_kind: dict[CostKind, list[Cost]] = {}
+    for cost in usable:
+        by_kind.setdefault(cost.likely_kind, []).append(cost)
+    totals = {kind: math.fsum(_known(cost.cost_us) for cost in of_kind) for kind, of_kind in by_kind.items()}
+    total = math.fsum(_known(cost.cost_us) for kind in by_kind if kind != CostKind.LOOP for cost in by_kind[kind])
+    listed = [cost for kind, of_kind in by_kind.items() if not kinds or kind in kinds for cost in of_kind]
     return Summary(
         entries=len(profile.costs),
         costs=tuple(sorted(listed, key=SORTS[sort])),
-        kinds=_kinds(usable, total),
+        kinds=tuple(
+            KindTotal(
+                kind,
+                len(of_kind),
+                sum(not cost.kind for cost in of_kind),
+                totals[kind],
+                totals[kind] / total if total > 0 and kind != CostKind.LOOP else 0.0,
+            )
+            for kind, of_kind in sorted(by_kind.items(), key=lambda item: (item[0] == CostKind.LOOP, -totals[item[0]]))
+        ),
         total_us=total,
         names=len(usable),
         origins=Counter(cost.origin for cost in usable),
@@ -96,19 +108,6 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
     )
 
 
-def _kinds(costs: Sequence[Cost], total_us: float) -> tuple[KindTotal, ...]:
-    by_kind: dict[CostKind, list[Cost]] = {}
-    for cost in costs:
-        by_kind.setdefault(cost.likely_kind, []).append(cost)
-    totals = []
-    for kind, of_kind in by_kind.items():
-        sum_us = math.fsum(_known(cost.cost_us) for cost in of_kind)
-        share = sum_us / total_us if total_us > 0 and kind != CostKind.LOOP else 0.0
-        guessed = sum(not cost.kind for cost in of_kind)
-        totals.append(KindTotal(kind, len(of_kind), guessed, sum_us, share))
-    return tuple(sorted(totals, key=lambda item: (item.kind == CostKind.LOOP, -item.total_us)))
-
-
 def _known(cost_us: float) -> float:
-    """Costs that mean nothing (NaN, infinite, negative) count 0; the findings name them."""
-    return cost_us if math.isfinite(cost_us) and cost_us > 0 else 0.0
+    """Costs that mean nothing count 0; the findings name them."""
+    return cost_us if is_sound(cost_us) else 0.0

@@ -43,9 +43,15 @@ class CostKind(StrEnum):
     UNKNOWN = ""
 
 
-@lru_cache(maxsize=1 << 17)
+@lru_cache(maxsize=1 << 14)
 def _guessed(name: str) -> CostKind:
     return CostKind(guess_kind(name))
+
+
+def _any_number(name: str) -> str:
+    """The name with the number at its end replaced: that says nothing of the kind, and few names remain."""
+    stem = name.rstrip("0123456789")
+    return f"{stem}1" if stem.endswith(".") else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ class Cost:
     @property
     def likely_kind(self) -> CostKind:
         """The kind; where it is unknown, a guess by name."""
-        return self.kind or _guessed(self.name)
+        return self.kind or _guessed(_any_number(self.name))
 
 
 @dataclass(frozen=True, slots=True)
