@@ -147,10 +147,12 @@ class _Collector:
     def __init__(self) -> None:
         self.names: dict[tuple[str, str], int] = {}
         self.written: tuple[str, ...] = ()
-        """The names of the last profile: ranks of one program have the same, and looking at them once saves half."""
+        """The names of the last profile. Ranks of one program have the same, to be looked at once."""
         self.numbers: Small = np.empty(0, np.int32)
         self.descriptions: dict[tuple[object, ...], int] = {}
-        self.described: list[Description] = []
+        self.known: list[Description] = []
+        self.texts: Sequence[Sequence[object]] = ()
+        self.described: Small = np.empty(0, np.int32)
         self.columns: tuple[Column[Any], ...] = tuple(map(Column, _TYPES))
         self.times: tuple[Column[Any], ...] = tuple(map(Column, (*4 * (np.int32,), np.float64)))
         self.keys: dict[str, tuple[int, ...]] = {}
@@ -213,11 +215,8 @@ class _Collector:
         tables: Sequence[tuple[int, Mapping[str, float]]],
     ) -> None:
         """Rows. Nothing is kept of them where a value is no number."""
-        for description in dict.fromkeys(zip(*texts, strict=True)):
-            self._learn(description)
         columns = [
-            np.full(len(written), self.sources), self._numbers(written),
-            [*map(self.descriptions.__getitem__, zip(*texts, strict=True))], cost_us, *values,
+            np.full(len(written), self.sources), self._numbers(written), self._described(texts), cost_us, *values,
         ]  # fmt: skip
         arrays: list[npt.NDArray[Any]] = [
             np.asarray(column, dtype) for column, dtype in zip(columns, _TYPES, strict=True)
@@ -243,11 +242,17 @@ class _Collector:
             self.written, self.numbers = written, np.array(numbers, np.int32)
         return self.numbers
 
-    def _learn(self, texts: tuple[object, ...]) -> None:
-        if texts not in self.descriptions:
-            kind, opcode, shape, trace_name, origin = map(str, texts)
-            self.described.append(Description(CostKind(kind), opcode, shape, trace_name, Origin(origin)))
-            self.descriptions[texts] = len(self.descriptions)
+    def _described(self, texts: Sequence[Sequence[object]]) -> Small:
+        """The numbers of descriptions, given by column."""
+        if texts != self.texts:
+            for item in dict.fromkeys(zip(*texts, strict=True)):
+                if item not in self.descriptions:
+                    kind, opcode, shape, trace_name, origin = map(str, item)
+                    self.known.append(Description(CostKind(kind), opcode, shape, trace_name, Origin(origin)))
+                    self.descriptions[item] = len(self.descriptions)
+            numbers = list(map(self.descriptions.__getitem__, zip(*texts, strict=True)))
+            self.texts, self.described = texts, np.array(numbers, np.int32)
+        return self.described
 
     def _key(self, key: str) -> tuple[int, ...]:
         found = self.keys.get(key)
@@ -260,7 +265,7 @@ class _Collector:
         """All rows. The collector is empty afterwards, so that each column is held twice only while it is joined."""
         times = Occurrences(*(column.join() for column in self.times))
         columns: list[Any] = [column.join() for column in self.columns]
-        return CostTable(times, tuple(self.names), tuple(self.described), *columns)
+        return CostTable(times, tuple(self.names), tuple(self.known), *columns)
 
 
 def _count_as_written(names: Sequence[str]) -> bool:
