@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 from pgle.costs.measure.program_costs import ProgramCosts
+from pgle.costs.profile.summary import most_skewed
 from pgle.costs.profile.value import CostKind
 from pgle.report import json
+from pgle.report.show import MIN_SKEW, skew_line
 from pgle.report.text import console, duration, table, warn
 from pgle.run.convert import Conversion
 
@@ -28,6 +30,11 @@ def show_text(result: Conversion) -> None:
         )
     )
     out.print(f"{result.activities:,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
+    for program in result.programs:
+        skew_us, step_us, skewed = program.skew_us, program.window.step_us, most_skewed(program.costs)
+        if skew_us is not None and skew_us > MIN_SKEW * step_us:
+            line = skew_line(skew_us, step_us, skewed)
+            out.print(f"{program.program.key.name}: per step, {line}; costs are typical ones", soft_wrap=True)
     for line in _left_out(result):
         out.print(f"left out: {line}", style="dim", highlight=False)
     for written in result.written:
@@ -95,6 +102,11 @@ def show_json(result: Conversion) -> None:
                     "costs": len(program.costs),
                     "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
                     "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),
+                    "skew_us": program.skew_us,
+                    "skewed": [
+                        {"name": cost.name, "cost_us": cost.cost_us, "slowest_us": cost.slowest_us}
+                        for cost in most_skewed(program.costs)
+                    ],
                     "collective_us": sum(c.cost_us for c in program.costs if c.kind == CostKind.COLLECTIVE),
                     "left_out": program.left_out,
                 }

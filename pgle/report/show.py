@@ -16,6 +16,8 @@ from pgle.report.text import bar, console, duration, printable, table, warn
 
 FINDINGS_SHOWN = 6
 """Of each kind of finding; ``--json`` has all."""
+MIN_SKEW = 0.01
+"""Share of the time from which on it is said that ranks wait for the slowest one."""
 NARROW = 80
 """Columns of a terminal below which samples and spread give way to the names."""
 
@@ -63,6 +65,9 @@ def _head(out: Console, name: str, summary: Summary) -> None:
     )
     for line in (*_origin_lines(summary), *provenance_lines(summary.provenance)):
         out.print(line, style="dim")
+    if summary.skew_us is not None and summary.skew_us > MIN_SKEW * summary.total_us:
+        line = skew_line(summary.skew_us, summary.total_us, summary.skewed)
+        out.print(f"{line}, with each executed once", style="yellow", soft_wrap=True)
     rows = [
         (
             total.kind.value + ("?" if total.guessed else ""),
@@ -86,6 +91,14 @@ def _origin_lines(summary: Summary) -> Iterator[str]:
     yield f"origin: {counts}"
     if summary.modules:
         yield f"for modules {', '.join(module[:12] for module in summary.modules[:6])}"
+
+
+def skew_line(skew_us: float, of_us: float, skewed: Sequence[Cost]) -> str:
+    """That ranks wait for the slowest one, and where; XLA is given typical costs all the same."""
+    share = f" ({skew_us / of_us:.1%})" if of_us > 0 else ""
+    most = f", most in {printable(skewed[0].full_name)} ({duration(skewed[0].cost_us)}" if skewed else ""
+    most += f", there {duration(skewed[0].slowest_us or 0.0)})" if skewed else ""
+    return f"compute takes {duration(skew_us)}{share} longer on the slowest rank{most}"
 
 
 def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
@@ -210,6 +223,7 @@ def show_json(name: str, summary: Summary, top: int | None) -> None:
             "entries": summary.entries,
             "names": summary.names,
             "total_us": summary.total_us,
+            "skew_us": summary.skew_us,
             "kinds": summary.kinds,
             "origins": summary.origins,
             "modules": summary.modules,
@@ -236,6 +250,7 @@ def _records_of(summary: Summary, costs: Iterable[Cost]) -> Iterator[dict[str, o
             "min_us": cost.min_us,
             "max_us": cost.max_us,
             "spread": cost.spread,
+            "slowest_us": cost.slowest_us,
             "trace_name": cost.trace_name,
             "origin": cost.origin,
         }

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pgle.costs.measure.aggregate import AggregateOptions, aggregate
-from pgle.costs.measure.program_costs import ProgramCosts
+from pgle.costs.measure.program_costs import ProgramCosts, folded
 from pgle.costs.measure.programs import Program, find_programs, select_programs, unite_programs
 from pgle.costs.profile.files import SUFFIXES, check_suffix, encode_profile, sidecar_path
-from pgle.costs.profile.folded import folded
 from pgle.costs.profile.names import join_name
 from pgle.costs.profile.sidecar import sidecar
 from pgle.costs.profile.value import Profile

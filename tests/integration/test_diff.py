@@ -7,6 +7,13 @@ from pgle.cli.main import run
 OLD, NEW = "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt", "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 
 
+def test_costs_that_are_no_time_do_not_break_the_totals(tmp_path, capsys):
+    path = tmp_path / "huge.pbtxt"
+    path.write_text("".join(f'costs {{ name: "x{at}" cost_us: 1e308 }}\n' for at in range(2)))
+    assert run(["diff", str(path), str(path)]) == 0
+    assert "over 30 years, and not in the totals" in capsys.readouterr().err
+
+
 def test_a_profile_does_not_differ_from_itself(testdata, capsys):
     assert run(["diff", str(testdata / OLD), str(testdata / OLD)]) == 0
     assert "602 the same; changes add up to 0.0% of the old total" in capsys.readouterr().out

@@ -120,3 +120,23 @@ def test_names_stay_whole_on_a_narrow_terminal(described, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     assert run(["show", str(described)]) == 0
     assert "all-gather-start  800 µs  79.6%  collective  measured\n" in capsys.readouterr().out
+
+
+def test_costs_that_are_no_time_are_found_and_not_in_the_total(tmp_path, capsys):
+    path = tmp_path / "huge.pbtxt"
+    path.write_text(
+        "".join(f'costs {{ name: "fusion.{at}" cost_us: {cost} }}\n' for at, cost in enumerate([1e308] * 2 + [5]))
+    )
+    assert run(["show", str(path), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["total_us"] == 5
+    assert [item["fault"] for item in result["findings"]] == ["huge", "huge"]
+
+
+def test_waiting_for_the_slowest_rank_is_said(tmp_path, capsys):
+    path = tmp_path / "skewed.pbtxt"
+    costs = Cost("a", 50.0, kind=CostKind.COMPUTE, slowest_us=62.5), Cost("b", 50.0, kind=CostKind.COMPUTE)
+    write_files(profile_files(path, Profile(costs)))
+    assert run(["show", str(path)]) == 0
+    line = "compute takes 12.5 µs (12.5%) longer on the slowest rank, most in a (50 µs, there 62.5 µs)"
+    assert line in capsys.readouterr().out

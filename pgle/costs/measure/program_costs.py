@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,8 @@ from pgle.trace.windows import Executions
 
 Flags = npt.NDArray[np.bool_]
 
-MIN_SKEW_SHARE = 0.01
-"""Of a step. What ranks wait for their slowest one is said from here on."""
+MODULES_SHOWN = 3
+"""Of those that the same is said of."""
 
 
 @dataclass(frozen=True)
@@ -145,3 +145,23 @@ def _dispersion(collectives: Sequence[Cost]) -> list[str]:
     return [
         f"{count} by more than 50 % between executions, most {worst.name} ({worst.min_us:.0f} to {worst.max_us:.0f} µs)"
     ]
+
+
+def folded(lines: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The lines in order of first appearance, those that differ only in their module as one.
+
+    Args:
+        lines: module and line, which begins with ``MODULE: ``; others stay as they are.
+    """
+    modules: dict[str, dict[str, None]] = {}
+    for module, line in lines:
+        prefix = f"{module}: "
+        alone = not line.startswith(prefix)
+        modules.setdefault(line if alone else line[len(prefix) :], {}).update({} if alone else {module: None})
+    return tuple(f"{_names(list(names))}: {text}" if names else text for text, names in modules.items())
+
+
+def _names(names: list[str]) -> str:
+    if len(names) <= MODULES_SHOWN:
+        return ", ".join(names)
+    return f"{len(names)} modules ({', '.join(names[:MODULES_SHOWN])}, …)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pgle.costs.profile.effective import effective_entries
-from pgle.costs.profile.value import Cost, CostKind, Profile
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Profile
 
 
 class Change(StrEnum):
@@ -99,10 +99,12 @@ def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
     keys = dict.fromkeys([*new_costs, *old_costs])
     found = [_difference(old_costs.get(key), new_costs.get(key)) for key in keys]
     found.sort(key=lambda item: (-_weight(item), item.name))
-    compared = [item for item in found if item.kind != CostKind.LOOP and math.isfinite(item.delta_us)]
-    odd = sum(not math.isfinite(cost.cost_us) for side in (old_costs, new_costs) for cost in side.values())
+    compared = [
+        item for item in found if item.kind != CostKind.LOOP and _is_time(item.old_us) and _is_time(item.new_us)
+    ]
+    odd = sum(not _is_time(cost.cost_us) for side in (old_costs, new_costs) for cost in side.values())
     if odd:
-        warnings = [*warnings, f"{odd} costs are not finite and not in the totals; see `pgle show`"]
+        warnings = [*warnings, f"{odd} costs are not finite or over 30 years, and not in the totals; see `pgle show`"]
     before = math.fsum(item.old_us or 0.0 for item in compared)
     moved = math.fsum(abs(item.delta_us) for item in compared) / before if before > 0 else math.nan
     return ProfileDiff(tuple(found), _totals(found), moved, tuple(warnings))
@@ -183,4 +185,9 @@ def _totals(found: Sequence[Difference]) -> tuple[Total, ...]:
 
 
 def _finite_sum(values: Iterable[float]) -> float:
-    return math.fsum(value for value in values if math.isfinite(value))
+    return math.fsum(value for value in values if _is_time(value))
+
+
+def _is_time(cost_us: float | None) -> bool:
+    """Whether a cost, where there is one, can stand in a sum."""
+    return cost_us is None or abs(cost_us) <= MAX_COST_US

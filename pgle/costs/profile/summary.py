@@ -54,6 +54,8 @@ class Summary:
         findings: what XLA takes otherwise than it reads.
         warnings: one line each.
         described: False where no sidecar says kinds, samples and origins.
+        skew_us: how much longer compute takes on the slowest rank, each instruction executed once; None where unknown.
+        skewed: the instructions with most of that, of all kinds.
     """
 
     entries: int
@@ -67,6 +69,8 @@ class Summary:
     findings: tuple[Finding, ...]
     warnings: tuple[str, ...]
     described: bool
+    skew_us: float | None = None
+    skewed: tuple[Cost, ...] = ()
 
 
 def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "cost") -> Summary:
@@ -83,6 +87,7 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
         by_kind.setdefault(cost.likely_kind, []).append(cost)
     totals = {kind: math.fsum(_known(cost.cost_us) for cost in of_kind) for kind, of_kind in by_kind.items()}
     total = math.fsum(_known(cost.cost_us) for kind in by_kind if kind != CostKind.LOOP for cost in by_kind[kind])
+    known = [cost for cost in usable if cost.skew_us is not None]
     listed = [cost for kind, of_kind in by_kind.items() if not kinds or kind in kinds for cost in of_kind]
     return Summary(
         entries=len(profile.costs),
@@ -105,7 +110,15 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
         findings=profile_findings(profile),
         warnings=profile.warnings,
         described=any(cost.kind or cost.origin != Origin.UNKNOWN for cost in usable),
+        skew_us=math.fsum(cost.skew_us or 0.0 for cost in known) if known else None,
+        skewed=most_skewed(known),
     )
+
+
+def most_skewed(costs: Sequence[Cost], limit: int = 5) -> tuple[Cost, ...]:
+    """The costs that take most longer on the slowest rank, the largest first."""
+    slower = [cost for cost in costs if cost.skew_us is not None and cost.skew_us > 0]
+    return tuple(sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:limit])
 
 
 def _known(cost_us: float) -> float:

@@ -204,6 +204,8 @@ def test_a_sidecar_is_json_with_a_schema():
         (lambda text: text.replace('"ends"', '"then"'), None),
         (lambda text: "[" * 100_000, "not JSON"),
         (lambda text: "[]", "not a sidecar"),
+        (lambda text: text.replace('"warnings": []', '"warnings": 5'), "damaged"),
+        (lambda text: text.replace('"samples": 18', '"samples": 1.5'), "damaged"),
     ],
 )
 def test_a_sidecar_that_does_not_fit_is_left_aside_with_a_warning(spoil, reason, tmp_path):

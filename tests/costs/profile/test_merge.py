@@ -1,5 +1,6 @@
 """Profiles of ranks and runs become one."""
 
+import json
 import math
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgle.costs.profile.files import decode_profile, encode_pb
+from pgle.costs.profile.files import decode_profile, encode_pb, profile_files, read_file, read_profile
 from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles
 from pgle.costs.profile.merged_cost import weighted
 from pgle.costs.profile.statistic import parse_statistic
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
+from pgle.files import write_files
 
 STATS = st.sampled_from(["median", "mean", "min", "max", "p10", "p90", "p99.9"])
 WEIGHTED = st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 20)), min_size=1, max_size=6)
@@ -166,3 +168,59 @@ def test_names_that_some_inputs_lack_are_kept_and_told():
     result = merge_profiles([("a", rank(compute("x", 1), compute("y", 1))), ("b", rank(compute("x", 1)))])
     assert result.partial == ("y",)
     assert costs_of(result.profile) == {"x": 1, "y": 1}
+
+
+def test_a_cost_without_a_name_is_left_out_with_a_line():
+    result = merge_profiles([("a", rank(compute("", 3), compute("y", 1)))])
+    assert costs_of(result.profile) == {"y": 1}
+    assert "a: 1 cost left out, without a name" in result.warnings
+
+
+def test_costs_that_would_add_up_to_infinity_are_left_out():
+    result = merge_profiles([("a", rank(compute("x", 1e308), compute("z", 1e308), compute("y", 1)))])
+    assert costs_of(result.profile) == {"y": 1}
+    assert "a: 2 costs left out, negative, over 30 years or not finite (x: 1e+308)" in result.warnings
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Profiles of two ranks as files."""
+    paths = [tmp_path / "a.pbtxt", tmp_path / "b.pbtxt"]
+    for number, path in enumerate(paths):
+        profile = rank(GATHER, compute("x", 2.0 + number), all_gather_start={"1.0": 5.0 + number, "2.0": 9.0})
+        write_files(profile_files(path, profile))
+    return paths
+
+
+def test_files_are_merged_as_the_profiles_in_them(files):
+    as_files = merge_profiles([(path.name, read_file(path)) for path in files])
+    assert as_files == merge_profiles([(path.name, read_profile(path)) for path in files])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("samples", "many"), ("samples", 1 << 80), ("kind", "gemm"), ("origin", 5), ("min_us", []), ("occurrences", 7)],
+)
+def test_a_damaged_record_costs_its_file_the_sidecar_and_is_said(files, field, value):
+    beside = files[0].with_name("a.pbtxt.json")
+    content = json.loads(beside.read_text())
+    content["costs"][0][field] = value
+    beside.write_text(json.dumps(content))
+    result = merge_profiles([(path.name, read_file(path)) for path in files])
+    assert [line for line in result.warnings if "damaged; its details are left aside" in line]
+    assert costs_of(result.profile) == costs_of(
+        merge_profiles([(path.name, read_profile(path)) for path in files]).profile
+    )
+
+
+def test_of_ranks_the_input_with_the_slowest_rank_says_what_the_slowest_takes():
+    hosts = [
+        rank(compute("x", 10, slowest_us=15.0), compute("y", 10, slowest_us=11.0)),
+        rank(compute("x", 10, slowest_us=12.0), compute("y", 10, slowest_us=30.0)),
+    ]
+    assert [cost.slowest_us for cost in merged(*hosts).costs] == [12.0, 30.0]
+
+
+def test_of_runs_it_is_the_mean():
+    runs = [rank(compute("x", 10, slowest_us=value)) for value in (15.0, 12.0)]
+    assert merged(*runs, of=Of.RUNS).costs[0].slowest_us == 13.5
