@@ -181,6 +181,32 @@ def test_flags_that_rehearse_sets_itself_are_refused(capsys, testdata, tmp_path,
     assert "sets this flag itself" in refused(capsys, module, "-o", tmp_path / "out", "--flag", flag)
 
 
+CUSTOM_CALLS = """
+module @jit_step attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%w: tensor<512x512xf32> {mhlo.sharding = "{replicated}"},
+                         %x: tensor<1024x512xf32> {mhlo.sharding = "{devices=[4,1]<=[4]}"}) -> tensor<1024x512xf32> {
+    %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
+       : (tensor<1024x512xf32>, tensor<512x512xf32>) -> tensor<1024x512xf32>
+    %a = stablehlo.custom_call @CustomSPMDPartitioning(%y) {backend_config = "0"}
+       : (tensor<1024x512xf32>) -> tensor<1024x512xf32>
+    %b = stablehlo.custom_call @their_kernel_ffi(%a) {api_version = 4 : i32}
+       : (tensor<1024x512xf32>) -> tensor<1024x512xf32>
+    return %b : tensor<1024x512xf32>
+  }
+}
+"""
+
+
+def test_calls_that_xla_does_not_know_are_scheduled_and_named(rehearse, tmp_path):
+    module = tmp_path / "step.mlir"
+    module.write_text(CUSTOM_CALLS)
+    result = rehearse(module, "--target", "h100")
+    assert result["devices"] == 4
+    unpriced, gathered = result["warnings"]
+    assert unpriced.startswith("no cost is known of custom calls (their_kernel_ffi × 1)")
+    assert gathered.startswith("how the program partitions its CustomSPMDPartitioning calls")
+
+
 def test_the_flags_of_the_pipeline_recipe_hide_the_back_edge(programs, rehearse):
     flags = (
         "--xla_gpu_enable_command_buffer=",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pgle.costs.fit.compute import attention_operations
 from pgle.costs.fit.estimate import estimate_profile
+from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import encode_profile, read_profile, sidecar_path
 from pgle.costs.profile.sidecar import sidecar
 from pgle.costs.profile.value import Profile
@@ -23,10 +26,15 @@ from pgle.schedule.worth import judge_worth
 from pgle.xla.flags.catalogue import release
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.names import FREE_TARGETS
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
 from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
+
+PARTITIONED_LATER = "CustomSPMDPartitioning"
+_PRICED = ("__cublas", "__cudnn$conv", "__cub$")
+"""Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 LHS_BY_DEFAULT = (9, 0)
@@ -158,7 +166,11 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         profile=profile,
         worth=_worth(verdict, baseline, profiled, moves, costs_are),
         matches_job=_matches(request, first),
-        warnings=(*request.setting.warnings, *_warnings(given, baseline, profiled)),
+        warnings=(
+            *request.setting.warnings,
+            *custom_call_warnings(baseline.module, () if request.profile is None else _names(given, baseline)),
+            *_warnings(given, baseline, profiled),
+        ),
     )
 
 
@@ -230,3 +242,38 @@ def _warnings(profile: Profile, baseline: Side, profiled: Side) -> tuple[str, ..
         lines.append("the two compilations differ by more than the profile (their fingerprints differ)")
     lines += [line for side in (baseline, profiled) for line in side.prediction.timeline.warnings]
     return tuple(dict.fromkeys(lines))
+
+
+def _names(profile: Profile, side: Side) -> Collection[str]:
+    return effective_costs(profile, side.compiled.fingerprint)
+
+
+def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]:
+    """What is not known of the custom calls of a scheduled module: their costs, or how they would be partitioned.
+
+    Args:
+        module: the module.
+        measured: names of instructions whose costs are.
+    """
+    calls = [item for item in module.walk() if item.opcode == "custom-call"]
+    unknown = Counter(
+        item.custom_call_target
+        for item in calls
+        if item.custom_call_target not in (PARTITIONED_LATER, *FREE_TARGETS)
+        and not item.custom_call_target.startswith(_PRICED)
+        and not attention_operations(module, item)
+        and item.name not in measured
+    )
+    lines = []
+    if unknown:
+        named = ", ".join(f"{target} × {count}" for target, count in unknown.most_common())
+        lines.append(
+            f"no cost is known of custom calls ({named}): they count as what moving their bytes takes; "
+            "measure them, and give the costs with --profile"
+        )
+    if any(item.custom_call_target == PARTITIONED_LATER for item in calls):
+        lines.append(
+            f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the "
+            "module: their operands are gathered here; rehearse a job's *.after_spmd_partitioner dump (--xla_dump_to)"
+        )
+    return lines
