@@ -34,7 +34,7 @@ $(error RUN='$(RUN)' is not one word, and make takes blanks for the end of a nam
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo profile convert verify baseline perf compare rehearse test lint types unit jax-releases format
+.PHONY: help demo profile convert verify baseline perf compare rehearse test lint types unit fuzz jax-releases format
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -83,6 +83,9 @@ lint: $(VENV)/.installed-dev  ## ruff
 
 types: $(VENV)/.installed-dev  ## mypy --strict
 	$(BIN)/mypy
+
+fuzz: $(VENV)/.installed-dev  ## 20,000 damaged inputs; FUZZ_FIRST=1000000 for others
+	FUZZ_CASES=20000 $(BIN)/python -m pytest -n auto tests/fuzz
 
 unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)

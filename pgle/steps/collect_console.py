@@ -188,7 +188,7 @@ def _maxtext(line: str) -> _Line | str | None:
     found = _MAXTEXT.search(line)
     if found is None:
         return "cut short" if _MAXTEXT_LIKE in line else None
-    return _checked(int(found["step"]), float(found["s"]), line)
+    return _checked(_integer(found["step"]), float(found["s"]), line)
 
 
 class _Pax:
@@ -201,7 +201,7 @@ class _Pax:
     def __call__(self, line: str) -> _Line | str | None:
         step = _PAX_STEP.search(line)
         if step is not None:
-            self._step, self._loss = int(step["step"]), line
+            self._step, self._loss = _integer(step["step"]), line
         rate = _PAX_RATE.search(line)
         if rate is None:
             return None
@@ -214,7 +214,7 @@ def _keras(line: str) -> _Line | str | None:
     found = _KERAS.search(line)
     if found is None:
         return None
-    return _checked(int(found["step"]), float(found["t"]) * UNITS[found["unit"]], line)
+    return _checked(_integer(found["step"]), float(found["t"]) * UNITS[found["unit"]], line)
 
 
 def _plain(line: str) -> _Line | str | None:
@@ -235,7 +235,7 @@ def _plain(line: str) -> _Line | str | None:
 
 
 def _integer(text: str) -> int:
-    return int(text.replace(",", ""))
+    return int(text.replace(",", "")[:100])  # Python refuses 4,300 digits; a hundred are too large a step already
 
 
 def _float(text: str) -> float:

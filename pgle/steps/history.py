@@ -13,6 +13,7 @@ import numpy as np
 from pgle.errors import UserError
 from pgle.steps.change_points import change_points, robust_noise
 from pgle.steps.methods.method import LaunchSpread
+from pgle.steps.series import unfit
 from pgle.steps.side import Side, check_runs
 
 NEAR = 0.2
@@ -129,15 +130,18 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
     """
     try:
         median = float(row["median_s"])
-        if not 0 < median < float("inf"):
-            raise ValueError("median_s is not a positive number")
+        spread = float(row.get("spread") or 0.0)
+        if reason := unfit(median):
+            raise ValueError(f"median_s {reason}")
+        if not 0 <= spread < float("inf"):
+            raise ValueError("spread is not a positive number")
         return Entry(
             time=str(row["time"]),
             name=str(row["name"]),
             hardware=str(row["hardware"]),
             commit=str(row.get("commit") or ""),
             median_s=median,
-            spread=float(row.get("spread") or 0.0),
+            spread=spread,
             runs=int(row.get("runs") or 1),
             steps=int(row.get("steps") or 0),
             simulated=bool(row.get("simulated")),

@@ -11,9 +11,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pgle.errors import UserError
 from pgle.files import read_bytes, write_files
@@ -21,6 +21,8 @@ from pgle.run.experiment.directory import RunDirectory
 
 SCHEMA = "pgle.manifest/1"
 PIECE_BYTES = 1 << 20
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,23 +205,34 @@ def _load(path: Path) -> list[StageRecord]:
             what = f"is of schema {document['schema']}, not {SCHEMA}"
             raise UserError(what, where=path, remedy="use the pgle that wrote it")
         return [_record(entry) for entry in document["stages"]]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(
             "is not a manifest of pgle", where=path, remedy="move it away and run the stage again"
         ) from None
 
 
 def _record(entry: Mapping[str, Any]) -> StageRecord:
-    names = {item.name for item in fields(StageRecord)}
-    record = StageRecord(**{name: value for name, value in entry.items() if name in names})
-    return replace(
-        record,
-        argv=tuple(record.argv),
-        warnings=tuple(record.warnings),
-        gpus=tuple(Gpu(**gpu) for gpu in entry.get("gpus", ())),
-        inputs=tuple(FileRecord(**item) for item in entry.get("inputs", ())),
-        outputs=tuple(FileRecord(**item) for item in entry.get("outputs", ())),
-    )
+    kinds: dict[str, type[Any]] = {"gpus": Gpu, "inputs": FileRecord, "outputs": FileRecord}
+    lists = {name: tuple(_made(kind, item) for item in entry.get(name, ())) for name, kind in kinds.items()}
+    return _made(StageRecord, {**entry, **lists})
+
+
+def _made(kind: type[_T], entry: Mapping[str, Any]) -> _T:
+    """A value of this class from JSON, unknown fields left out; `TypeError` where a field is of another type."""
+    found: dict[str, Any] = {}
+    for item in fields(cast(Any, kind)):
+        if item.name not in entry:
+            continue
+        value: Any = tuple(entry[item.name]) if isinstance(entry[item.name], list) else entry[item.name]
+        whole, _, inner = str(item.type).removesuffix(", ...]").removesuffix("]").partition("[")
+        items = value if whole == "tuple" else value.values() if inner == "str, str" else ()
+        if not isinstance(value, _TYPES[whole]) or not all(isinstance(item, str) for item in items if "str" in inner):
+            raise TypeError(f"{item.name} is {value!r}")
+        found[item.name] = value
+    return kind(**found)
+
+
+_TYPES: Mapping[str, Any] = {"str": str, "int": int, "int | None": int | None, "tuple": tuple, "Mapping": Mapping}
 
 
 @contextmanager

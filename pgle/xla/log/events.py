@@ -168,7 +168,7 @@ class _Reader:
                     seconds,
                     module=_JIT.sub(r"\1_\2", said.get("module", "")),
                     subject=said.get("subject", ""),
-                    count=int(said["count"]) if "count" in said else None,
+                    count=int(said["count"][:30]) if "count" in said else None,
                 )
                 return
 

@@ -1,0 +1,302 @@
+"""Commands on damaged inputs, in this process: what is damaged, what is run, and what must hold afterwards.
+
+Case N is the same on every machine: `random.Random(N)` decides everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import lzma
+import random
+import re
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, redirect_stderr, redirect_stdout
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mutations as damage
+
+from pgle.cli.main import run
+from pgle.costs.profile.files import read_profile
+
+TESTDATA = Path(__file__).parent.parent.parent / "testdata"
+HLO = "hlo/jax-0.12.0.1/collectives/module_0001.jit_collectives.sm_8.0_gpu_after_optimizations"
+SCHEDULE = "hlo/jax-0.12.0.1/collectives/jit_collectives.schedule"
+SYNTHETIC = "nsys_synthetic/synthetic_cases.sqlite"
+LONGEST_S = 30
+
+Words = list[str | Path]
+_COST = re.compile(r"cost_us: (\S+)")
+
+
+class Case:
+    """One command and its inputs, in a folder of its own."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.draw = random.Random(seed)
+        self.inputs, self.outputs = folder / "in", folder / "out"
+        self.inputs.mkdir(parents=True)
+        self.outputs.mkdir()
+        self.kind = self.draw.choice(list(KINDS))
+        self.words = [str(word) for word in KINDS[self.kind](self)]
+        if self.draw.random() < 0.4 and self.words[0] != "flags" and "plot" not in self.words:
+            self.words.append("--json")
+
+    def given(self, name: str, data: bytes, how: damage.Damage, times: int | None = None) -> Path:
+        """An input with this content, damaged some times."""
+        for _ in range(self.draw.choice((0, 1, 1, 1, 2, 4)) if times is None else times):
+            data = how(data, self.draw)
+        path = self.inputs / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return path
+
+    def out(self, *suffixes: str) -> Path:
+        return self.outputs / f"x{self.draw.choice(suffixes)}"
+
+
+@cache
+def stored(name: str) -> bytes:
+    """A file of testdata, unpacked."""
+    data = (TESTDATA / name).read_bytes()
+    return lzma.decompress(data) if name.endswith(".xz") else data
+
+
+@cache
+def profile_and_sidecar(folder: str) -> tuple[bytes, bytes, bytes]:
+    """A small converted profile as text and binary, and its sidecar."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as place, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        for suffix in (".pbtxt", ".pb"):
+            assert run(["convert", str(TESTDATA / folder), "-o", f"{place}/x{suffix}"]) == 0
+        read = Path(place).joinpath
+        return read("x.pbtxt").read_bytes(), read("x.pb").read_bytes(), read("x.pbtxt.json").read_bytes()
+
+
+def nsys(case: Case) -> Words:
+    path = case.inputs / "t.sqlite"
+    shutil.copy(TESTDATA / SYNTHETIC, path)
+    for _ in range(case.draw.choice((0, 1, 1, 2, 4))):
+        damage.damage_sqlite(path, case.draw)
+        if not path.read_bytes().startswith(b"SQLite"):
+            break
+    if case.draw.random() < 0.2:
+        return ["show", path]
+    return ["convert", path, "-o", case.out(".pbtxt", ".pb", ".pbtxt", ".pb", ""), *options(case)]
+
+
+def parquet(case: Case) -> Words:
+    import pyarrow
+    import pyarrow.parquet
+
+    with closing(sqlite3.connect(TESTDATA / SYNTHETIC)) as database:
+        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            cursor = database.execute(f'SELECT * FROM "{table}"')
+            names = [column[0] for column in cursor.description]
+            rows = [list(row) for row in cursor.fetchall()]
+            if case.draw.random() < 0.2:
+                value = case.draw.choice((None, -1, 2**63 - 1, 0, 10**12))
+                at = case.draw.randrange(len(names))
+                for row in rows[:: case.draw.choice((1, 2, 7))]:
+                    row[at] = value if isinstance(row[at], int) else row[at]
+            sink = io.BytesIO()
+            pyarrow.parquet.write_table(pyarrow.table(dict(zip(names, zip(*rows, strict=True), strict=True))), sink)
+            case.given(f"t/{table}.parquet", sink.getvalue(), damage.damage_bytes, int(case.draw.random() < 0.15))
+    return ["convert", case.inputs / "t", "-o", case.out(".pbtxt", ".pb"), *options(case)]
+
+
+def xplane(case: Case) -> Words:
+    name = case.draw.choice(("cpu_4dev_jax_0_12_0", "jax08_gemm"))
+    path = case.given("t.xplane.pb", stored(f"jax_xplane/{name}.xplane.pb"), damage.damage_proto)
+    if case.draw.random() < 0.2:
+        return ["show", path]
+    return ["convert", path, "-o", case.out(".pbtxt", ".pb"), *options(case)]
+
+
+def hlo(case: Case) -> Words:
+    name, how = case.draw.choice(
+        [(f"{HLO}.hlo.pb", damage.damage_proto), (f"{HLO}.txt", damage.damage_text),
+         (f"{SCHEDULE}.pb", damage.damage_proto), (f"{SCHEDULE}.txt", damage.damage_text)]
+    )  # fmt: skip
+    data, packed = stored(f"{name}.xz"), case.draw.random() < 0.2
+    for _ in range(case.draw.choice((0, 1, 1, 2))):
+        data = how(data, case.draw)
+    data = lzma.compress(data, preset=0) if packed else data
+    times = int(packed and case.draw.random() < 0.3)
+    path = case.given(Path(name).name + ".xz" * packed, data, damage.damage_bytes, times)
+    profile = case.given("p.pbtxt", profile_and_sidecar(SYNTHETIC)[0], damage.damage_text, 0)
+    commands: list[Words] = [
+        ["verify", profile, "--hlo", path],
+        ["complete", profile, "--hlo", path, "-o", case.out(".pbtxt", ".pb"), "--target", "a100"],
+        ["predict", path, "--target", "h100"],
+        ["flags", "thresholds", "--hlo", path],
+    ]
+    return case.draw.choice(commands)
+
+
+def profiles(case: Case) -> Words:
+    text, binary, sidecar = profile_and_sidecar(SYNTHETIC)
+    paths = []
+    for number in range(2):
+        if case.draw.random() < 0.6:
+            paths.append(case.given(f"{number}.pbtxt", text, damage.damage_text))
+        else:
+            paths.append(case.given(f"{number}.pb", binary, damage.damage_proto))
+        if case.draw.random() < 0.7:
+            if case.draw.random() < 0.7:  # a sidecar counts only where it names the profile's own hash
+                told = json.loads(sidecar)
+                key = next((key for key in told if "sha" in key), "sha256")
+                told[key] = hashlib.sha256(paths[-1].read_bytes()).hexdigest()
+                sidecar = json.dumps(told).encode()
+            case.given(f"{paths[-1].name}.json", sidecar, damage.damage_json)
+    commands: list[Words] = [
+        ["show", paths[0], "--top", "0"],
+        ["diff", *paths],
+        ["merge", *paths, "-o", case.out(".pbtxt", ".pb")],
+        ["merge", *paths, "-o", case.out(".pbtxt", ".pb"), "--of", "runs", "--stat", "mean"],
+    ]
+    return case.draw.choice(commands)
+
+
+def logs(case: Case) -> Words:
+    names = sorted(path for folder in ("jax_0.10.2", "jax_0.12.0.1") for path in (TESTDATA / "logs" / folder).iterdir())
+    log = case.given("run.log", case.draw.choice(names).read_bytes(), damage.damage_text)
+    return ["confirm", log, *case.draw.choice((["--module", "jit"], ["--jax", "0.6.2"], [], []))]
+
+
+def steps(case: Case) -> Words:
+    paths = []
+    for side in ("a", "b"):
+        times = [0.2 + case.draw.gauss(0, 0.002) for _ in range(case.draw.choice((3, 30)))]
+        kind = case.draw.randrange(3)
+        if kind == 0:
+            lines = [f'{{"step": {number}, "step_time_s": {time:.6f}}}' for number, time in enumerate(times)]
+            how, suffix = damage.damage_json_lines, ".jsonl"
+        elif kind == 1:
+            lines = ["step,step_time_s,loss", *(f"{number},{time:.6f},1.5" for number, time in enumerate(times))]
+            how, suffix = damage.damage_text, ".csv"
+        else:
+            lines = [f"completed step: {number}, seconds: {time:.3f}, loss: 1.5" for number, time in enumerate(times)]
+            how, suffix = damage.damage_text, ".log"
+        paths.append(case.given(f"{side}{suffix}", "\n".join(lines).encode() + b"\n", how))
+    pages: list[Words] = [["--html", case.outputs / "x.html"], ["--svg", case.outputs / "x.svg"]]
+    return ["compare", *paths, *case.draw.choice([[], ["--fail-slower", "1%"], *pages])]
+
+
+def history(case: Case) -> Words:
+    entry: dict[str, Any] = {"time": "2026-01-31T12:00:00+00:00", "name": "a", "hardware": "h100", "commit": "abc",
+                             "spread": 0.01, "runs": 1, "steps": 30}  # fmt: skip
+    lines = "".join(json.dumps({**entry, "median_s": 0.2 + case.draw.gauss(0, 0.01)}) + "\n" for _ in range(12))
+    path = case.given("h.jsonl", lines.encode(), damage.damage_json_lines)
+    if case.draw.random() < 0.3:
+        return ["history", "plot", "--file", path, "-o", case.outputs / "x.svg"]
+    return ["history", "show", "--file", path]
+
+
+def manifests(case: Case) -> Words:
+    run_dir = case.inputs / "run"
+    (run_dir / "profile" / "trace").mkdir(parents=True)
+    shutil.copy(TESTDATA / SYNTHETIC, run_dir / "profile" / "trace" / "r.sqlite")
+    record = {"stage": "profile", "argv": ["python", "t.py"], "exit_code": 0, "started": "2026-01-31T12:00:00+00:00",
+              "ended": "2026-01-31T12:01:00+00:00", "facts": {"module": "jit_f"}, "outputs": [
+                  {"path": "profile/trace/r.sqlite", "sha256": "0" * 64, "size_bytes": 1}]}  # fmt: skip
+    document = {"schema": "pgle.manifest/1", "stages": [record, {**record, "stage": "perf"}]}
+    case.given("run/manifest.json", json.dumps(document).encode(), damage.damage_json)
+    case.given("run/perf/steps.jsonl", b'{"step": 1, "step_time_s": 0.2}\n' * 9, damage.damage_json_lines)
+    log = TESTDATA / "logs/jax_0.12.0.1/half.log"
+    case.given("run/perf/output.log", log.read_bytes(), damage.damage_text)
+    commands: list[Words] = [
+        ["convert", run_dir, "-o", case.out(".pbtxt")],
+        ["compare", run_dir / "perf", run_dir / "perf"],
+        ["confirm", run_dir],
+    ]
+    return case.draw.choice(commands)
+
+
+def flags(case: Case) -> Words:
+    text = b"--xla_gpu_enable_latency_hiding_scheduler=true --xla_gpu_all_gather_combine_threshold_bytes=1024 --xla_x=x"
+    path = case.given("flags.txt", text, damage.damage_text)
+    name = case.draw.choice(damage.NAMES)[:1000].replace("\0", "0")
+    commands: list[Words] = [
+        ["flags", "lint", "--file", path, "--jaxlib", "0.10.2"],
+        ["flags", "explain", "--", name or "x"],
+        ["flags", "preset", "--", name or "x"],
+        ["flags", "list", "--", name],
+    ]
+    return case.draw.choice(commands)
+
+
+def options(case: Case) -> Words:
+    """Options of convert."""
+    return case.draw.choice([[], [], ["--module", "all"], ["--stat", "p90"], ["--all-executions"]])
+
+
+KINDS: dict[str, Callable[[Case], Words]] = {
+    function.__name__: function
+    for function in (nsys, parquet, xplane, hlo, profiles, logs, steps, history, manifests, flags)
+}
+
+
+def check(seed: int, folder: Path) -> None:
+    """Run one case.
+
+    Raises:
+        AssertionError: something that must hold does not; it says how to run the case again.
+    """
+    case = Case(seed, folder)
+    try:
+        _check(case)
+    except BaseException as error:
+        words = " ".join(case.words)
+        again = f"again: FUZZ_SEED={seed} python -m pytest tests/fuzz; its files are kept in {folder}"
+        raise AssertionError(f"case {seed} ({case.kind}): {error!r}\npgle {words}\n{again}") from error
+    shutil.rmtree(folder)
+
+
+def _check(case: Case) -> None:
+    before = _files(case.inputs)
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace"), io.StringIO()
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(LONGEST_S)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = run(case.words)
+    finally:
+        signal.alarm(0)
+    out.flush()
+    printed, said = out.buffer.getvalue().decode(), err.getvalue()  # type: ignore[attr-defined]
+    assert code in (0, 1, 2), code
+    assert "internal error" not in said, said
+    assert code != 2 or said.startswith("pgle: "), said
+    assert all(line.isprintable() for line in (printed + said).split("\n")), repr(printed + said)
+    assert _files(case.inputs) == before, "an input is changed"
+    written = sorted(path.name for path in case.outputs.rglob("*") if path.is_file())
+    assert code != 2 or not written, f"files left behind: {written}"
+    assert not [name for name in written if name.endswith(".tmp")], written
+    if "--json" in case.words and code != 2:
+        json.loads(printed, parse_constant=_no_number)
+    for path in case.outputs.rglob("*"):
+        if path.suffix == ".json":
+            json.loads(path.read_bytes(), parse_constant=_no_number)
+        elif path.suffix in (".pbtxt", ".pb"):
+            costs = [cost.cost_us for cost in read_profile(path).costs]
+            assert all(0 <= cost < float("inf") for cost in costs), f"costs written: {min(costs)} to {max(costs)}"
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def _no_number(name: str) -> None:
+    raise AssertionError(f"{name} in JSON")
+
+
+def _too_long(number: int, frame: object) -> None:
+    raise TimeoutError(f"more than {LONGEST_S} s")
