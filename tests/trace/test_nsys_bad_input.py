@@ -132,3 +132,16 @@ def test_a_file_name_need_not_be_utf8(testdata: Path, tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"r\xff.sqlite")
     path.write_bytes((testdata / "nsys_synthetic/synthetic_cases.sqlite").read_bytes())
     assert len(read_nsys(path)) == 170
+
+
+def test_a_database_whose_last_changes_lie_in_a_log_beside_it_is_an_error(testdata: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "report.sqlite"
+    copy.write_bytes((testdata / "nsys_synthetic" / "synthetic_cases.sqlite").read_bytes())
+    connection = sqlite3.connect(copy)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE later (x INTEGER)")
+    connection.commit()  # the connection stays open, so nothing is written back
+    with pytest.raises(UserError, match=r"lies in report\.sqlite-wal"):
+        read_nsys(copy)
+    connection.close()
+    assert len(read_nsys(copy))

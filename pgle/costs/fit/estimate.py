@@ -7,7 +7,7 @@ from two real jobs: docs/rehearse.md and `benchmarks/estimate.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from pgle.costs.fit.communication import LAUNCH_US, collective_us
 from pgle.costs.fit.compute import compute_us
@@ -15,18 +15,14 @@ from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.xla.checker import compute_capability
 from pgle.xla.collectives import collective_kind, is_host_copy, result_shape
-from pgle.xla.hardware import PCIE_EFFICIENCY, Hardware, find_hardware
+from pgle.xla.hardware import PCIE_EFFICIENCY, Hardware, by_capability
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.names import FREE_TARGETS
-
-_TARGETS: Mapping[int, str] = {8: "a100-40gb", 9: "h100-sxm", 10: "b200", 12: "b200"}
-_DEFAULT_TARGET = "h100-sxm"
 
 
 def hardware_of(module: Module) -> Hardware:
     """The GPU that a module was compiled for, by the file name of its dump; an H100 where that does not tell."""
-    capability = compute_capability(module)
-    return find_hardware(_TARGETS.get(capability[0], _DEFAULT_TARGET) if capability else _DEFAULT_TARGET)
+    return by_capability(compute_capability(module))
 
 
 def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], float]:

@@ -169,5 +169,9 @@ def check_sqlite(path: Path) -> None:
     # https://www.sqlite.org/fileformat2.html: page size at 16 (1 means 65536), pages at 28, valid where 24 equals 92
     page_bytes = int.from_bytes(head[16:18]) if head[16:18] != b"\0\1" else 65536
     pages = int.from_bytes(head[28:32]) if head[24:28] == head[92:96] else 0
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size:
+        remedy = f"`sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`, or export the report again"
+        raise UserError(f"part of it lies in {log.name} still", where=path, remedy=remedy)
     if len(head) < 100 or size < pages * page_bytes:
         raise UserError(f"truncated: {size:,} of {pages * page_bytes:,} bytes", where=path, remedy=again)
