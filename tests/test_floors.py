@@ -1,4 +1,4 @@
-"""Imports only look down: cli > report > run > steps > tune > schedule > costs > trace > xla > errors, files."""
+"""Imports only look down: cli, report, run, steps, analyze, tune, schedule, costs, trace, xla, then errors, files."""
 
 import ast
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 import pgle
 
 ROOT = Path(pgle.__file__).parent
-STOREYS = ("errors files", "xla", "trace", "costs", "schedule", "tune", "steps", "run", "report", "cli")
+STOREYS = ("errors files", "xla", "trace", "costs", "schedule", "tune", "analyze", "steps", "run", "report", "cli")
 FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.split()}
 # `Progress` is only a callable type, and pure layers take one.
 ALLOWED = {"pgle.report.progress"}
-PURE = ("steps", "tune", "schedule", "costs", "trace", "xla")
+PURE = ("steps", "analyze", "tune", "schedule", "costs", "trace", "xla")
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
 
 

@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "rehearse": "Compile for a GPU without one: what would the profile change?",
     "tune": "Find the flags that, with the profile, make a step fastest; no GPU needed.",
     "perf-table": "From traces the measured tables that XLA's own cost model reads.",
+    "analyze": "Where the time of a measured step goes, and what could be saved.",
     "predict": "What a step of a scheduled module takes, with no compiler and no GPU.",
     "show": "Show a profile (costliest instructions, kinds, dispersion) or what a trace holds.",
     "diff": "Compare two profiles: what changed and by how much.",

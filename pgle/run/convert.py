@@ -104,7 +104,7 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Con
         UserError: an input is bad, nothing matches, or the output exists; nothing is then written.
     """
     as_directory = _check_output(request)
-    trace, programs = _programs(read_traces(request.inputs, progress=progress), request)
+    trace, programs = traced_programs(read_traces(request.inputs, progress=progress), request)
     results = convert_trace(trace, programs, request)
     files, written = _encode(results, request, trace, as_directory)
     write_files(files, force=request.force, inputs=(*request.inputs, *request.hlo))
@@ -125,11 +125,11 @@ def measured_programs(request: ConvertRequest, *, progress: Progress | None = No
     Raises:
         UserError: an input is bad, or nothing matches.
     """
-    trace, programs = _programs(read_traces(request.inputs, progress=progress), request)
+    trace, programs = traced_programs(read_traces(request.inputs, progress=progress), request)
     return convert_trace(trace, programs, request)
 
 
-def _programs(trace: Trace, request: ConvertRequest) -> tuple[Trace, tuple[Program, ...]]:
+def traced_programs(trace: Trace, request: ConvertRequest) -> tuple[Trace, tuple[Program, ...]]:
     """The programs of a trace, those that ranks know by different program ids as one.
 
     Raises:

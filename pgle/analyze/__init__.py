@@ -1,0 +1,1 @@
+"""Where the time of a measured step goes, and what could be saved: from traces and HLO, without a compiler."""

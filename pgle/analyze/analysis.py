@@ -1,0 +1,148 @@
+"""A measured step taken apart: from a trace, its main program and that program's costs to breakdown and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.analyze.collectives import MeasuredCollective, measured_collectives, transfer_exposed_us
+from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, row_streams
+from pgle.costs.fit.estimate import hardware_of
+from pgle.costs.measure.naming import NamingPlan, plan_names
+from pgle.costs.measure.program_costs import ProgramCosts
+from pgle.costs.measure.ranks import align_program, renumbered
+from pgle.costs.profile.value import Cost, CostKind
+from pgle.schedule.timeline import Breakdown, Stream
+from pgle.trace.table import Trace
+from pgle.trace.windows import find_executions
+from pgle.xla.hardware import Hardware
+from pgle.xla.hlo.guess import guess_kind
+from pgle.xla.hlo.module import Instruction, Module
+
+_STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredInstruction:
+    """One compute instruction of the main module.
+
+    Attributes:
+        cost: its measured cost.
+        count: executions in a step.
+        instruction: of the final module; None without HLO.
+    """
+
+    cost: Cost
+    count: float
+    instruction: Instruction | None
+
+    @property
+    def step_us(self) -> float:
+        """Its time in a step."""
+        return self.cost.cost_us * self.count
+
+    @property
+    def op_name(self) -> str:
+        """The framework's name; empty without HLO."""
+        return "" if self.instruction is None else self.instruction.op_name
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """What is known of the steady steps of a main module.
+
+    Attributes:
+        trace: of all ranks.
+        costs: of the main module.
+        module: its HLO; None where none was given or embedded.
+        hardware: for estimates; None where neither the user nor the HLO says it.
+        windows: of the devices that ran it.
+        breakdown: of a step, mean over steps and devices.
+        collectives: the one with most exposed time first.
+        compute: the costliest first.
+        async_exposed_us: of asynchronous collectives together, after the last rank arrived, in a step.
+    """
+
+    trace: Trace
+    costs: ProgramCosts
+    module: Module | None
+    hardware: Hardware | None
+    windows: tuple[DeviceWindow, ...]
+    breakdown: Breakdown
+    collectives: tuple[MeasuredCollective, ...]
+    compute: tuple[MeasuredInstruction, ...]
+    async_exposed_us: float
+
+    @property
+    def steps(self) -> int:
+        """Steady steps, summed over devices."""
+        return sum(window.steps for window in self.windows)
+
+    @property
+    def waiting_us(self) -> float:
+        """Exposed communication of a step that is a wait for another rank: before the last one arrived."""
+        return sum(item.wait_us for item in self.collectives)
+
+
+def measure_step(trace: Trace, costs: ProgramCosts, hardware: Hardware | None = None) -> MeasuredStep:
+    """Take the steady steps of one program apart.
+
+    Args:
+        trace: all ranks in one table, of which `costs.program` is one.
+        costs: of the main module.
+        hardware: the GPU; None: as the module's dump says, if there is one.
+    """
+    program = costs.program
+    plan = plan_names(trace, program)
+    trace = renumbered(trace, [program], [align_program(trace, program, plan)])
+    of_main, of_others = _streams(trace, plan)
+    main = program.indices[0]
+    stream = row_streams(trace, main, of_main, of_others)
+    executions = find_executions(trace, of_main == Stream.COMMUNICATION)
+    windows = device_windows(trace, executions, main, stream)
+    if hardware is None and program.hlo is not None:
+        hardware = hardware_of(program.hlo)
+    by_name = {name: cost for cost in costs.costs for name in (cost.trace_name or cost.name, cost.name)}
+    collectives = measured_collectives(trace, windows, plan, by_name, program.hlo, hardware)
+    hidden = frozenset(item.name for item in collectives if not item.sync)
+    return MeasuredStep(
+        trace=trace,
+        costs=costs,
+        module=program.hlo,
+        hardware=hardware,
+        windows=windows,
+        breakdown=mean_breakdown(windows),
+        collectives=collectives,
+        compute=_compute(plan, by_name, costs.window.used, program.hlo),
+        async_exposed_us=transfer_exposed_us(trace, windows, plan, by_name, hidden),
+    )
+
+
+def _streams(trace: Trace, plan: NamingPlan) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """uint8[instructions]: what they are in the main module, by its HLO, and in others, by their names."""
+    kinds = [CostKind(guess_kind(name)) for name in trace.instructions]
+    guessed = np.array([_STREAMS.get(kind, Stream.COMPUTE) for kind in kinds])
+    known = np.array([_STREAMS.get(item.kind, Stream.COMPUTE) for item in plan.filed] or [Stream.COMPUTE])
+    target = plan.naming.target[: len(guessed)]
+    return np.where(target >= 0, known[target], guessed).astype(np.uint8), guessed.astype(np.uint8)
+
+
+def _compute(
+    plan: NamingPlan, by_name: dict[str, Cost], executions: int, module: Module | None
+) -> tuple[MeasuredInstruction, ...]:
+    found = []
+    for item in plan.filed:
+        cost = by_name.get(item.name)
+        if cost is None or item.kind not in (CostKind.COMPUTE, CostKind.UNKNOWN):
+            continue
+        instruction = None if module is None else module.instructions.get(item.owner)
+        found.append(MeasuredInstruction(cost, cost.samples / max(executions, 1), instruction))
+    return tuple(sorted(found, key=lambda item: (-item.step_us, item.cost.name)))
+
+
+def total_us(items: Sequence[MeasuredInstruction]) -> float:
+    """Time of some instructions in a step."""
+    return sum(item.step_us for item in items)

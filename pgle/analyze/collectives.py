@@ -1,0 +1,208 @@
+"""Each collective of a measured step: its time after the last rank arrived, what was exposed, what ran beside it, and
+how its bandwidth compares with the link and with XLA's own measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.analyze.window import DeviceWindow
+from pgle.costs.fit.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
+from pgle.costs.measure.naming import Filed, NamingPlan
+from pgle.costs.profile.value import Cost, CostKind
+from pgle.schedule.intervals import covered, union
+from pgle.schedule.timeline import Stream
+from pgle.trace.table import Trace
+from pgle.xla.collectives import KINDS, collective_kind, is_sync
+from pgle.xla.hardware import Hardware
+from pgle.xla.hlo.module import Module
+
+NEIGHBOURS = 3
+"""Instructions beside a collective that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the HLO and public figures say of one collective.
+
+    Attributes:
+        group: devices in its largest replica group.
+        payload_bytes: as nccl-tests count them.
+        moved_bytes: times their factor: what bus bandwidth is measured by.
+        peak_gb_s: bus bandwidth of the links, 0 where the collective is no ring.
+        estimate_us: from XLA's measured tables, scaled where they have no such GPU or group.
+    """
+
+    group: int
+    payload_bytes: int
+    moved_bytes: float
+    peak_gb_s: float
+    estimate_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCollective:
+    """One collective over a step, mean over steps and devices.
+
+    Attributes:
+        name: as traced.
+        kind: ``all-gather`` …; without HLO the name.
+        sync: it runs in turn with compute. Without HLO: on the stream where most compute ran.
+        count: executions in a step.
+        time_us: of one execution, after the last rank arrived.
+        exposed_us: of all executions in a step, the part during which nothing computes.
+        wait_us: the part of `exposed_us` before the last rank arrived.
+        beside: instructions that ran meanwhile in the first step on the first device, longest first.
+        link: None without HLO or hardware.
+        op_name: the framework's name; empty without HLO.
+        computation: that holds it; empty without HLO.
+    """
+
+    name: str
+    kind: str
+    sync: bool
+    count: float
+    time_us: float
+    exposed_us: float
+    wait_us: float
+    beside: tuple[str, ...] = ()
+    link: Link | None = None
+    op_name: str = ""
+    computation: str = ""
+
+    @property
+    def transfer_exposed_us(self) -> float:
+        """Exposed time after the last rank arrived, in a step."""
+        return self.exposed_us - self.wait_us
+
+    @property
+    def bus_gb_s(self) -> float | None:
+        """Bus bandwidth as nccl-tests define it; None where the bytes are unknown."""
+        return None if self.link is None or self.time_us <= 0 else self.link.moved_bytes / self.time_us / 1e3
+
+
+def measured_collectives(
+    trace: Trace,
+    windows: Sequence[DeviceWindow],
+    plan: NamingPlan,
+    costs: Mapping[str, Cost],
+    module: Module | None,
+    hardware: Hardware | None,
+) -> tuple[MeasuredCollective, ...]:
+    """Every collective of the main module, the one with most exposed time first.
+
+    Args:
+        trace: the activities.
+        windows: of the devices.
+        plan: names of the main module.
+        costs: of the main module, by name; a collective's is its time after the last arrival.
+        module: the main module.
+        hardware: for estimates.
+    """
+    size, last_ns = len(plan.filed), _last_ns(plan, costs)
+    launches, total, exposed, transfer, in_turn = (np.zeros(size) for _ in range(5))
+    for window in windows:
+        rows, name, late = _own_rows(trace, window, plan, last_ns)
+        start, end = window.start[rows], window.end[rows]
+        launches += np.bincount(name, minlength=size)
+        for column, values in (
+            (total, end - start),
+            (exposed, end - start - covered(window.compute, start, end)),
+            (transfer, end - late - covered(window.compute, late, end)),
+            (in_turn, trace.stream[window.rows[rows]] == _compute_stream(trace, window)),
+        ):
+            column += np.bincount(name, weights=values, minlength=size)
+    steps = max(sum(window.steps for window in windows), 1)
+    found = []
+    for code in np.flatnonzero(launches).tolist():
+        item, count = plan.filed[code], float(launches[code])
+        instruction = None if module is None else module.instructions.get(item.owner)
+        kind, sync = None, bool(in_turn[code] * 2 > count)
+        if module is not None and instruction is not None:
+            kind, sync = collective_kind(module, instruction), is_sync(module, instruction)
+        found.append(
+            MeasuredCollective(
+                name=item.trace_name or item.name,
+                kind=kind or item.opcode or item.name,
+                sync=sync,
+                count=count / steps,
+                time_us=min(float(last_ns[code]), float(total[code]) / count) / 1e3,
+                exposed_us=float(exposed[code]) / steps / 1e3,
+                wait_us=float(exposed[code] - transfer[code]) / steps / 1e3,
+                beside=_beside(trace, windows[0], plan, code),
+                link=_link(module, item, hardware),
+                op_name=instruction.op_name if instruction is not None else "",
+                computation=instruction.computation if instruction is not None else "",
+            )
+        )
+    return tuple(sorted(found, key=lambda item: (-item.exposed_us, item.name)))
+
+
+def transfer_exposed_us(
+    trace: Trace, windows: Sequence[DeviceWindow], plan: NamingPlan, costs: Mapping[str, Cost], names: frozenset[str]
+) -> float:
+    """Exposed time of some collectives together after the last rank arrived: of one step, a union."""
+    last_ns = _last_ns(plan, costs)
+    wanted = np.array([(item.trace_name or item.name) in names for item in plan.filed] or [False])
+    total = 0.0
+    for window in windows:
+        rows, name, late = _own_rows(trace, window, plan, last_ns)
+        busy = union(late[wanted[name]], window.end[rows][wanted[name]])
+        total += busy.length - float(covered(window.compute, busy.start, busy.end).sum())
+    return total / max(sum(window.steps for window in windows), 1) / 1e3
+
+
+def _last_ns(plan: NamingPlan, costs: Mapping[str, Cost]) -> npt.NDArray[np.float64]:
+    """float64[names]: what each name takes once the last rank has arrived; infinite where unknown."""
+    return np.array([costs[item.name].cost_us * 1e3 if item.name in costs else np.inf for item in plan.filed])
+
+
+def _own_rows(
+    trace: Trace, window: DeviceWindow, plan: NamingPlan, last_ns: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+    """The window's rows that are collectives of the main module, their names, and when their last rank arrived."""
+    name = plan.naming.target[trace.instruction[window.rows]]
+    communicates = np.array([item.kind == CostKind.COLLECTIVE for item in plan.filed] or [False])
+    rows = np.flatnonzero((window.stream == Stream.COMMUNICATION) & (name >= 0) & communicates[name])
+    return rows, name[rows], np.maximum(window.start[rows], window.end[rows] - last_ns[name[rows]])
+
+
+def _compute_stream(trace: Trace, window: DeviceWindow) -> int:
+    """The stream on which most compute of a device ran."""
+    rows = window.rows[window.stream == Stream.COMPUTE]
+    streams, code = np.unique(trace.stream[rows], return_inverse=True)
+    busy = np.bincount(code.reshape(-1), weights=trace.duration_ns[rows])
+    return int(streams[busy.argmax()]) if len(streams) else -1
+
+
+def _beside(trace: Trace, window: DeviceWindow, plan: NamingPlan, code: int) -> tuple[str, ...]:
+    """The instructions that computed longest beside a collective, in the first step."""
+    first = slice(*np.searchsorted(window.start, [window.spans.start[0], window.spans.end[0]]).tolist())
+    instruction = trace.instruction[window.rows[first]]
+    start, end, stream = window.start[first], window.end[first], window.stream[first]
+    own = (plan.naming.target[instruction] == code) & (stream == Stream.COMMUNICATION)
+    cover, others = union(start[own], end[own]), np.flatnonzero(stream == Stream.COMPUTE)
+    if not len(cover):
+        return ()
+    others = others[(start[others] < cover.end[-1]) & (end[others] > cover.start[0])]
+    names: npt.NDArray[np.int32] = instruction[others]
+    time = np.bincount(names, weights=covered(cover, start[others], end[others]), minlength=1)
+    longest = np.argsort(-time, kind="stable")[:NEIGHBOURS].tolist()
+    return tuple(trace.instructions[number] for number in longest if time[number] > 0)
+
+
+def _link(module: Module | None, item: Filed, hardware: Hardware | None) -> Link | None:
+    instruction = None if module is None else module.instructions.get(item.owner)
+    if module is None or instruction is None or hardware is None:
+        return None
+    kind, inner = collective_kind(module, instruction), module.wrapped(instruction) or instruction
+    if kind is None:
+        return None
+    group, size = group_of(module, inner, hardware), payload_bytes(module, kind, inner)
+    ring = KINDS[kind].ends_together and kind != "collective-broadcast"
+    factor = KINDS[kind].rounds * (group.size - 1) / group.size if ring else 1.0
+    peak = bus_bandwidth_gb_s(group, hardware)
+    return Link(group.size, size, size * factor, peak, collective_us(module, kind, inner, hardware))

@@ -1,0 +1,200 @@
+"""What each device did during the steady steps: parts of time that add up to the window, and the gaps between them.
+
+Times are whole nanoseconds since the start of a device's window, as float64: sums are exact up to 2^53 ns, 104 days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.schedule.intervals import Intervals, complement, join, union, without
+from pgle.schedule.timeline import Breakdown, Stream
+from pgle.trace.table import Kind, Trace
+from pgle.trace.windows import Executions
+
+LAUNCH_GAP_NS = 20_000
+"""Longer gaps are not those between two launches that wait in a queue: the field's limit, see `THRESHOLDS`."""
+
+LONG_GAP_NS = 1_000_000
+"""From here on the device waits for the host, its input, or another program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One device's window in nanoseconds; the first four parts add up to it, and the last four to `idle_ns`.
+
+    Attributes:
+        compute_ns: something computes.
+        exposed_communication_ns: collectives run and nothing computes.
+        exposed_copy_ns: only copies run.
+        idle_ns: nothing runs.
+        window_ns: from the start of the first steady step to the end of the last.
+        communication_ns, copy_ns: collectives or copies run, hidden or not.
+        launch_gaps_ns: idle inside steps, in gaps of up to `LAUNCH_GAP_NS`.
+        waits_ns: idle inside steps, in gaps of up to `LONG_GAP_NS`.
+        long_waits_ns: idle inside steps, in longer gaps.
+        between_steps_ns: idle between steps.
+    """
+
+    compute_ns: int
+    exposed_communication_ns: int
+    exposed_copy_ns: int
+    idle_ns: int
+    window_ns: int
+    communication_ns: int
+    copy_ns: int
+    launch_gaps_ns: int
+    waits_ns: int
+    long_waits_ns: int
+    between_steps_ns: int
+
+
+@dataclass(frozen=True)
+class DeviceWindow:
+    """What one device ran, of all programs, from the start of the first steady step to the end of the last.
+
+    Attributes:
+        device: index into the trace's devices.
+        steps: steady executions of the main module.
+        rows: int64[m], rows of the trace, ordered by start.
+        start, end: float64[m], of those rows, clipped to the window.
+        stream: uint8[m], values of `Stream`.
+        spans: the steps.
+        length: of the window.
+    """
+
+    device: int
+    steps: int
+    rows: npt.NDArray[np.int64]
+    start: npt.NDArray[np.float64]
+    end: npt.NDArray[np.float64]
+    stream: npt.NDArray[np.uint8]
+    spans: Intervals
+    length: float
+
+    def busy(self, stream: Stream) -> Intervals:
+        """When activities of a kind run."""
+        here = self.stream == stream
+        return union(self.start[here], self.end[here])
+
+    @cached_property
+    def compute(self) -> Intervals:
+        """When something computes."""
+        return self.busy(Stream.COMPUTE)
+
+    @cached_property
+    def gaps(self) -> Intervals:
+        """When nothing runs."""
+        return complement(union(self.start, self.end), 0.0, self.length)
+
+    @cached_property
+    def inside(self) -> npt.NDArray[np.bool_]:
+        """bool[gaps]: which gaps lie inside a step; a step begins and ends with an activity, so no gap is both."""
+        index = np.searchsorted(self.spans.start, self.gaps.start, side="right") - 1
+        known = index >= 0
+        return np.asarray(known & (self.gaps.start < self.spans.end[np.maximum(index, 0)]))
+
+    @cached_property
+    def is_wait(self) -> npt.NDArray[np.bool_]:
+        """bool[gaps]: which gaps are too long to be those between two launches."""
+        return np.asarray(self.gaps.end - self.gaps.start > LAUNCH_GAP_NS)
+
+    @cached_property
+    def after_gap(self) -> npt.NDArray[np.int64]:
+        """int64[gaps]: the row of the trace that ends each gap."""
+        return self.rows[np.minimum(np.searchsorted(self.start, self.gaps.end), len(self.rows) - 1)]
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The breakdown."""
+        communication, copies = self.busy(Stream.COMMUNICATION), self.busy(Stream.COPY)
+        waiting = np.where(self.inside, self.gaps.end - self.gaps.start, 0.0)
+        launch, long = waiting <= LAUNCH_GAP_NS, waiting > LONG_GAP_NS
+        times = (
+            self.compute.length,
+            without(communication, self.compute).length,
+            without(copies, join(self.compute, communication)).length,
+            self.gaps.length,
+            self.length,
+            communication.length,
+            copies.length,
+            waiting[launch].sum(),
+            waiting[~launch & ~long].sum(),
+            waiting[long].sum(),
+            self.gaps.length - waiting.sum(),
+        )
+        return Parts(*(round(float(time)) for time in times))
+
+
+def device_windows(
+    trace: Trace, executions: Executions, main: int, stream: npt.NDArray[np.uint8]
+) -> tuple[DeviceWindow, ...]:
+    """A window per device that ran the main module.
+
+    Args:
+        trace: n activities, ordered by (device, start).
+        executions: of the trace; the kept ones of the main module are the steps, all where none is kept.
+        main: index of the main module.
+        stream: uint8[n], values of `Stream`.
+    """
+    steps = executions.module == main
+    if bool((steps & executions.keep).any()):
+        steps &= executions.keep
+    found = []
+    for device in np.unique(executions.device[steps]).tolist():
+        mine = steps & (executions.device == device)
+        start, end = int(executions.start_ns[mine].min()), int(executions.end_ns[mine].max())
+        low, high = np.searchsorted(trace.device, [device, device + 1]).tolist()
+        first, last = trace.start_ns[low:high], trace.end_ns[low:high]
+        here = np.flatnonzero((first < end) & (last > start))
+        found.append(
+            DeviceWindow(
+                device=device,
+                steps=int(mine.sum()),
+                rows=here + low,
+                start=np.clip(first[here] - start, 0, None).astype(np.float64),
+                end=np.clip(last[here] - start, None, end - start).astype(np.float64),
+                stream=stream[here + low],
+                spans=union(executions.start_ns[mine] - start, executions.end_ns[mine] - start),
+                length=float(end - start),
+            )
+        )
+    return tuple(found)
+
+
+def row_streams(
+    trace: Trace, main: int, of_main: npt.NDArray[np.uint8], of_others: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.uint8]:
+    """uint8[len(trace)], values of `Stream`: what a row's instruction is; transfers of anything else are copies.
+
+    Args:
+        trace: the activities.
+        main: index of the main module.
+        of_main, of_others: uint8[len(trace.instructions)], what instructions of the main and of other modules are.
+    """
+    stream = np.where(trace.module == main, of_main[trace.instruction], of_others[trace.instruction]).astype(np.uint8)
+    stream[(trace.kind == Kind.MEMCPY) & (stream == Stream.COMPUTE)] = Stream.COPY
+    return stream
+
+
+def mean_breakdown(windows: Sequence[DeviceWindow]) -> Breakdown:
+    """The parts of one step, mean over steps and devices; the step is the window divided by its steps."""
+    steps = max(sum(window.steps for window in windows), 1)
+
+    def mean_us(name: str) -> float:
+        return float(sum(getattr(window.parts, f"{name}_ns") for window in windows)) / steps / 1e3
+
+    return Breakdown(
+        compute_us=mean_us("compute"),
+        exposed_communication_us=mean_us("exposed_communication"),
+        exposed_copy_us=mean_us("exposed_copy"),
+        idle_us=mean_us("idle"),
+        step_us=mean_us("window"),
+        communication_us=mean_us("communication"),
+        copy_us=mean_us("copy"),
+    )

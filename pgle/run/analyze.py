@@ -1,0 +1,90 @@
+"""`pgle analyze`: traces and HLO dumps in, the parts of a step and its findings out."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from pgle.analyze.analysis import MeasuredStep, measure_step
+from pgle.analyze.findings import Finding, find_findings
+from pgle.files import AnyPath, as_path
+from pgle.report.progress import Progress
+from pgle.run.convert import ConvertRequest, convert_trace, default_hlo, traced_programs
+from pgle.run.inputs import read_traces, run_dirs
+from pgle.trace.table import Kind, Trace
+from pgle.xla.hardware import find_hardware
+from pgle.xla.targets import load_target
+
+_NO_ASYNC = "--xla_gpu_disable_async_collectives="
+
+
+@dataclass(frozen=True)
+class AnalyzeRequest:
+    """What to analyse.
+
+    Attributes:
+        inputs: traces or run directories; several are ranks of one job.
+        hlo: HLO dump files or directories; without, those of run directories or embedded ones are used.
+        target: the GPU for estimates, by name or description; None: as the HLO dump says.
+    """
+
+    inputs: tuple[AnyPath, ...]
+    hlo: tuple[AnyPath, ...] = ()
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A step, what it loses, and what to do.
+
+    Attributes:
+        step: the main module's.
+        findings: the one that could save most first.
+        next: what to do first.
+        warnings: one line each.
+    """
+
+    step: MeasuredStep
+    findings: tuple[Finding, ...]
+    next: str
+    warnings: tuple[str, ...]
+
+
+def analyze(request: AnalyzeRequest, *, progress: Progress | None = None) -> Analysis:
+    """Read the traces and take the main module's step apart.
+
+    Raises:
+        UserError: an input is bad, or holds no activity of an XLA program.
+    """
+    hlo = request.hlo or default_hlo(request.inputs)
+    asked = ConvertRequest(request.inputs, out=as_path("-"), hlo=hlo)
+    hardware = find_hardware(load_target(request.target)) if request.target else None
+    trace, programs = traced_programs(read_traces(request.inputs, progress=progress), asked)
+    step = measure_step(trace, convert_trace(trace, programs, asked)[0], hardware)
+    findings = find_findings(step)
+    warnings = (*trace.warnings, *_about_trace(trace, request), *step.costs.warnings)
+    return Analysis(step, findings, _next(step, findings, request), tuple(dict.fromkeys(warnings)))
+
+
+def _about_trace(trace: Trace, request: AnalyzeRequest) -> list[str]:
+    """What makes the traced step another one than that of a plain run."""
+    lines = []
+    if bool((trace.kind == Kind.HOST).all()):
+        lines.append("recorded on CPU devices: these times are no GPU's")
+    if run_dirs(request.inputs) or _NO_ASYNC in trace.xla_flags:
+        lines.append(
+            "recorded with the flags of a profile run, which may keep collectives synchronous to measure them; "
+            "trace a plain run to see what is exposed there"
+        )
+    return lines
+
+
+def _next(step: MeasuredStep, findings: tuple[Finding, ...], request: AnalyzeRequest) -> str:
+    inputs = shlex.join(str(path) for path in request.inputs)
+    if step.module is None:
+        return f"With the HLO more can be said, by instruction and link: pgle analyze {inputs} --hlo DUMP_DIR"
+    if not findings or findings[0].share == 0:
+        hlo = shlex.join(f"--hlo={path}" for path in request.hlo)
+        return f"Nothing stands out. A profile for the scheduler: pgle convert {inputs} {hlo} -o profile.pbtxt"
+    first = findings[0]
+    return f"Begin with {first.id} (up to {first.share:.1%} of the step): {first.remedy}."

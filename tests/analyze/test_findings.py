@@ -1,0 +1,237 @@
+"""Each fault that is planted into a step is found, alone; in clean steps nothing is found."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from pgle.analyze.collectives import MeasuredCollective
+from pgle.analyze.findings import RULES, THRESHOLDS, find_findings
+from pgle.costs.fit.communication import collective_us
+from pgle.costs.fit.compute import compute_us
+from pgle.trace.table import Kind, Trace
+from pgle.xla.hardware import TABLE
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.text import module_from_text
+from tests.analyze.conftest import SIDE, Run, made, repeated
+
+H100 = TABLE["h100-sxm"]
+SMALL = tuple(f"all-gather-start.{number}" for number in range(10, 22))
+SHORT = 250
+"""Kernels."""
+
+
+def hlo() -> Module:
+    """Every instruction that the steps here are made of, as XLA prints them."""
+    small = "".join(
+        f"  {name} = (bf16[1024]{{0}}, bf16[2048]{{0}}) all-gather-start(z), channel_id={number}, "
+        f"replica_groups={{{{0,1}}}}, dimensions={{0}}, use_global_device_ids=true\n"
+        f"  small-done.{number} = bf16[2048]{{0}} all-gather-done({name})\n"
+        for number, name in enumerate(SMALL, start=50)
+    )
+    text = f"""HloModule jit_step, is_scheduled=true, num_partitions=2
+
+add {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT sum = f32[] add(a, b)
+}}
+
+ENTRY main {{
+  x = bf16[4096,4096]{{1,0}} parameter(0)
+  y = bf16[4096,4096]{{1,0}} parameter(1)
+  z = bf16[1024]{{0}} parameter(2)
+  f = f32[16777216]{{0}} parameter(3)
+  i = s32[1024,1]{{1,0}} parameter(4)
+  u = f32[1024]{{0}} parameter(5)
+  w = bf16[32768,4096]{{1,0}} parameter(6)
+  negate.1 = f32[16777216]{{0}} negate(f)
+  negate.2 = f32[16777216]{{0}} negate(negate.1)
+  negate.3 = f32[1024]{{0}} negate(u)
+  dot.1 = bf16[4096,4096]{{1,0}} dot(x, y), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  scatter.1 = f32[16777216]{{0}} scatter(f, i, u), update_window_dims={{}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
+  custom-call.1 = f32[1024]{{0}} custom-call(u), custom_call_target="opaque"
+  copy.1 = f32[16777216]{{0}} copy(f)
+  all-gather-start.1 = (bf16[32768,4096]{{1,0}}, bf16[65536,4096]{{1,0}}) all-gather-start(w), channel_id=1, replica_groups={{{{0,1}}}}, dimensions={{0}}, use_global_device_ids=true
+  all-gather-done.1 = bf16[65536,4096]{{1,0}} all-gather-done(all-gather-start.1)
+  all-gather-start.2 = (bf16[4096,4096]{{1,0}}, bf16[8192,4096]{{1,0}}) all-gather-start(x), channel_id=2, replica_groups={{{{0,1}}}}, dimensions={{0}}, use_global_device_ids=true
+  all-gather-done.2 = bf16[8192,4096]{{1,0}} all-gather-done(all-gather-start.2)
+  all-reduce.9 = f32[16777216]{{0}} all-reduce(f), channel_id=3, replica_groups={{{{0,1}}}}, use_global_device_ids=true, to_apply=add
+{small}  ROOT result = (f32[16777216]{{0}}) tuple(negate.2)
+}}
+"""  # noqa: E501
+    return module_from_text(text.encode(), "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt", program_id=1)
+
+
+MODULE = hlo()
+
+
+def expected_us(name: str) -> float:
+    """What pgle expects an instruction of the module to take."""
+    item = MODULE.instructions[name]
+    kind = item.opcode.removesuffix("-start")
+    if kind.startswith("all-"):
+        return collective_us(MODULE, kind, item, H100)
+    return compute_us(MODULE, item, H100)
+
+
+class Step:
+    """A step as it is written down: compute one after the other, with launch gaps, and what runs beside it."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.clock = 0.0
+
+    def run(self, name: str, time: float, *, gap: float = 1.0, kind: Kind = Kind.KERNEL) -> Step:
+        self.clock += gap
+        self.runs.append(Run(name, self.clock, time, kind=kind))
+        self.clock += time
+        return self
+
+    def beside(self, name: str, time: float, *, exposed: float = 0.0) -> Step:
+        """On another stream, so that its last part has nothing beside it."""
+        self.runs.append(Run(name, self.clock - time + exposed, time, SIDE))
+        self.clock += exposed
+        return self
+
+
+def usual() -> Step:
+    """Ten milliseconds in which nothing is lost."""
+    step = Step().run("negate.1", 4000).run("dot.1", expected_us("dot.1") * 1.2).run("custom-call.1", 100)
+    step.run("copy.1", 100).beside("all-gather-start.2", expected_us("all-gather-start.2"))
+    return step.run("negate.2", 5000)
+
+
+def steps_of(step: Step, *, pause: float = 5.0) -> Trace:
+    return repeated(*step.runs, every=step.clock + pause)
+
+
+def skewed() -> Trace:
+    """Device 1 computes longer before a collective that both end together."""
+    slow = Step().run("negate.1", 5800).beside("all-gather-start.2", 100, exposed=100).run("negate.2", 4000)
+    fast = Step().run("negate.1", 5000).beside("all-gather-start.2", 900, exposed=900).run("negate.2", 4000)
+    return made(
+        (device, number, [replace(run, start=run.start + 10_000 * number) for run in step.runs])
+        for device, step in enumerate((fast, slow))
+        for number in range(4)
+    )
+
+
+def warming_up() -> Trace:
+    """The first of many steps is slower."""
+    slow = Step().run("negate.1", 9000)
+    steps = [slow.runs, *(Step().run("negate.1", 6000).runs for _ in range(5))]
+    return made((device, n, [replace(run, start=run.start + 9010 * n) for run in runs]) for device in range(2)
+                for n, runs in enumerate(shortened(steps)))  # fmt: skip
+
+
+def shortened(steps: list[list[Run]]) -> list[list[Run]]:
+    """The steps with no more than 10 µs between them."""
+    found, clock = [], 0.0
+    for number, runs in enumerate(steps):
+        begin = number * 9010
+        found.append([replace(run, start=run.start + clock - begin) for run in runs])
+        clock += max(run.start + run.time for run in runs) + 10
+    return found
+
+
+def many(name: str, count: int, time: float, gap: float) -> Step:
+    step = usual()
+    for _ in range(count):
+        step.run(name, time, gap=gap)
+    return step
+
+
+def many_small() -> Step:
+    step = usual()
+    for name in SMALL:
+        step.run("negate.3", 20).beside(name, expected_us(name), exposed=expected_us(name))
+    return step.run("negate.3", 20)
+
+
+FAULTS = {
+    "synchronous-collective": lambda: steps_of(usual().run("all-reduce.9", expected_us("all-reduce.9"))),
+    "exposed-communication": lambda: steps_of(
+        usual().beside("all-gather-start.1", expected_us("all-gather-start.1"), exposed=600).run("negate.3", 20)
+    ),
+    "rank-skew": skewed,
+    "scatter-add": lambda: steps_of(usual().run("scatter.1", 700)),
+    "slow-matmul": lambda: steps_of(usual().run("dot.1", 4 * expected_us("dot.1"))),
+    "idle": lambda: steps_of(usual(), pause=1500),
+    "gaps-before-custom-calls": lambda: steps_of(many("custom-call.1", 4, 10, gap=30)),
+    "slow-collective": lambda: steps_of(
+        usual().beside("all-gather-start.1", 3 * expected_us("all-gather-start.1"), exposed=200).run("negate.3", 20)
+    ),
+    "small-collectives": lambda: steps_of(many_small()),
+    "exposed-copies": lambda: steps_of(usual().run("copy.1", 300, kind=Kind.MEMCPY)),
+    "short-kernels": lambda: steps_of(many("negate.3", SHORT, 2, gap=1)),
+    "window": warming_up,
+}
+
+
+def test_every_rule_has_a_fault() -> None:
+    assert FAULTS.keys() == THRESHOLDS.keys()
+    assert len(RULES) == len(THRESHOLDS)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_and_nothing_else(fault, measured):
+    found = find_findings(measured(FAULTS[fault](), MODULE))
+    assert [finding.id for finding in found] == [fault]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_finding_has_rows_and_a_share_below_one(fault, measured):
+    (found,) = find_findings(measured(FAULTS[fault](), MODULE))
+    assert found.evidence
+    assert 0 <= found.share < 1
+    assert (found.share == 0) == (fault == "window")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_is_found_in_a_clean_step(seed, measured):
+    chance = random.Random(seed)
+    step = Step()
+    for _ in range(20):
+        step.run("negate.1", chance.uniform(200, 600), gap=chance.uniform(1, 3))
+        step.run("custom-call.1", chance.uniform(20, 60), gap=chance.uniform(1, 8))
+    time = expected_us("all-gather-start.2") * chance.uniform(0.9, 1.3)
+    step.beside("all-gather-start.2", time, exposed=chance.uniform(0, 20))
+    step.run("dot.1", expected_us("dot.1") * chance.uniform(0.9, 1.8))
+    assert find_findings(measured(steps_of(step, pause=chance.uniform(1, 100)), MODULE)) == ()
+
+
+def test_what_is_hidden_is_not_exposed_and_the_wait_for_a_rank_is_no_transfer(measured):
+    step = measured(skewed(), MODULE)
+    (collective,) = step.collectives
+    assert collective.time_us == pytest.approx(100)
+    assert collective.exposed_us == pytest.approx((100 + 900) / 2, abs=3)
+    assert collective.wait_us == pytest.approx(400, abs=3)
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests(measured):
+    step = measured(steps_of(usual()), MODULE)
+    collective: MeasuredCollective = step.collectives[0]
+    gathered = 8192 * 4096 * 2
+    assert collective.bus_gb_s == pytest.approx(gathered / 2 / collective.time_us / 1e3)
+
+
+def test_without_hlo_the_stream_says_what_is_synchronous(measured):
+    step = measured(steps_of(usual().run("all-reduce.9", 600)))
+    assert {item.name: item.sync for item in step.collectives} == {"all-reduce.9": True, "all-gather-start.2": False}
+
+
+def test_the_real_h100_job_is_slowed_by_a_scatter_and_by_ranks_that_differ(maxtext):
+    found = {finding.id: finding for finding in find_findings(maxtext)}
+    assert found["scatter-add"].share == pytest.approx(0.41, abs=0.01)
+    assert found["scatter-add"].evidence[0].op_name.startswith("jit(train_step)/")
+    assert found["rank-skew"].share == pytest.approx(12 / 125, abs=0.01)
+    assert found["rank-skew"].evidence[0].name == "input_scatter_fusion"
+    assert found["gaps-before-custom-calls"].number.startswith("12 gaps")
+
+
+def test_ranked_by_what_they_could_save(maxtext):
+    shares = [finding.share for finding in find_findings(maxtext)]
+    assert shares == sorted(shares, reverse=True)

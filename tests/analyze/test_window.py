@@ -1,0 +1,128 @@
+"""The parts of a step add up to it, exactly, and are what a sweep over all edges finds."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgle.analyze.analysis import MeasuredStep, measure_step
+from pgle.analyze.window import DeviceWindow
+from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.programs import find_programs
+from pgle.trace.table import Kind, Trace
+from pgle.xla.hlo.module import Instruction, Module
+from tests.analyze.conftest import SIDE, Run, made, repeated
+
+NAMES = ("fusion.1", "all-gather-start.1", "copy-start.1", "dot.3")
+
+
+ACTIVITIES = st.lists(
+    st.tuples(
+        st.sampled_from(NAMES), st.integers(0, 5000), st.integers(1, 3000), st.sampled_from([Kind.KERNEL, Kind.MEMCPY])
+    ),
+    min_size=1,
+    max_size=8,
+)
+STEPS = st.lists(st.tuples(st.integers(0, 4000), ACTIVITIES), min_size=1, max_size=3)
+"""Executions that follow each other: time between them, and (name, start, time, kind)."""
+
+
+def laid_out(devices: list[list[tuple[int, list[tuple[str, int, int, Kind]]]]]) -> Trace:
+    """Devices as a trace; each starts its clock somewhere else."""
+    steps = []
+    for device, executions in enumerate(devices):
+        clock = 10**9 * device
+        for number, (later, activities) in enumerate(executions):
+            clock += later
+            runs = [Run(name, clock + start, time, kind=kind) for name, start, time, kind in activities]
+            steps.append((device, number, runs))
+            clock = int(max(run.start + run.time for run in runs))
+    return made(steps)
+
+
+def sweep(step: MeasuredStep, device: int, stream_of: Callable[[int], int]) -> dict[str, int]:
+    """The parts by another way: what runs between any two edges of what a device ran.
+
+    Args:
+        step: its trace and the executions left out are used, nothing else.
+        device: in the trace.
+        stream_of: what a row of the trace is: 0 compute, 1 communication, 2 a copy.
+    """
+    trace, main = step.trace, step.costs.program.indices[0]
+    of_main = (trace.device == device) & (trace.module == main) & (trace.execution >= 0)
+    used = of_main & ~np.isin(trace.execution, list(step.costs.window.dropped))
+    used = used if used.any() else of_main
+    begin, end = int(trace.start_ns[used].min()), int(trace.end_ns[used].max())
+    events = []
+    for row in np.flatnonzero((trace.device == device) & (trace.start_ns < end) & (trace.end_ns > begin)).tolist():
+        kind = stream_of(row)
+        events += [(max(int(trace.start_ns[row]), begin), 1, kind), (min(int(trace.end_ns[row]), end), -1, kind)]
+    running, clock, total = [0, 0, 0], begin, [0, 0, 0, 0]
+    for time, change, kind in sorted(events):
+        total[next((part for part in range(3) if running[part]), 3)] += time - clock
+        clock = time
+        running[kind] += change
+    assert clock == end
+    names = ("compute_ns", "exposed_communication_ns", "exposed_copy_ns", "idle_ns")
+    return dict(zip(names, total, strict=True))
+
+
+def assert_adds_up(window: DeviceWindow) -> None:
+    parts = window.parts
+    assert parts.window_ns == round(window.length)
+    assert parts.compute_ns + parts.exposed_communication_ns + parts.exposed_copy_ns + parts.idle_ns == parts.window_ns
+    assert parts.launch_gaps_ns + parts.waits_ns + parts.long_waits_ns + parts.between_steps_ns == parts.idle_ns
+
+
+def found_in(window: DeviceWindow, names: Iterable[str]) -> dict[str, int]:
+    return {name: getattr(window.parts, name) for name in names}
+
+
+@given(st.lists(STEPS, min_size=1, max_size=2))
+def test_the_parts_add_up_on_any_trace_and_are_those_of_a_sweep(devices):
+    trace = laid_out(devices)
+    program = find_programs(trace, [])[0]
+    step = measure_step(trace, aggregate(trace, [program], AggregateOptions())[0])
+
+    def stream_of(row: int) -> int:
+        name = step.trace.instructions[step.trace.instruction[row]]
+        if name.startswith("all-gather"):
+            return 1
+        return 2 if name.startswith("copy") or step.trace.kind[row] == Kind.MEMCPY else 0
+
+    for window in step.windows:
+        assert_adds_up(window)
+        expected = sweep(step, window.device, stream_of)
+        assert found_in(window, expected) == expected
+
+
+@pytest.mark.parametrize("job", ["pax", "maxtext"])
+def test_the_parts_of_a_real_step_add_up_and_are_those_of_a_sweep(job, request):
+    step = request.getfixturevalue(job)
+    opcodes = {"all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all"}
+    communicates = {item.name for item in step.module.walk() if opcode_of(step.module, item) in opcodes}
+
+    def stream_of(row: int) -> int:
+        return int(step.trace.instructions[step.trace.instruction[row]] in communicates)
+
+    for window in step.windows:
+        assert_adds_up(window)
+        expected = sweep(step, window.device, stream_of)
+        assert found_in(window, expected) == expected
+
+
+def opcode_of(module: Module, item: Instruction) -> str:
+    return (module.wrapped(item) or item).opcode.removesuffix("-start")
+
+
+def test_time_between_steps_is_idle_of_its_own(measured):
+    step = measured(repeated(Run("fusion", 0, 8000), every=10_000))
+    assert [window.parts.between_steps_ns for window in step.windows] == [3 * 2_000_000] * 2
+
+
+def test_a_collective_under_compute_is_not_exposed(measured):
+    step = measured(repeated(Run("fusion", 0, 100), Run("all-gather-start", 20, 130, SIDE), every=150))
+    assert step.breakdown.exposed_communication_us == pytest.approx(50)
+    assert step.breakdown.communication_us == pytest.approx(130)
