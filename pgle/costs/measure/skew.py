@@ -25,13 +25,14 @@ def slowest_rank_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int
         names: how many there are.
 
     Returns:
-        float64[names] in microseconds; NaN where fewer than two devices recorded the same execution.
+        float64[names] in microseconds; NaN where fewer than two devices recorded the same execution, or where no
+        collective makes them wait.
     """
     unknown: Floats = np.full(names, np.nan)
     rows = np.flatnonzero(compute)
     devices, device = np.unique(samples.device[rows], return_inverse=True)
     execution = samples.execution[rows].astype(np.int64)
-    if len(devices) < 2:
+    if len(devices) < 2 or len(rows) == len(samples):
         return unknown
     recorded = np.zeros((int(execution.max()) + 1, len(devices)), np.bool_)
     recorded[execution, device] = True

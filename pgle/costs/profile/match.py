@@ -109,13 +109,13 @@ def _clearest(ways: Sequence[Way]) -> Way | None:
     The fewer executions are compared, the better they fit by chance; and within a step ends repeat to some 10 µs, from
     step to step to some 100. So long series are compared among themselves first, single executions last.
     """
-    told = [way for way in ways if way.points >= MIN_POINTS]
-    longest = max((way.common for way in told), default=0)
+    long = [way for way in ways if way.points >= MIN_POINTS]
+    longest = max((way.common for way in long), default=0)
     for enough in (max(longest / 2, 2), 2, 1):
-        among = [way for way in told if way.common >= enough]
+        among = [way for way in long if way.common >= enough]
         best = _clearly_least(among)
-        if best is not None and len(told) > 1:
-            fewer = min((way.spread_ns for way in told if way.common < enough), default=np.inf)
+        if best is not None and len(long) > 1:
+            fewer = min((way.spread_ns for way in long if way.common < enough), default=np.inf)
             if best.spread_ns <= (CLEARLY if len(among) > 1 else 1) * fewer:
                 return best
     return None

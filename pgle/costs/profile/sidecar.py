@@ -10,8 +10,9 @@
                 "occurrences": {"2.0": 812.5, "3.0": 811.02}}, …]}
 
 One record per entry of the profile, in its order, one per line; what is unknown (empty or 0) is left out. ``origin`` is
-always there. ``occurrences`` (collectives only, optional) is what `Profile.occurrences` has of the name. ``ends`` is
-`Profile.ends`, one record per process, with ``fingerprint``, ``groups`` and ``first`` where they are not empty or 0.
+always there. ``slowest_us`` (compute only, optional) is `Cost.slowest_us`, ``occurrences`` (collectives only, optional)
+what `Profile.occurrences` has of the name. ``ends`` is `Profile.ends`, one record per process, with ``fingerprint``,
+``groups`` and ``first`` where they are not empty or 0.
 """
 
 from __future__ import annotations

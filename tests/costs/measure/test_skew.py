@@ -68,3 +68,8 @@ def test_the_step_waits_for_the_sum_over_its_instructions(make_trace):
     trace = make_trace([*rank(0, (100, 0, 10)), *rank(1, (20, 0, 30))])
     _, result = costs_of(trace)
     assert result.skew_us == pytest.approx((100 - 60) + (30 - 20))
+
+
+def test_ranks_that_do_not_communicate_do_not_wait(make_trace):
+    trace = make_trace([(device, 0, "a", 0, 0, 100 + 50 * device) for device in range(2)])
+    assert costs_of(trace)[0]["a"].slowest_us is None
