@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pgle.costs.fit.compute import attention_operations
@@ -142,10 +142,11 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         session = Session(compiler, _base(request), request.out, trusted)
         if request.profile is not None:
             read_profile(request.profile)  # a bad profile is refused before anything is compiled
-        first = session.schedule("baseline")
+        flags = (LHS, *request.setting.flags)
+        first = session.schedule("baseline", flags)
         profile = request.profile or _estimated(request.out, read_module(first.after_optimizations), hardware)
-        second = session.schedule("profiled", profile=profile)
-        plain = _default(compiler, request, first)
+        second = session.schedule("profiled", flags, profile)
+        plain = session.schedule("default", request.setting.flags) if _has_default(request, first) else None
     given = read_profile(profile)
     baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
     verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=given, whole=True)).main
@@ -194,20 +195,15 @@ def _base(request: RehearseRequest) -> RehearsalRequest:
         portable_target=request.target.portable_text,
         dump_dir=request.out,
         topology=request.topology,
-        flags=(LHS, *request.setting.flags),
         as_job=request.job is not None,
     )
 
 
-def _default(compiler: Compiler, request: RehearseRequest, baseline: RehearsalResult) -> RehearsalResult | None:
-    """The schedule by the user's flags alone; None where LHS is XLA's default for the GPU, or the user's choice."""
+def _has_default(request: RehearseRequest, baseline: RehearsalResult) -> bool:
+    """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by the user's choice."""
     asked = any(flag.startswith(LHS.partition("=")[0]) for flag in request.setting.flags)
     recent = request.target.compute_capability >= LHS_BY_DEFAULT and release(baseline.jaxlib) >= (0, 9)
-    if asked or recent:
-        return None
-    return compiler.compile(
-        replace(_base(request), dump_dir=request.out / "default", flags=tuple(request.setting.flags))
-    )
+    return not asked and not recent
 
 
 def _estimated(out: Path, module: Module, hardware: Hardware) -> Path:

@@ -21,10 +21,11 @@ from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 
 SCHEDULER_FLAGS = frozenset(
-    ("--xla_gpu_memory_limit_slop_factor", "--xla_gpu_experimental_parallel_collective_overlap_limit",
-     "--xla_gpu_enable_analytical_latency_estimator", "--xla_gpu_enable_analytical_sol_latency_estimator",
-     "--xla_gpu_analytical_latency_estimator_options", "--xla_gpu_pgle_accuracy_checker",
-     "--xla_gpu_experimental_collective_perf_table_path", "--xla_gpu_experimental_matmul_perf_table_path")
+    ("--xla_gpu_enable_latency_hiding_scheduler", "--xla_gpu_memory_limit_slop_factor",
+     "--xla_gpu_experimental_parallel_collective_overlap_limit", "--xla_gpu_enable_analytical_latency_estimator",
+     "--xla_gpu_enable_analytical_sol_latency_estimator", "--xla_gpu_analytical_latency_estimator_options",
+     "--xla_gpu_pgle_accuracy_checker", "--xla_gpu_experimental_collective_perf_table_path",
+     "--xla_gpu_experimental_matmul_perf_table_path")
 )  # fmt: skip
 """Flags that only the passes from scheduling on read."""
 
@@ -61,7 +62,7 @@ class Session:
 
     Args:
         compiler: that compiles.
-        base: module, target and flags that all schedules share; its folder, profile and timeout are those of each.
+        base: what all schedules share: module, target and topology.
         folder: for everything that is compiled.
         trusted: a file that says that this jaxlib's scheduling passes alone gave the same; written once they did.
     """
@@ -74,18 +75,18 @@ class Session:
         self._lock = threading.Lock()
         self._prepared: dict[tuple[str, ...], _Prepared] = {}
 
-    def schedule(self, name: str, flags: Sequence[str] = (), profile: Path | None = None) -> RehearsalResult:
-        """One schedule.
+    def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalResult:
+        """One schedule. The first with LHS shows whether later ones can be made by the scheduling passes alone.
 
         Args:
             name: of its folder.
-            flags: after those of the session, and so they win.
+            flags: all XLA flags of this schedule.
             profile: of costs.
 
         Raises:
             UserError: as `Compiler.compile`.
         """
-        wanted = replace(self.base, dump_dir=self.folder / name, flags=(*self.base.flags, *flags), profile=profile)
+        wanted = replace(self.base, dump_dir=self.folder / name, flags=tuple(flags), profile=profile)
         with self._lock:
             early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
             prepared = self._prepared.get(early)
@@ -101,7 +102,7 @@ class Session:
     def _prepare(self, wanted: RehearsalRequest, early: tuple[str, ...]) -> _Prepared:
         """Compile with all passes, and see whether those from scheduling on are enough from now on."""
         folder = self.folder / f"all-passes{len(self._prepared) or ''}"
-        request = replace(wanted, dump_dir=folder, flags=early, profile=None, before_scheduling=True)
+        request = replace(wanted, dump_dir=folder, profile=None, before_scheduling=True)
         compiled = self.compiler.compile(request)
         module = folder / BEFORE_SCHEDULING
         if not module.exists() or compiled.schedule is None or any(flag.startswith(_ONLY) for flag in early):

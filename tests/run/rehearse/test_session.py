@@ -42,7 +42,7 @@ def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
     profile.write_text(COSTS)
     with Compiler() as compiler:
         session = Session(compiler, base, tmp_path / "session", trusted)
-        schedules = [session.schedule("plain"), session.schedule("costs", profile=profile)]
+        schedules = [session.schedule("plain", [LHS]), session.schedule("costs", [LHS], profile)]
         whole = [
             compiler.compile(replace(base, dump_dir=tmp_path / name, profile=costs))
             for name, costs in (("plain", None), ("costs", profile))
@@ -56,20 +56,37 @@ def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
     assert believed(schedules[0].schedule) != believed(schedules[1].schedule)
 
 
+def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: RehearsalRequest, tmp_path: Path) -> None:
+    target = load_target("a100")  # where XLA runs no LHS by itself
+    ampere = replace(base, target=target.text, portable_target=target.portable_text)
+    with Compiler() as compiler:
+        session = Session(compiler, ampere, tmp_path / "session")
+        session.schedule("lhs", [LHS])
+        alone = session.schedule("default", [])
+        whole = compiler.compile(replace(ampere, dump_dir=tmp_path / "whole", flags=()))
+    one, other = (
+        [item.opcode for item in read_module(found.after_optimizations).entry_computation.instructions]
+        for found in (alone, whole)
+    )
+    assert one == other
+    assert alone.schedule is None
+    assert not (alone.log.parent / BEFORE_SCHEDULING).exists()
+
+
 def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, tmp_path: Path) -> None:
     with Compiler() as compiler:
         session = Session(compiler, base, tmp_path)
-        session.schedule("plain")
-        session.schedule("slop", ["--xla_gpu_memory_limit_slop_factor=80"])
+        session.schedule("plain", [LHS])
+        session.schedule("slop", [LHS, "--xla_gpu_memory_limit_slop_factor=80"])
         assert len(list(tmp_path.glob(f"*/{BEFORE_SCHEDULING}"))) == 1
-        session.schedule("combined", ["--xla_gpu_all_gather_combine_threshold_bytes=1"])
+        session.schedule("combined", [LHS, "--xla_gpu_all_gather_combine_threshold_bytes=1"])
     assert len(list(tmp_path.glob(f"*/{BEFORE_SCHEDULING}"))) == 2
 
 
 def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -> None:
     flags = (LHS, "--xla_disable_hlo_passes=rematerialization,collective-permute-motion")
     with Compiler() as compiler:
-        result = Session(compiler, replace(base, flags=flags), tmp_path).schedule("plain")
+        result = Session(compiler, base, tmp_path).schedule("plain", flags)
     config = next(result.log.parent.glob("*.config.pbtxt")).read_text()
     assert 'xla_enable_hlo_passes_only: "remat-pipeline"' in config
     assert 'xla_enable_hlo_passes_only: "rematerialization"' not in config
@@ -80,6 +97,6 @@ def test_where_passes_alone_give_another_schedule_all_of_them_run(
 ) -> None:
     monkeypatch.setattr("pgle.run.rehearse.session._same_schedule", lambda one, other: False)
     with Compiler() as compiler:
-        result = Session(compiler, base, tmp_path, tmp_path / "trusted").schedule("plain")
+        result = Session(compiler, base, tmp_path, tmp_path / "trusted").schedule("plain", [LHS])
     assert "xla_enable_hlo_passes_only" not in next(result.log.parent.glob("*.config.pbtxt")).read_text()
     assert not (tmp_path / "trusted").exists()
