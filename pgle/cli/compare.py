@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pgle.cli.blas import one_blas_thread
-from pgle.cli.options import force_option, json_option
+from pgle.cli.options import force_option, json_option, pattern_option
 
 
 def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
@@ -50,7 +50,7 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 )
 @click.option("--steps", "window", callback=_step_range, metavar="FIRST:LAST", help="Only these step numbers.")
 @click.option("--keep-stalls", is_flag=True, help="Count steps far above the median too.")
-@click.option("--pattern", metavar="REGEX", help="Own console lines: groups s, ms or us; step, loss where there.")
+@pattern_option("Own console lines: groups s, ms or us; step, loss where there.")
 @click.option("--abba", "rounds", type=click.IntRange(0), default=0, metavar="N", help="Run N rounds of four runs.")
 @click.option("--profile", type=click.Path(path_type=Path), metavar="PROFILE", help="With --abba: profile of side B.")
 @click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs/abba"), show_default=True, metavar="DIR",

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from pgle.cli.blas import one_blas_thread
-from pgle.cli.options import force_option, json_option
+from pgle.cli.options import PATH, force_option, hlo_option, json_option, module_option, stat_option
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
 
 
 @click.command()
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
 @click.option(
-    "-o", "--output", metavar="OUT", help="Profile (.pbtxt, .pb), or a directory: one per module. [RUN/profile.pbtxt]"
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="OUT",
+    help="Profile (.pbtxt, .pb), or a directory: one per module. [RUN/profile.pbtxt]",
 )
-@click.option(
-    "--hlo", multiple=True, metavar="PATH", help="HLO dump file or directory of the profiled run; repeatable."
-)
-@click.option("--module", default="auto", show_default=True, metavar="auto|all|REGEX", help="Which modules to convert.")
-@click.option(
-    "--stat", default="median", show_default=True, metavar="NAME", help="Compute: median, mean, min, max, pNN."
-)
+@hlo_option(" of the profiled run")
+@module_option("Which modules to convert.", default="auto", metavar="auto|all|REGEX")
+@stat_option
 @click.option("--collective-stat", default="median", show_default=True, metavar="NAME", help="Collectives: the same.")
 @click.option(
     "--fingerprint-names", is_flag=True, help="Write fingerprint::name, so that other modules ignore the costs."
@@ -29,17 +34,14 @@ from pgle.cli.options import force_option, json_option
 @force_option
 @json_option
 def command(
-    inputs: tuple[str, ...],
-    output: str | None,
-    hlo: tuple[str, ...],
-    module: str,
+    inputs: tuple[AnyPath, ...],
+    output: AnyPath | None,
+    hlo: tuple[AnyPath, ...],
     stat: str,
     collective_stat: str,
-    fingerprint_names: bool,
     all_executions: bool,
-    target: str | None,
-    force: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Turn traces into a cost profile.
 
@@ -55,23 +57,17 @@ def command(
     with one_blas_thread():
         from pgle.costs.measure.aggregate import AggregateOptions
         from pgle.costs.profile.statistic import parse_statistic
-        from pgle.files import as_path
         from pgle.report import convert as report
         from pgle.report.progress import progress
         from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
-    paths = tuple(map(as_path, inputs))
-    dumps = tuple(map(as_path, hlo))
     request = ConvertRequest(
-        inputs=paths,
-        out=as_path(output) if output else default_output(paths),
-        hlo=dumps or default_hlo(paths),
-        module=module,
+        inputs=inputs,
+        out=output or default_output(inputs),
+        hlo=hlo or default_hlo(inputs),
         options=AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat), all_executions),
-        fingerprint_names=fingerprint_names,
-        target=target,
-        force=force,
+        **options,
     )
-    with progress("reading traces") as told:
-        result = convert(request, progress=told)
+    with progress("reading traces") as advance:
+        result = convert(request, progress=advance)
     (report.show_json if as_json else report.show_text)(result)

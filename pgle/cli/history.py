@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pgle.cli.options import force_option, json_option
+from pgle.cli.options import force_option, json_option, pattern_option
 
 _file = click.option(
     "--file", "path", type=click.Path(path_type=Path), default=Path("perf/history.jsonl"), show_default=True,
@@ -34,7 +34,7 @@ def command() -> None:
 @click.option("--commit", metavar="ID", help="Commit of the program.  [default: that of the working directory]")
 @click.option("--time", "when", metavar="TIME", help="ISO 8601.  [default: now]")
 @click.option("--note", default="", metavar="TEXT")
-@click.option("--pattern", metavar="REGEX", help="As of pgle compare.")
+@pattern_option("As of pgle compare.")
 @_file
 @json_option
 def add(

@@ -114,8 +114,17 @@ quiet_option = click.option(
     metavar="SECONDS",
     help="Without a GPU: stop the program when it has compiled nothing new for so long.",
 )
+measured_option = click.option(
+    "--profile", metavar="PROFILE", help="Measured costs; without, estimates stand in for them."
+)
+host_devices_option = click.option(
+    "--devices", type=click.IntRange(1), metavar="N", help="Devices on one host; short for --topology 1x1xN."
+)
 choose_option = click.option(
-    "--choose", type=REGEX, metavar="REGEX", help="Without a GPU: which captured module, by file name."
+    "--choose",
+    type=REGEX,
+    metavar="NAME|REGEX",
+    help="Without a GPU: which of several modules, by name; else the program's step.",
 )
 coverage_option = click.option(
     "--min-time-coverage",
@@ -137,15 +146,21 @@ python_option = click.option(
 )
 
 
+def pattern_option(text: str) -> Callable[[F], F]:
+    """``--pattern``: the user's own console lines."""
+    return click.option("--pattern", type=REGEX, metavar="REGEX", help=text)
+
+
 def hlo_option(of: str = "", *, required: bool = False) -> Callable[[F], F]:
     """``--hlo``, several times; `of` says of which run."""
     text = f"HLO dump file or directory{of}; repeatable."
     return click.option("--hlo", type=PATH, multiple=True, required=required, metavar="PATH", help=text)
 
 
-def module_option(text: str, *, default: str | None = "") -> Callable[[F], F]:
+def module_option(text: str, *, default: str | None = "", metavar: str = "REGEX") -> Callable[[F], F]:
     """``--module REGEX``."""
-    return click.option("--module", default=default, type=REGEX, metavar="REGEX", help=text)
+    shown = bool(default)
+    return click.option("--module", default=default, show_default=shown, type=REGEX, metavar=metavar, help=text)
 
 
 def top_option(what: str, *, default: int | None = 20) -> Callable[[F], F]:

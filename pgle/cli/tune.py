@@ -6,14 +6,23 @@ from typing import Any
 
 import click
 
-from pgle.cli.options import choose_option, flag_option, json_option, quiet_option, target_option, topology_option
+from pgle.cli.options import (
+    choose_option,
+    flag_option,
+    host_devices_option,
+    json_option,
+    measured_option,
+    quiet_option,
+    target_option,
+    topology_option,
+)
 
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="MODULE | -- COMMAND...")
-@click.option("--profile", metavar="PROFILE", help="Measured costs; without, estimates stand in for them.")
+@measured_option
 @target_option
-@click.option("--devices", type=click.IntRange(1), metavar="N", help="Devices on one host; short for --topology 1x1xN.")
+@host_devices_option
 @topology_option
 @flag_option
 @choose_option
