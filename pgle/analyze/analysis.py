@@ -18,8 +18,8 @@ from pgle.costs.profile.value import Cost, CostKind
 from pgle.schedule.timeline import Breakdown, Stream
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
+from pgle.xla.collectives import guess_kind
 from pgle.xla.hardware import Hardware
-from pgle.xla.hlo.guess import guess_kind
 from pgle.xla.hlo.module import Instruction, Module
 
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}

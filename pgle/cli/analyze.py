@@ -24,7 +24,7 @@ def command(inputs: tuple[str, ...], hlo: tuple[AnyPath, ...], target: str | Non
     pgle analyze report.nsys-rep --hlo dump/
     pgle analyze rank*.sqlite --hlo dump/ --json
     """
-    from pgle.cli.blas import one_blas_thread
+    from pgle.cli.options import one_blas_thread
 
     with one_blas_thread():
         from pgle.report import analyze as report

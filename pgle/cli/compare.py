@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from pgle.cli.blas import one_blas_thread
-from pgle.cli.options import force_option, json_option, pattern_option
+from pgle.cli.options import force_option, json_option, one_blas_thread, pattern_option
 
 
 def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:

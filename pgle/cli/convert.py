@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgle.cli.blas import one_blas_thread
-from pgle.cli.options import PATH, force_option, hlo_option, json_option, module_option, stat_option
+from pgle.cli.options import PATH, force_option, hlo_option, json_option, module_option, one_blas_thread, stat_option
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -56,7 +55,7 @@ def command(
     """
     with one_blas_thread():
         from pgle.costs.measure.aggregate import AggregateOptions
-        from pgle.costs.profile.statistic import parse_statistic
+        from pgle.costs.statistic import parse_statistic
         from pgle.report import convert as report
         from pgle.report.progress import progress
         from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output

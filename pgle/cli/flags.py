@@ -12,8 +12,7 @@ from pgle.files import AnyPath
 from pgle.report import flags as report
 from pgle.report import json
 from pgle.report.text import warn
-from pgle.run.ask.flag_lint import lint_flags
-from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.launch.environment import read_flag_file, user_flags
 from pgle.xla.flags.catalogue import catalogue, find, known_flags
 from pgle.xla.flags.presets import preset, preset_names, purpose

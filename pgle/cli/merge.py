@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgle.cli.blas import one_blas_thread
-from pgle.cli.options import PATH, force_option, json_option, profile_output, stat_option
+from pgle.cli.options import PATH, force_option, json_option, one_blas_thread, profile_output, stat_option
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -54,7 +53,7 @@ def command(
     """
     with one_blas_thread():
         from pgle.costs.profile.merge import MergeOptions, Of
-        from pgle.costs.profile.statistic import parse_statistic
+        from pgle.costs.statistic import parse_statistic
         from pgle.report import merge as report
         from pgle.run.merge import merge_files
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +15,8 @@ from pgle.files import AnyPath
 from pgle.report.charts import templates
 from pgle.report.text import duration
 from pgle.report.timeline_layout import Picture, View, lay_out
-from pgle.report.timeline_trace import render_trace
 from pgle.schedule.intervals import covered, without
-from pgle.schedule.timeline import Exposure, Stream
+from pgle.schedule.timeline import ORIGINS, Exposure, Stream
 
 CLOSE_UPS = 3
 """The most exposed collectives get a picture of their own."""
@@ -162,3 +163,38 @@ def _span(view: View, name: str) -> tuple[float, float]:
         return 0.0, 0.0
     row = int(np.flatnonzero(timeline.instruction == names.index(name))[0])
     return float(timeline.start_us[row]), float(timeline.end_us[row])
+
+
+def render_trace(views: Sequence[View]) -> str:
+    """One process per view, one thread per stream. A folded loop is one iteration, stretched, with its count."""
+    events = [event for number, view in enumerate(views, start=1) for event in _events(number, view)]
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":")) + "\n"
+
+
+def _events(process: int, view: View) -> Iterator[dict[str, Any]]:
+    timeline = view.timeline
+    label = f"{view.label} (predicted{f' from {view.note} costs' if view.note else ''})"
+    yield _name("process_name", process, 0, label)
+    for stream in Stream:
+        yield _name("thread_name", process, stream + 1, stream.name.lower())
+    for row in range(len(timeline)):
+        code = int(timeline.instruction[row])
+        arguments: dict[str, Any] = {"cost": ORIGINS[int(timeline.origin[row])].value}
+        if timeline.count[row] > 1:
+            arguments["executions"] = int(timeline.count[row])
+        if timeline.sync[row]:
+            arguments["synchronous"] = True
+        yield {
+            "ph": "X",
+            "pid": process,
+            "tid": int(timeline.stream[row]) + 1,
+            "ts": round(float(timeline.start_us[row]), 3),
+            "dur": round(float(timeline.duration_us[row]), 3),
+            "name": timeline.names[code],
+            "cat": timeline.kinds[code] if timeline.kinds else "",
+            "args": arguments,
+        }
+
+
+def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": process, "tid": thread, "name": what, "args": {"name": name}}

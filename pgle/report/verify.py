@@ -11,8 +11,7 @@ from rich.console import Console
 from pgle.costs.fit.coverage import Coverage, ModuleCoverage, Share
 from pgle.costs.fit.gaps import Gap
 from pgle.costs.profile.effective import Fault
-from pgle.costs.profile.names import join_name, split_name
-from pgle.costs.profile.value import CostKind, Origin
+from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn
 from pgle.xla.checker import LIGHT_SPEED, CheckerCounts

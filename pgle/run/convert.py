@@ -10,9 +10,8 @@ from pgle.costs.measure.aggregate import AggregateOptions, aggregate
 from pgle.costs.measure.program_costs import ProgramCosts, folded
 from pgle.costs.measure.programs import Program, find_programs, select_programs, unite_programs
 from pgle.costs.profile.files import SUFFIXES, check_suffix, encode_profile, sidecar_path
-from pgle.costs.profile.names import join_name
 from pgle.costs.profile.sidecar import sidecar
-from pgle.costs.profile.value import Profile
+from pgle.costs.profile.value import Profile, join_name
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
 from pgle.report.progress import Progress

@@ -10,7 +10,7 @@ from pgle import __version__
 from pgle.costs.measure.aggregate import AggregateOptions
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.value import CostKind
-from pgle.run.launch.masking import kept_flags
+from pgle.run.launch.environment import kept_flags
 from pgle.trace.table import Trace
 
 

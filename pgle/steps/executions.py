@@ -8,7 +8,7 @@ from pgle.errors import UserError
 from pgle.steps.series import Mark, Series, Step, make_series
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
-from pgle.xla.hlo.guess import guess_kind
+from pgle.xla.collectives import guess_kind
 
 
 def execution_series(trace: Trace, source: str) -> Series:

@@ -1,10 +1,13 @@
-"""Collectives and other asynchronous operations of a module: told by opcode and wrapped computation, never by name.
+"""Collectives and other asynchronous operations of a module, found by opcode and wrapped computation.
 
-Names follow JAX primitives since jaxlib 0.8.0 (``psum.14``); the generic ``async-start`` says nothing of what it wraps.
+Names follow JAX primitives since jaxlib 0.8.0 (``psum.14`` may be a gather); the generic ``async-start`` says nothing
+of what it wraps: `guess_kind` goes by the name alone, for profiles and traces without HLO, and whatever stands on it is
+marked as a guess.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -245,3 +248,26 @@ def walk_collectives(module: Module) -> Iterator[tuple[Instruction, str]]:
 def wrapped_computations(module: Module) -> frozenset[str]:
     """The computations that an ``async-start`` wraps."""
     return frozenset(name for item in module.walk() if item.opcode in _GENERIC for name in item.called)
+
+
+# what passes append: numbers, and the copies made by loop unrolling (while-loop-unroller, double buffering) and remat
+_SUFFIX = r"(\.\d+|\.double_buffer_clone|\.peeled_double_buffer|\.clone|\.remat\d*)*"
+_ANY_SUFFIX = re.compile(rf"{_SUFFIX}\Z")
+_NAMES = sorted({name for kind in KINDS.values() for name in (kind.name, *kind.primitives)}, key=len, reverse=True)
+_COLLECTIVE = re.compile(rf"({'|'.join(_NAMES)})(-start|-done)?{_SUFFIX}")
+_COPY = re.compile(rf"(copy-(start|done)|(dynamic-slice|dynamic-update-slice)-start){_SUFFIX}")
+_LOOP = re.compile(rf"(while|conditional|call){_SUFFIX}")
+
+
+def guess_kind(name: str) -> str:
+    """``collective``, ``copy``, ``loop`` or ``compute``, from the usual names of XLA and JAX."""
+    if _COLLECTIVE.fullmatch(name):
+        return "collective"
+    if _COPY.fullmatch(name):
+        return "copy"
+    return "loop" if _LOOP.fullmatch(name) else "compute"
+
+
+def stem(name: str) -> str:
+    """The name without what passes append."""
+    return _ANY_SUFFIX.sub("", name)

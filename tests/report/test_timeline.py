@@ -7,9 +7,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from pgle.report.timeline import render_page, render_svg, text_timeline
+from pgle.report.timeline import render_page, render_svg, render_trace, text_timeline
 from pgle.report.timeline_layout import GUTTER, MARGIN, WIDTH, View, lay_out
-from pgle.report.timeline_trace import render_trace
 from pgle.schedule.timeline import Loop, Stream, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -13,8 +13,8 @@ import pytest
 
 from pgle.costs.measure.aggregate import AggregateOptions, aggregate
 from pgle.costs.measure.programs import find_programs
-from pgle.costs.profile.statistic import parse_statistic
 from pgle.costs.profile.value import Cost, CostKind
+from pgle.costs.statistic import parse_statistic
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.table import Trace

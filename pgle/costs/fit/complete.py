@@ -13,8 +13,7 @@ from pgle.costs.fit.estimate import estimator
 from pgle.costs.fit.fill import FILLED, Fill, Scale, fill
 from pgle.costs.fit.lookup import LookupTable, is_sound
 from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.names import has_remat
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, has_remat
 from pgle.xla.collectives import is_start
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module, trip_count

@@ -11,10 +11,9 @@ from math import isfinite
 
 from pgle.costs.fit.fill import Estimate, fill
 from pgle.costs.fit.lookup import LookupTable, Row, is_sound
-from pgle.costs.profile.names import strip_remat
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, strip_remat
 from pgle.xla.checker import T_SHIRT_SIZES, assumed_us, fallback_of
-from pgle.xla.hlo.guess import stem
+from pgle.xla.collectives import stem
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import owner
 

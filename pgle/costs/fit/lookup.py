@@ -12,8 +12,7 @@ from functools import cached_property
 from math import isfinite, prod
 
 from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.names import strip_remat
-from pgle.costs.profile.value import Cost, CostKind, Profile
+from pgle.costs.profile.value import Cost, CostKind, Profile, strip_remat
 from pgle.xla.checker import accepted_names
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, result_shape, start_of
 from pgle.xla.hlo.module import Instruction, Module, Shape, value_of_many

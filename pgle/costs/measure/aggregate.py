@@ -28,8 +28,8 @@ from pgle.costs.measure.ranks import AlignedProgram, align_program, rank_ids, re
 from pgle.costs.measure.reduce import after_last_arrival, collective_costs, compute_costs, occurrence_table
 from pgle.costs.measure.samples import collect_samples
 from pgle.costs.measure.skew import slowest_rank_us
-from pgle.costs.profile.statistic import Statistic, parse_statistic
 from pgle.costs.profile.value import CostKind, Origin
+from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.trace.table import Trace
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.hlo.module import Module

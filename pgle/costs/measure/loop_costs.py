@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.measure.programs import Program
-from pgle.costs.profile.statistic import Statistic
 from pgle.costs.profile.value import Cost, CostKind
+from pgle.costs.statistic import Statistic
 from pgle.trace.column import distinct
 from pgle.trace.table import Trace
 from pgle.xla.hlo.module import Module

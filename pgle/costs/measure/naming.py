@@ -15,11 +15,10 @@ import numpy as np
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.measure.programs import Program
 from pgle.costs.measure.samples import Naming
-from pgle.costs.profile.names import strip_remat
-from pgle.costs.profile.value import CostKind
+from pgle.costs.profile.value import CostKind, strip_remat
 from pgle.trace.column import distinct
 from pgle.trace.table import Trace
-from pgle.xla.hlo.guess import guess_kind
+from pgle.xla.collectives import guess_kind
 from pgle.xla.hlo.module import Module
 
 _NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "bitcast", "parameter", "constant"}

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from pgle.costs.measure.naming import Filed
 from pgle.costs.measure.ranks import group_of_device
 from pgle.costs.measure.samples import Samples, heads
-from pgle.costs.profile.statistic import Statistic, percentile_of_sorted, sorted_groups
 from pgle.costs.profile.value import Cost
+from pgle.costs.statistic import Statistic, percentile_of_sorted, sorted_groups
 from pgle.trace.column import distinct
 from pgle.trace.table import Device
 

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from pgle.costs.profile.effective import effective_entries
 from pgle.costs.profile.files import ProfileFile, profile_of
-from pgle.costs.profile.names import split_name
 from pgle.costs.profile.sidecar import Sidecar, occurrences
-from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, is_sound
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, is_sound, split_name
 from pgle.trace.column import Column
 
 Codes = npt.NDArray[np.int64]

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pgle.costs.profile.names import has_remat, join_name, strip_remat
-from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Profile
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Profile, has_remat, join_name, strip_remat
 
 _NEVER_IN_NAMES = re.compile(r"^%|\s")
 _ODD_NAME = re.compile(r"^%|\s|::|-done|\A\Z")

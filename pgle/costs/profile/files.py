@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile.names import join_name, split_name
 from pgle.costs.profile.sidecar import Sidecar, SidecarError, described, read_sidecar, sidecar
 from pgle.costs.profile.text import Entry, TextNameError, TextSyntaxError, decode_entries, encode_entries
-from pgle.costs.profile.value import Cost, Ends, Origin, Profile
+from pgle.costs.profile.value import Cost, Ends, Origin, Profile, join_name, split_name
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
 

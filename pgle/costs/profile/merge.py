@@ -2,7 +2,7 @@
 
 Of ranks: a collective's time on one rank includes waiting for the last rank. Where the sidecars carry occurrences, each
 occurrence takes the least time over the ranks, then the statistic goes over executions, as if all traces had been
-converted together; `pgle.costs.profile.ranks` says which execution of one rank is which of another.
+converted together; `align_profiles` says which execution of one rank is which of another.
 Everything else takes a statistic over the inputs, each counted once per sample it stands on.
 """
 
@@ -15,14 +15,18 @@ from enum import StrEnum
 import numpy as np
 
 from pgle import __version__
+from pgle.costs.profile.align import align_profiles
 from pgle.costs.profile.cost_table import Codes, CostTable, Description, Flags, Source, collect, renumbered
 from pgle.costs.profile.files import ProfileFile
-from pgle.costs.profile.merged_cost import from_inputs, from_occurrences, least_over_ranks
-from pgle.costs.profile.merged_modules import missing_ranks, united_modules
-from pgle.costs.profile.names import join_name
-from pgle.costs.profile.ranks import align_profiles
-from pgle.costs.profile.statistic import Statistic, parse_statistic
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.costs.profile.merged_cost import (
+    from_inputs,
+    from_occurrences,
+    least_over_ranks,
+    missing_ranks,
+    united_modules,
+)
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, join_name
+from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 
 _TRUST = (

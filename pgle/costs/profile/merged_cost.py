@@ -1,4 +1,6 @@
-"""The cost of each name out of several profiles: occurrence by occurrence, or a statistic over the inputs.
+"""What several profiles say, as one: the cost of each name, and the records of modules in their sidecars.
+
+A cost is merged occurrence by occurrence, or as a statistic over the inputs.
 
 Percentiles interpolate linearly, as `numpy.percentile` does. jaxlib's ``aggregate_profiled_instructions`` takes the
 element ``int(percentile / 100 * (n - 1))`` of the n sorted costs instead, and counts every input once.
@@ -7,16 +9,17 @@ element ``int(percentile / 100 * (n - 1))`` of the n sorted costs instead, and c
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.profile.cost_table import Codes, CostTable, Flags, Floats
-from pgle.costs.profile.statistic import Statistic
 from pgle.costs.profile.value import Cost
+from pgle.costs.statistic import Statistic
 
 BLOCK_ROWS = 1 << 18
 """Costs whose statistics are worked out at once."""
@@ -160,3 +163,67 @@ def weighted(stat: Statistic, values: Sequence[float], weights: Sequence[int]) -
         return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
     one = np.zeros(len(values), np.int64)
     return float(_over_groups(stat, np.array(values), np.array(weights, np.int64), one, one[:1])[0])
+
+
+_COUNTS = {"executions_used": 0, "executions_seen": 0, "devices": 0}
+"""Of a module's record, what adds up over inputs."""
+IDS_SHOWN = 8
+
+
+def united_modules(provenances: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """The first record of each module, with fingerprints and ranks united and executions added up."""
+    modules: dict[str, dict[str, Any]] = {}
+    unknown = set()
+    for record in _records(provenances):
+        name = str(record.get("name"))
+        known = modules.setdefault(name, {**record, "fingerprints": [], "rank_ids": []} | _COUNTS)
+        known["fingerprints"] += [one for one in record["fingerprints"] if one not in known["fingerprints"]]
+        for count in _COUNTS:
+            known[count] += _number(record, count)
+        known["ranks"] = max(_number(known, "ranks"), _number(record, "ranks"))
+        ids = _ids(record)
+        known["rank_ids"] = sorted({*known["rank_ids"], *ids})
+        if not ids:
+            unknown.add(name)
+        known.pop("executions_dropped", None)
+    for name in unknown:
+        modules[name]["rank_ids"] = []
+    return tuple(modules.values())
+
+
+def missing_ranks(provenances: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line per module that some of its ranks recorded: what a collective costs then includes waiting for the others.
+
+    A rank is one of JAX's global device ids where all inputs have them, else each device counts as one.
+    """
+    lines = []
+    for record in united_modules(provenances):
+        ids = record["rank_ids"]
+        present = len(ids) or record["devices"]
+        needed = record["ranks"] or (2 if _number(record, "collectives") else 0)
+        if not 0 < present < needed:
+            continue
+        which = f" ({', '.join(map(str, ids[:IDS_SHOWN]))}{', …' if len(ids) > IDS_SHOWN else ''})" if ids else ""
+        lines.append(
+            f"{record['name']}: {present} of {record['ranks'] or 'several'} ranks given{which}, so a collective "
+            "includes the wait for a rank that is not; merge the profiles of all ranks"
+        )
+    return lines
+
+
+def _records(provenances: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    for provenance in provenances:
+        records = provenance.get("modules")
+        for record in records if isinstance(records, list) else ():
+            if isinstance(record, dict) and isinstance(record.get("fingerprints"), list):
+                yield record
+
+
+def _number(record: Mapping[str, Any], name: str) -> int:
+    value = record.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _ids(record: Mapping[str, Any]) -> list[int]:
+    value = record.get("rank_ids")
+    return [item for item in value if isinstance(item, int)] if isinstance(value, list) else []

@@ -1,14 +1,45 @@
-"""A cost profile as a value: what each instruction costs, and how well that is known."""
+"""A cost profile as a value: what each instruction costs, and how well that is known.
+
+A name is ``FINGERPRINT::NAME`` or a bare name, and XLA cuts ``.remat`` off. Source: ``FilterWithFingerprint`` in
+openxla/xla ``xla/service/gpu/gpu_hlo_schedule.cc``: exactly two parts are a fingerprint and a name; a name with any
+other ``::`` matches nothing.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
-from pgle.costs.profile.names import join_name
-from pgle.xla.hlo.guess import guess_kind
+from pgle.xla.collectives import guess_kind
+
+_REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
+
+
+def split_name(written: str) -> tuple[str, str]:
+    """Fingerprint (empty: every module) and instruction name; any other ``::`` than one in the middle stays in it."""
+    if "::" not in written:
+        return "", written
+    fingerprint, between, name = written.partition("::")
+    return (fingerprint, name) if between and fingerprint and "::" not in name else ("", written)
+
+
+def join_name(fingerprint: str, name: str) -> str:
+    """The inverse of `split_name`."""
+    return f"{fingerprint}::{name}" if fingerprint else name
+
+
+def strip_remat(name: str) -> str:
+    """The name without a ``.remat`` or ``.remat7`` at its end, which marks a copy made by rematerialisation."""
+    return _REMAT_SUFFIX.sub("", name)
+
+
+def has_remat(name: str) -> bool:
+    """Whether a name of a profile makes XLA strip all its names and average equal ones: it need not be at the end."""
+    return ".remat" in name
+
 
 MAX_COST_US = 1e15
 """Thirty years. A longer cost is no measurement, and sums of such costs are no numbers."""

@@ -20,7 +20,8 @@ from typing import Literal, TypeAlias
 
 from pgle.errors import UserError
 from pgle.files import write_files
-from pgle.xla.flags.text import Flag
+from pgle.xla.flags.lint import Lint, lint
+from pgle.xla.flags.text import Flag, FlagList
 from pgle.xla.log.wordings import flag_refusal
 
 TIMEOUT_S = 120
@@ -251,3 +252,20 @@ def _child(python: str, code: str, stdin: str, arguments: Sequence[str] = ()) ->
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"cannot ask jaxlib about flags ({last})", where=python, remedy="does 'import jaxlib' work?")
     return (done.stdout.strip().splitlines() or [""])[-1]  # what a site's sitecustomize prints comes before
+
+
+def lint_flags(flags: FlagList, *, jaxlib: str | None = None, python: str | None = None) -> Lint:
+    """What is wrong with the flags.
+
+    Args:
+        flags: as XLA reads them.
+        jaxlib: a release to hold them against by the catalogue; the installed one is asked where None.
+        python: the interpreter whose jaxlib is asked; default: ours.
+
+    Raises:
+        UserError: the interpreter has no jaxlib, or `jaxlib` is no version.
+    """
+    if jaxlib is not None:
+        return lint(flags, jaxlib)
+    asked = probe(flags.flags, python)
+    return lint(flags, asked.jaxlib, {text: (said.status, said.message) for text, said in asked.verdicts.items()})

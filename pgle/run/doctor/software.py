@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.ask.flag_lint import lint_flags
+from pgle.run.ask.flag_probe import lint_flags
 from pgle.run.doctor.world import Check, World
 from pgle.run.launch.environment import user_flags
 from pgle.xla.flags.catalogue import catalogue, nearest, release

@@ -2,7 +2,7 @@
 
 Every rank writes a file of its own (``manifest.json`` for rank 0, ``manifest.rank0003.json`` for others), whole or not
 at all; reading merges them. `StageRecord.environment` and `argv` come from
-`pgle.run.launch.masking`: nothing secret is kept.
+`pgle.run.launch.environment`: nothing secret is kept.
 """
 
 from __future__ import annotations

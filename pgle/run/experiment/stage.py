@@ -16,8 +16,7 @@ from pgle.files import AnyPath, sha256, write_files
 from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.run.experiment.manifest import FileRecord, read_manifest, record_file
 from pgle.run.experiment.same_program import same_program
-from pgle.run.launch.environment import given_flags
-from pgle.run.launch.masking import kept_argv, kept_flags
+from pgle.run.launch.environment import given_flags, kept_argv, kept_flags
 from pgle.run.launch.ranks import find_rank
 from pgle.xla.flags.modes import Mode
 from pgle.xla.log.reasons import ModuleVerdict, ProfileUse

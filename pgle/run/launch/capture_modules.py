@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
+from pgle.run.launch.environment import kept_argv
 from pgle.run.launch.hook import with_hook
-from pgle.run.launch.masking import kept_argv
 from pgle.run.launch.process import end_with_parent
 
 STDERR = 2

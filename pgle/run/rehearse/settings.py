@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.ask.flag_lint import lint_flags
+from pgle.run.ask.flag_probe import lint_flags
 from pgle.run.launch.capture_modules import Program, candidates, capture_warnings, choose_module
 from pgle.run.launch.environment import user_flags
 from pgle.xla.flags.text import Finding, Flag, FlagList, parse_flags

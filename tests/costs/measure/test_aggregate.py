@@ -6,7 +6,7 @@ import pytest
 
 from pgle.costs.measure.aggregate import AggregateOptions, aggregate
 from pgle.costs.measure.programs import find_programs
-from pgle.costs.profile.statistic import parse_statistic
+from pgle.costs.statistic import parse_statistic
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 F32 = Shape("f32", (8,))

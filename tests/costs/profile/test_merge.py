@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pgle.costs.profile.files import decode_profile, encode_pb, profile_files, read_file, read_profile
 from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles
 from pgle.costs.profile.merged_cost import weighted
-from pgle.costs.profile.statistic import parse_statistic
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.costs.statistic import parse_statistic
 from pgle.errors import UserError
 from pgle.files import write_files
 

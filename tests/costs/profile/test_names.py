@@ -1,6 +1,6 @@
 import pytest
 
-from pgle.costs.profile.names import join_name, split_name, strip_remat
+from pgle.costs.profile.value import join_name, split_name, strip_remat
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
+from pgle.costs.profile.align import align_profiles
 from pgle.costs.profile.cost_table import collect
 from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles
-from pgle.costs.profile.ranks import align_profiles
 from pgle.costs.profile.value import Cost, CostKind, Ends, Profile
 
 STEPS_MS = (0, 131, 257, 391, 510, 652, 789)

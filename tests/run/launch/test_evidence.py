@@ -7,8 +7,7 @@ import pytest
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.launch.console_steps import StepLine, StepLines, console_records
 from pgle.run.launch.evidence import AUTO_PGLE, hook_warnings, trouble, why_no_trace
-from pgle.run.launch.nsys_profile import is_readable, judge_end, nsys_command
-from pgle.run.launch.real import _few_executions
+from pgle.run.launch.real import _few_executions, is_readable, judge_end, nsys_command
 from pgle.steps.collect_console import step_number
 
 # Lines as programs and drivers print them.
@@ -160,7 +159,7 @@ def test_what_nsys_could_not_import_is_named(files):
 @pytest.mark.parametrize(("importer", "readable"), [(None, False), ("/bin/QdstrmImporter", True)])
 def test_a_raw_recording_is_a_trace_where_it_can_be_imported(files, monkeypatch, importer, readable):
     files.report.with_suffix(".qdstrm").touch()
-    monkeypatch.setattr("pgle.run.launch.nsys_profile.find_importer", lambda: importer)
+    monkeypatch.setattr("pgle.run.launch.real.find_importer", lambda: importer)
     assert is_readable(files) == readable
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgle.costs.profile.merged_modules import missing_ranks, united_modules
+from pgle.costs.profile.merged_cost import missing_ranks, united_modules
 
 
 def profile_of(*ids, devices=None, ranks=4):
