@@ -49,12 +49,16 @@ class _Prepared:
     """A module compiled with certain flags.
 
     Attributes:
-        compiled: with all passes.
+        flags: all of them.
+        compiled: with all passes and without a profile.
         module: as it was before scheduling; None where only whole compilations are to be trusted.
+        check: the schedule that the scheduling passes alone made of it, where that was tried.
     """
 
+    flags: tuple[str, ...]
     compiled: RehearsalResult
     module: Path | None
+    check: RehearsalResult | None = None
 
 
 class Session:
@@ -92,6 +96,9 @@ class Session:
             prepared = self._prepared.get(early)
             if prepared is None:
                 prepared = self._prepared[early] = self._prepare(wanted, early)
+        for made in (prepared.check, None if prepared.module else prepared.compiled):
+            if made is not None and profile is None and wanted.flags == prepared.flags:
+                return made
         if prepared.module is not None:
             try:
                 return self._again(wanted, prepared.compiled, prepared.module)
@@ -106,19 +113,21 @@ class Session:
         compiled = self.compiler.compile(request)
         module = folder / BEFORE_SCHEDULING
         if not module.exists() or compiled.schedule is None or any(flag.startswith(_ONLY) for flag in early):
-            return _Prepared(compiled, None)
+            return _Prepared(wanted.flags, compiled, None)
         if self._trusted is not None and self._trusted.exists():
-            return _Prepared(compiled, module)
-        check = folder / "check"
+            return _Prepared(wanted.flags, compiled, module)
+        check = folder / "check" if wanted.profile else wanted.dump_dir
         try:
             again = self._again(replace(request, dump_dir=check, before_scheduling=False), compiled, module)
             same = _same_schedule(compiled, again)
         except UserError:
             same = False
-        shutil.rmtree(check, ignore_errors=True)
-        if same and self._trusted is not None:
+        if not same:
+            shutil.rmtree(check, ignore_errors=True)
+            return _Prepared(wanted.flags, compiled, None)
+        if self._trusted is not None:
             write_files({self._trusted: ""}, force=True)
-        return _Prepared(compiled, module if same else None)
+        return _Prepared(wanted.flags, compiled, module, again)
 
     def _again(self, wanted: RehearsalRequest, compiled: RehearsalResult, module: Path) -> RehearsalResult:
         topology = wanted.topology or f"1x1x{compiled.num_partitions * compiled.num_replicas}"
