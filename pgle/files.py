@@ -9,7 +9,7 @@ import lzma
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 AnyPath: TypeAlias = "Path | epath.Path"
 """A local path or one of an object store; both have the methods of `pathlib.Path`."""
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with (done, total) in any unit; total 0 means unknown. Pure layers take one as an optional argument."""
 
 MAX_FILE_BYTES = 8 << 30
 """Bound on one whole file read into memory; a larger protocol buffer cannot be parsed anyway (2 GiB limit)."""

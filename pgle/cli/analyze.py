@@ -28,7 +28,7 @@ def command(inputs: tuple[str, ...], hlo: tuple[AnyPath, ...], target: str | Non
 
     with one_blas_thread():
         from pgle.report import analyze as report
-        from pgle.report.progress import progress
+        from pgle.report.text import progress
         from pgle.run.analyze import AnalyzeRequest, analyze
 
     request = AnalyzeRequest(tuple(map(as_path, inputs)), hlo, target)

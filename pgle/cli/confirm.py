@@ -43,7 +43,7 @@ def command(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     pgle confirm run.log --schedule dump/ --profile profile.pbtxt
     """
     from pgle.report import confirm as report
-    from pgle.report.progress import progress
+    from pgle.report.text import progress
     from pgle.run.confirm import ConfirmRequest, confirm, given_profile
     from pgle.xla.log.reasons import ProfileUse
 

@@ -57,7 +57,7 @@ def command(
         from pgle.costs.measure.aggregate import AggregateOptions
         from pgle.costs.statistic import parse_statistic
         from pgle.report import convert as report
-        from pgle.report.progress import progress
+        from pgle.report.text import progress
         from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
     request = ConvertRequest(

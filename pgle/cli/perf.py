@@ -33,7 +33,8 @@ def command(
     """
     from pgle.report import stage as report
     from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
+    from pgle.run.experiment.run_stage import choose_back_end, run_stage
+    from pgle.run.experiment.stage import StageRequest
 
     run = RunDirectory(run_dir)
     used = None if baseline else profile or run.profile_to_use()

@@ -32,7 +32,7 @@ def command(
     pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
     """
     from pgle.report import perf_table as report
-    from pgle.report.progress import progress
+    from pgle.report.text import progress
     from pgle.run.convert import ConvertRequest, default_hlo
     from pgle.run.perf_table import perf_table
     from pgle.xla.targets import load_target

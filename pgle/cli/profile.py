@@ -45,7 +45,8 @@ def command(
     """
     from pgle.report import stage as report
     from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
+    from pgle.run.experiment.run_stage import choose_back_end, run_stage
+    from pgle.run.experiment.stage import StageRequest
 
     run = RunDirectory(run_dir)
     request = StageRequest("profile", words, run, mode, flags=flags, stdout=2 if as_json else 1)

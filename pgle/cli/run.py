@@ -36,7 +36,8 @@ def command(
     from pgle.report import pipeline as report
     from pgle.run.experiment.directory import RunDirectory
     from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
-    from pgle.run.experiment.stage import StageRequest, choose_back_end
+    from pgle.run.experiment.run_stage import choose_back_end
+    from pgle.run.experiment.stage import StageRequest
     from pgle.steps.gate import parse_share
 
     stage = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=2)

@@ -65,7 +65,7 @@ def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, 
 
 def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
     from pgle.report import trace as report
-    from pgle.report.progress import progress
+    from pgle.report.text import progress
     from pgle.run.inputs import convert_command, read_traces
     from pgle.trace.summary import listed, summarise_trace
 

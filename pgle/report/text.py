@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, NoReturn, TextIO
@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pgle.errors import UserError, one_line, printable
+from pgle.files import Progress
 
 __all__ = ["bar", "console", "duration", "near", "printable", "say", "size_bytes", "table", "warn"]
 
@@ -198,3 +199,18 @@ def say(line: str) -> None:
     if sys.stderr.isatty():
         text = fill(text, _width(sys.stderr), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(description: str) -> Iterator[Progress]:
+    """A bar that appears at the first call of the yielded function."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with RichProgress(*columns, console=console(stderr=True), transient=True) as rich_bar:
+        task = rich_bar.add_task(description, total=None)
+        yield lambda done, total: rich_bar.update(task, completed=done, total=total or None)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.findings import Finding, find_findings
-from pgle.files import AnyPath, as_path
-from pgle.report.progress import Progress
+from pgle.files import AnyPath, Progress, as_path
 from pgle.run.convert import ConvertRequest, convert_trace, default_hlo, traced_programs
 from pgle.run.inputs import read_traces, run_dirs
 from pgle.trace.table import Kind, Trace

@@ -13,8 +13,7 @@ from pgle.costs.fit.lookup import LookupTable, is_sound
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.files import AnyPath, as_path, check_file, open_bytes, read_head
-from pgle.report.progress import Progress
+from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
 from pgle.run.experiment.directory import RankFiles, RunDirectory, StageFolder
 from pgle.run.launch.hook import read_facts
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump

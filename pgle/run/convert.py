@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.aggregate import AggregateOptions, aggregate, provenance
 from pgle.costs.measure.program_costs import ProgramCosts, folded
 from pgle.costs.measure.programs import Program, find_programs, select_programs, unite_programs
 from pgle.costs.profile.files import SUFFIXES, check_suffix, encode_profile, sidecar_path
 from pgle.costs.profile.sidecar import sidecar
 from pgle.costs.profile.value import Profile, join_name
 from pgle.errors import UserError
-from pgle.files import AnyPath, check_absent, sha256, write_files
-from pgle.report.progress import Progress
-from pgle.run.convert_provenance import provenance
+from pgle.files import AnyPath, Progress, check_absent, sha256, write_files
 from pgle.run.inputs import read_traces, run_dirs
+from pgle.run.launch.environment import kept_flags
 from pgle.trace.table import Kind, Trace, Unresolved
 from pgle.xla.hlo.module import Module
 
@@ -275,7 +274,7 @@ def _profile(results: Sequence[ProgramCosts], request: ConvertRequest, trace: Tr
     }
     profile = Profile(
         costs=tuple(costs),
-        provenance=provenance(results, request.options, trace),
+        provenance=provenance(results, request.options, trace, kept_flags(trace.xla_flags)),
         warnings=(*_host_only(trace), *_said_of(results)),
         occurrences=occurrences,
         ends={fingerprint: result.ends for result, fingerprint in named if result.ends},

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgle.errors import UserError
-from pgle.files import AnyPath, read_head
-from pgle.report.progress import Progress
+from pgle.files import AnyPath, Progress, read_head
 from pgle.run.experiment.directory import RunDirectory
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from pgle.costs.fit.compute import Matmul
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.files import AnyPath, check_absent, write_files
-from pgle.report.progress import Progress
+from pgle.files import AnyPath, Progress, check_absent, write_files
 from pgle.run.convert import ConvertRequest, measured_programs
 from pgle.run.rehearse.compile import Compiler, RehearsalRequest
 from pgle.schedule.predict import predict

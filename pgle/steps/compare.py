@@ -10,8 +10,7 @@ from enum import StrEnum
 from pgle.errors import UserError
 from pgle.steps.methods.blocks import FEW_STEPS, Blocks
 from pgle.steps.methods.method import Assumptions, Estimate, Method, Summary
-from pgle.steps.methods.pairs import Pairs
-from pgle.steps.methods.runs import OneAgainstRuns, Runs
+from pgle.steps.methods.runs import OneAgainstRuns, Pairs, Runs
 from pgle.steps.side import Guard, Side, check_runs, guards
 
 METHODS: tuple[Method, ...] = (Pairs(), Blocks(), OneAgainstRuns(), Runs())

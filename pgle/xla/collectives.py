@@ -200,11 +200,6 @@ def result_shape(module: Module, instruction: Instruction) -> Shape:
     return elements[1]
 
 
-def operand_bytes(module: Module, instruction: Instruction) -> int:
-    """Bytes of all operands of an operation."""
-    return sum(module.instructions[name].shape.size_bytes for name in instruction.operands)
-
-
 def group_size(module: Module, instruction: Instruction) -> int:
     """Devices in one replica group of a collective; all devices of the module where it states none."""
     wrapped = module.wrapped(instruction) or instruction

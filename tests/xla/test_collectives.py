@@ -10,7 +10,6 @@ from pgle.xla.collectives import (
     group_size,
     is_host_copy,
     is_sync,
-    operand_bytes,
     result_shape,
     start_of,
     walk_collectives,
@@ -19,6 +18,11 @@ from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module, read_modules
 
 PAX = Path(__file__).parents[2] / "testdata" / "pax_fsdp4" / "proc0" / "dump"
+
+
+def operand_bytes(module: Module, instruction: Instruction) -> int:
+    """Bytes of all operands of an operation."""
+    return sum(module.instructions[name].shape.size_bytes for name in instruction.operands)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from pgle.run.doctor import gpu as gpu
-from pgle.run.doctor import host as host
 from pgle.run.doctor import software as software
 from pgle.run.doctor.world import Check, World, read_gpus
 from pgle.run.experiment.manifest import Gpu
@@ -72,10 +71,10 @@ def diagnose(world: World, run_dir: str = ".") -> Diagnosis:
         ("variables", lambda: software.check_variables(world)),
         ("XLA log", lambda: software.check_log(world)),
         ("compilation cache", lambda: software.check_compilation_cache(world)),
-        ("disk", lambda: host.check_disk(world, run_dir)),
-        ("run directory", lambda: host.check_run_dir(world, run_dir)),
-        ("limits", lambda: host.check_limits(world)),
-        ("shared memory", lambda: host.check_shared_memory(world, gpus)),
+        ("disk", lambda: software.check_disk(world, run_dir)),
+        ("run directory", lambda: software.check_run_dir(world, run_dir)),
+        ("limits", lambda: software.check_limits(world)),
+        ("shared memory", lambda: software.check_shared_memory(world, gpus)),
     )
     with ThreadPoolExecutor(len(probes)) as pool:  # nsys and jaxlib are asked at the same time
         return Diagnosis(tuple(pool.map(lambda probe: _safely(*probe), probes)), gpus)

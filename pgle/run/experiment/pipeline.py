@@ -13,14 +13,13 @@ from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
+from pgle.run.experiment.run_stage import content_addressed, run_held
 from pgle.run.experiment.stage import (
     BackEnd,
     StageError,
     StageRequest,
     StageResult,
-    content_addressed,
     now,
-    run_held,
 )
 from pgle.run.launch.ranks import find_rank
 from pgle.run.verify import VerifyRequest, verify

@@ -8,7 +8,6 @@ from machines import H100, PARAMS, VERSIONS, world
 from pgle.run.ask.nsys import Nsys
 from pgle.run.doctor.doctor import diagnose
 from pgle.run.doctor.doctor import gpu as doctor_gpu
-from pgle.run.doctor.doctor import host as doctor_host
 from pgle.run.doctor.doctor import software as doctor_software
 from pgle.run.doctor.world import read_gpus, this_world
 from pgle.run.experiment.manifest import Gpu
@@ -254,28 +253,30 @@ def test_a_cache_that_is_off_is_fine():
 
 @pytest.mark.parametrize(("gib", "verdict"), [(1, "fail"), (10, "warn"), (100, "ok")])
 def test_disk_space(gib, verdict):
-    assert doctor_host.check_disk(world(free_bytes=lambda path: gib << 30), "/runs").verdict == verdict
+    assert doctor_software.check_disk(world(free_bytes=lambda path: gib << 30), "/runs").verdict == verdict
 
 
 def test_a_run_directory_that_cannot_be_written_fails():
-    assert doctor_host.check_run_dir(world(writable=lambda path: False), "/runs").verdict == "fail"
+    assert doctor_software.check_run_dir(world(writable=lambda path: False), "/runs").verdict == "fail"
 
 
 def test_few_open_files_are_warned_about():
-    assert doctor_host.check_limits(world(limit={"RLIMIT_NOFILE": 1024, "RLIMIT_MEMLOCK": -1}.get)).verdict == "warn"
+    assert (
+        doctor_software.check_limits(world(limit={"RLIMIT_NOFILE": 1024, "RLIMIT_MEMLOCK": -1}.get)).verdict == "warn"
+    )
 
 
 def test_locked_memory_matters_with_infiniband_only():
     limit = {"RLIMIT_NOFILE": -1, "RLIMIT_MEMLOCK": 64 << 10}.get
     infiniband = {"/dev/infiniband/uverbs0": ""}
-    assert doctor_host.check_limits(world(limit=limit)).verdict == "ok"
-    assert doctor_host.check_limits(world(limit=limit, files=infiniband)).verdict == "warn"
+    assert doctor_software.check_limits(world(limit=limit)).verdict == "ok"
+    assert doctor_software.check_limits(world(limit=limit, files=infiniband)).verdict == "warn"
 
 
 def test_little_shared_memory_matters_with_several_gpus_only():
     little = world(free_bytes=lambda path: 64 << 20)
-    assert doctor_host.check_shared_memory(little, (H100,)).verdict == "ok"
-    assert doctor_host.check_shared_memory(little, (H100, H100)).verdict == "warn"
+    assert doctor_software.check_shared_memory(little, (H100,)).verdict == "ok"
+    assert doctor_software.check_shared_memory(little, (H100, H100)).verdict == "warn"
 
 
 def test_a_check_that_breaks_is_a_warning():
