@@ -103,3 +103,51 @@ def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (130, b"pgle: interrupted\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["convert", "t.sqlite", "-o", "out.pbtxt"],
+        ["convert", "t.xplane.pb", "-o", "out.pbtxt"],
+        ["convert", "t.nsys-rep", "-o", "out.pbtxt"],
+        ["compare", "t.jsonl", "t.jsonl"],
+        ["history", "show", "--file", "t.jsonl"],
+        ["history", "show", "--file", "t.db"],
+        ["show", "t.pbtxt"],
+        ["verify", "PROFILE", "--hlo", "t.hlo.pb"],
+        ["verify", "PROFILE", "--hlo", "t.txt.xz"],
+        ["complete", "PROFILE", "--hlo", "t.hlo.pb", "-o", "out.pbtxt"],
+        ["flags", "lint", "--file", "t.flags"],
+        ["predict", "t.hlo.pb"],
+    ],
+    ids=" ".join,
+)
+def test_a_pipe_that_nothing_writes_to_is_refused(
+    words: list[str],
+    testdata: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for word in words:
+        if word.startswith("t."):
+            Path(word).unlink(missing_ok=True)
+            os.mkfifo(word)
+    assert run([str(testdata / PROFILE) if word == "PROFILE" else word for word in words]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "is a pipe" in line or "is not a file" in line
+    assert not Path("out.pbtxt").exists()
+
+
+def test_an_input_is_never_the_output(testdata: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, profile = tmp_path / "t.pb", tmp_path / "p.pbtxt"
+    shutil.copy(testdata / "nsys_synthetic/synthetic_cases.sqlite", trace)
+    shutil.copy(testdata / PROFILE, profile)
+    before = trace.read_bytes(), profile.read_bytes()
+    for words in (["convert", trace, "-o", trace], ["merge", profile, "-o", profile]):
+        assert run([*map(str, words), "--force"]) == 2
+        assert "is an input too" in capsys.readouterr().err
+    assert (trace.read_bytes(), profile.read_bytes()) == before

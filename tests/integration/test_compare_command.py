@@ -183,7 +183,7 @@ def test_github_outside_of_actions(tmp_path: Path, base: str, monkeypatch: pytes
         ([".", ".", "--fail-slower", "2"], "--fail-slower: '2' is not a share; write 2% if per cent are meant"),
         ([".", ".", "--steps", "5"], "write FIRST:LAST"),
         (["--abba", "2", "--", "true"], "--abba: needs two commands"),
-        ([".", ".", "--pattern", "("], "holds no step times"),
+        ([".", ".", "--pattern", "("], "not a regular expression"),
     ],
 )
 def test_bad_usage_is_one_line(

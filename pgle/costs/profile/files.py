@@ -81,8 +81,6 @@ def read_file(path: AnyPath) -> ProfileFile:
     if not path.exists():
         raise UserError("no such file", where=path, remedy="check the path")
     check_suffix(path, remedy="rename it if it is a profile; a trace becomes one by `pgle convert`")
-    if not path.is_file():
-        raise UserError("a pipe or device, not a file", where=path, remedy="write the profile to a file first")
     data = read_bytes(path, max_bytes=MAX_PROFILE_BYTES)
     entries, notes = _decode(data, path)
     beside = sidecar_path(path)
