@@ -31,6 +31,7 @@ from pgle.cli.options import (
 @click.option("--memory-limit", metavar="SIZE", help="Temporary device memory at most: 70GiB, 8e10.")
 @click.option("--worlds", default=20, show_default=True, type=click.IntRange(1), help="Perturbed worlds to judge by.")
 @click.option("--seed", default=0, show_default=True, help="Of the worlds.")
+@click.option("--cache/--no-cache", "cached", default=True, show_default=True, help="Keep and reuse compilations.")
 @click.option("-o", "--output", metavar="DIR", required=True, help="New folder for flags, profile, trials and page.")
 @json_option
 @click.pass_context

@@ -52,7 +52,7 @@ def show_text(found: Tuning, out: Path, page: Path) -> None:
 
 
 def _row(found: Tuning, trial: Trial) -> tuple[str, ...]:
-    name = f"→ {trial.label}" if trial is found.tuned and found.verdict == "better" else trial.label
+    name = f"→ {trial.label}" if trial.flags == found.tuned.flags and found.verdict == "better" else trial.label
     if trial.prediction is None:
         return name, "does not compile", "", "", "", ""
     judged = judge(trial, found.pgle)

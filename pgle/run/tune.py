@@ -16,7 +16,9 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import sha256, write_files
 from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler, RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.session import Session
 from pgle.run.rehearse.settings import Setting
 from pgle.schedule.contention import contention_on
 from pgle.schedule.moves import Placement, placements
@@ -36,6 +38,8 @@ from pgle.xla.targets import Target
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 AT_ONCE = 2
 """Compilations side by side; each takes a core."""
+SAME_STEP = 0.001
+"""Ties between instructions may break otherwise; a step within this is the same."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class TuneRequest:
         memory_limit: of temporary device memory, bytes; None: none.
         worlds: how many.
         seed: of the worlds.
+        cached: take compilations from the user's cache, and keep them there.
     """
 
     setting: Setting
@@ -63,6 +68,7 @@ class TuneRequest:
     memory_limit: int | None = None
     worlds: int = 20
     seed: int = 0
+    cached: bool = True
 
 
 @dataclass(frozen=True)
@@ -119,8 +125,10 @@ def tune(request: TuneRequest, *, on_trial: Callable[[int, Trial], None] = lambd
     Raises:
         UserError: an input is bad, or the program does not compile.
     """
-    with Compiler(request.setting.python) as compiler:
-        bench = _Bench(request, compiler)
+    cache = Cache.of_user() if request.cached else None
+    trusted = cache.trusted(request.setting.python) if cache else None
+    with Compiler(request.setting.python, cache=cache) as compiler:
+        bench = _Bench(request, compiler, Session(compiler, _base(request), request.out / "trials", trusted))
         baseline, pgle = bench.start()
         module, jaxlib = bench.module, bench.jaxlib
         trials: list[Trial] = []
@@ -141,6 +149,11 @@ def tune(request: TuneRequest, *, on_trial: Callable[[int, Trial], None] = lambd
             verdict = "better" if judge(tuned, pgle).accepted else "not-better"
             tuned = tuned if verdict == "better" else pgle
         proof = bench.prove(tuned) if verdict == "better" else _Proof()
+        disagree: tuple[str, ...] = ()
+        if proof.trial is not None:
+            disagree = _disagreement(tuned, proof.trial)
+            tuned = proof.trial
+            verdict = "better" if judge(tuned, pgle).accepted else "not-better"
         assert pgle.prediction is not None
         return Tuning(
             verdict=verdict,
@@ -157,7 +170,7 @@ def tune(request: TuneRequest, *, on_trial: Callable[[int, Trial], None] = lambd
             why=proof.why,
             written=proof.written,
             jaxlib=jaxlib,
-            warnings=(*request.setting.warnings, *pgle.prediction.timeline.warnings, *_memory(pgle, tuned)),
+            warnings=(*request.setting.warnings, *pgle.prediction.timeline.warnings, *_memory(pgle, tuned), *disagree),
         )
 
 
@@ -167,8 +180,31 @@ def _memory(pgle: Trial, tuned: Trial) -> tuple[str, ...]:
     return ()
 
 
+def _disagreement(tuned: Trial, proof: Trial) -> tuple[str, ...]:
+    """Where the whole compilation gave another step than the scheduling passes alone had."""
+    if tuned.prediction is None or proof.prediction is None:
+        return ()
+    change = proof.prediction.step_us / max(tuned.prediction.step_us, 1e-9) - 1
+    if abs(change) < SAME_STEP:
+        return ()
+    return (f"compiled whole, the step is {change:+.2%} of what the trial said; the whole compilation counts",)
+
+
+def _base(request: TuneRequest) -> RehearsalRequest:
+    """What all compilations share."""
+    return RehearsalRequest(
+        module=request.setting.module,
+        target=request.target.text,
+        portable_target=request.target.portable_text,
+        dump_dir=request.out,
+        topology=request.topology,
+        flags=(LHS, *request.setting.flags),
+    )
+
+
 @dataclass(frozen=True)
 class _Proof:
+    trial: Trial | None = None
     coverage: Coverage | None = None
     used: bool | None = None
     why: str = ""
@@ -181,6 +217,8 @@ class _Bench:
 
     request: TuneRequest
     compiler: Compiler
+    session: Session
+    modules: dict[str, Module] = field(default_factory=dict)
     module: Module = field(init=False)
     pgle_module: Module = field(init=False)
     jaxlib: str = ""
@@ -197,7 +235,7 @@ class _Bench:
         request = self.request
         self._worlds = worlds(request.worlds, request.seed)
         given = read_profile(request.profile) if request.profile is not None else None
-        result = self._compile({}, "without a profile", None)
+        result = self.session.schedule("no-profile", self.session.base.flags)
         self.jaxlib, self.module = result.jaxlib, read_module(result.after_optimizations)
         table = _table(result, self.module)
         estimate = estimator(table.module, self.hardware)
@@ -211,23 +249,24 @@ class _Bench:
         pgle = self.trial({}, "the profile")
         if pgle.prediction is None:
             raise UserError(f"does not compile with the profile: {pgle.failure}", where=request.setting.module)
-        self.pgle_module = read_module(self._folder({}, "profile") / "scheduled.hlo.pb")
+        self.pgle_module = self.modules[pgle.label]
         return baseline, pgle
 
     def trial(self, flags: Flags, label: str) -> Trial:
         """One setting: compiled for its names, priced, compiled with that profile, and simulated."""
+        options = (*self.session.base.flags, *_options(flags))
+        folder = _key(flags)
         try:
-            named = self._compile(flags, "names", None)
-            module = read_module(named.after_optimizations)
-            table = _table(named, module)
+            named = self.session.schedule(f"{folder}/names", options)
+            table = _table(named, read_module(named.after_optimizations))
             profile = priced(self._prices, table, estimator(table.module, self.hardware))
-            path = self._folder(flags, "profile.pbtxt")
+            path = self._profile_of(flags)
             write_files(profile_files(path, profile), force=True)
-            result = self._compile(flags, "profile", path)
+            result = self.session.schedule(f"{folder}/profile", options, path)
         except UserError as error:
             return Trial(flags, label, None, failure=str(error))
-        (self._folder(flags, "profile") / "scheduled.hlo.pb").write_bytes(result.after_optimizations.read_bytes())
-        return self._judged(flags, label, result, read_module(result.after_optimizations), profile)
+        module = self.modules[label] = read_module(result.after_optimizations)
+        return self._judged(flags, label, result, module, profile)
 
     def _judged(self, flags: Flags, label: str, result: RehearsalResult, module: Module, profile: Profile) -> Trial:
         profile = replace(profile, provenance=self._given.provenance)
@@ -238,48 +277,34 @@ class _Bench:
         steps = tuple(step_in(world, program, shapes, prediction.launch, model) for world in self._worlds)
         return Trial(flags, label, prediction, steps, result.memory.get("temp"))
 
-    def _compile(self, flags: Flags, kind: str, profile: Path | None) -> RehearsalResult:
-        request = self.request
-        return self.compiler.compile(
-            RehearsalRequest(
-                module=request.setting.module,
-                target=request.target.text,
-                portable_target=request.target.portable_text,
-                dump_dir=self._fresh(flags, kind),
-                topology=request.topology,
-                flags=(LHS, *request.setting.flags, *(f"--{name}={value}" for name, value in flags.items())),
-                profile=profile,
-            )
-        )
-
-    def _folder(self, flags: Flags, name: str) -> Path:
-        key = sha256(json.dumps(sorted(flags.items())).encode())[:12]
-        folder = self.request.out / "trials" / key
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / name
-
-    def _fresh(self, flags: Flags, kind: str) -> Path:
-        folder = self._folder(flags, kind)
-        number = 1
-        while folder.exists():
-            number += 1
-            folder = self._folder(flags, f"{kind}-{number}")
-        return folder
+    def _profile_of(self, flags: Flags) -> Path:
+        return self.session.folder / _key(flags) / "profile.pbtxt"
 
     def prove(self, tuned: Trial) -> _Proof:
-        """The accepted flags compiled once more, confirmed by XLA's log and schedule, and written down."""
-        path = self._folder(tuned.flags, "profile.pbtxt")
-        profile = read_profile(path)
-        result = self._compile(tuned.flags, "proof", path)
+        """The accepted flags compiled whole, confirmed by XLA's log and schedule, simulated again, and written down."""
+        path = self._profile_of(tuned.flags)
+        profile, base = read_profile(path), self.session.base
+        flags = (*base.flags, *_options(tuned.flags))
+        result = self.compiler.compile(replace(base, dump_dir=self.request.out / "proof", flags=flags, profile=path))
         module = read_module(result.after_optimizations)
         use = confirm(ConfirmRequest(str(result.log), schedule=result.schedule, profile=profile, whole=True)).main
         schedules = {} if result.schedule is None else {module.name: read_schedule_dump(result.schedule)}
         out = self.request.out
-        flags = [LHS, *self.request.setting.flags, *(f"--{name}={value}" for name, value in tuned.flags.items())]
         files: dict[Path, bytes | str] = {out / "flags.txt": "\n".join(flags) + "\n"}
         files |= {Path(str(name)): data for name, data in profile_files(out / "profile.pbtxt", profile).items()}
         write_files(dict(files), force=True)
-        return _Proof(cover(profile, [module], schedules), use.verdict is ProfileUse.USED, use.why, tuple(files))
+        again = self._judged(tuned.flags, tuned.label, result, module, profile)
+        used = use.verdict is ProfileUse.USED
+        return _Proof(again, cover(profile, [module], schedules), used, use.why, tuple(files))
+
+
+def _options(flags: Flags) -> tuple[str, ...]:
+    return tuple(f"--{name}={value}" for name, value in flags.items())
+
+
+def _key(flags: Flags) -> str:
+    """The folder of a setting."""
+    return sha256(json.dumps(sorted(flags.items())).encode())[:12]
 
 
 def _table(result: RehearsalResult, module: Module) -> LookupTable:

@@ -77,6 +77,7 @@ class Session:
         self.folder = folder
         self._trusted = trusted
         self._lock = threading.Lock()
+        self._turns: dict[tuple[str, ...], threading.Lock] = {}
         self._prepared: dict[tuple[str, ...], _Prepared] = {}
 
     def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalResult:
@@ -91,11 +92,14 @@ class Session:
             UserError: as `Compiler.compile`.
         """
         wanted = replace(self.base, dump_dir=self.folder / name, flags=tuple(flags), profile=profile)
+        early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
         with self._lock:
-            early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
+            turn = self._turns.setdefault(early, threading.Lock())
+            number = list(self._turns).index(early)
+        with turn:  # other flags are compiled at the same time
             prepared = self._prepared.get(early)
             if prepared is None:
-                prepared = self._prepared[early] = self._prepare(wanted, early)
+                prepared = self._prepared[early] = self._prepare(wanted, early, number)
         for made in (prepared.check, None if prepared.module else prepared.compiled):
             if made is not None and profile is None and wanted.flags == prepared.flags:
                 return made
@@ -106,9 +110,9 @@ class Session:
                 shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return self.compiler.compile(wanted)
 
-    def _prepare(self, wanted: RehearsalRequest, early: tuple[str, ...]) -> _Prepared:
+    def _prepare(self, wanted: RehearsalRequest, early: tuple[str, ...], number: int) -> _Prepared:
         """Compile with all passes, and see whether those from scheduling on are enough from now on."""
-        folder = self.folder / f"all-passes{len(self._prepared) or ''}"
+        folder = self.folder / f"all-passes{number or ''}"
         request = replace(wanted, dump_dir=folder, profile=None, before_scheduling=True)
         compiled = self.compiler.compile(request)
         module = folder / BEFORE_SCHEDULING
