@@ -16,7 +16,7 @@ from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.schedule.timeline import Breakdown, Stream
-from pgle.trace.table import Trace
+from pgle.trace.table import Kind, Trace
 from pgle.trace.windows import find_executions
 from pgle.xla.collectives import guess_kind
 from pgle.xla.hardware import Hardware
@@ -93,7 +93,7 @@ def measure_step(trace: Trace, costs: ProgramCosts, hardware: Hardware | None = 
     Args:
         trace: all ranks in one table, of which `costs.program` is one.
         costs: of the main module.
-        hardware: the GPU; None: as the module's dump says, if there is one.
+        hardware: the GPU; None: as the module's dump says, if there is one and no CPU ran it.
     """
     program = costs.program
     plan = plan_names(trace, program)
@@ -103,7 +103,7 @@ def measure_step(trace: Trace, costs: ProgramCosts, hardware: Hardware | None = 
     stream = row_streams(trace, main, of_main, of_others)
     executions = find_executions(trace, of_main == Stream.COMMUNICATION)
     windows = device_windows(trace, executions, main, stream)
-    if hardware is None and program.hlo is not None:
+    if hardware is None and program.hlo is not None and not bool((trace.kind == Kind.HOST).all()):
         hardware = hardware_of(program.hlo)
     by_name = {name: cost for cost in costs.costs for name in (cost.trace_name or cost.name, cost.name)}
     collectives = measured_collectives(trace, windows, plan, by_name, program.hlo, hardware)

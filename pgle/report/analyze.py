@@ -9,6 +9,7 @@ from pgle.analyze.findings import THRESHOLDS, Evidence, Finding
 from pgle.report import json
 from pgle.report.text import bar, console, duration, printable, table, warn
 from pgle.run.analyze import Analysis
+from pgle.trace.nsys.kernels import WHOLE
 
 SHOWN = 8
 """Collectives in the text table; ``--json`` has all."""
@@ -19,10 +20,9 @@ def show_text(found: Analysis) -> None:
     screen, step = console(), found.step
     devices, parts = len(step.windows), step.breakdown
     per_device = step.steps / max(devices, 1)
-    screen.print(
-        f"{printable(step.costs.program.key.name)}: {duration(parts.step_us)} a step, "
-        f"mean of {per_device:g} steps on {devices} device{'s' * (devices != 1)}"
-    )
+    name = printable(step.costs.program.key.name)
+    of = "" if name == WHOLE else f" a step, mean of {per_device:g} step{'s' * (per_device != 1)}"
+    screen.print(f"{name}: {duration(parts.step_us)}{of} on {devices} device{'s' * (devices != 1)}")
     rows = [
         ("compute", parts.compute_us),
         ("exposed communication", parts.exposed_communication_us),

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
-from pgle.analyze.findings import Finding, find_findings
+from pgle.analyze.findings import Finding
+from pgle.analyze.rules import find_findings
+from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path
 from pgle.run.convert import ConvertRequest, convert_trace, default_hlo, traced_programs
 from pgle.run.inputs import read_traces, run_dirs
-from pgle.trace.table import Kind, Trace
+from pgle.trace.combine import combine
+from pgle.trace.nsys.kernels import WHOLE, read_kernels
+from pgle.trace.table import Kind, ModuleKey, Trace
 from pgle.xla.hardware import find_hardware
 from pgle.xla.targets import load_target
 
@@ -58,16 +64,31 @@ def analyze(request: AnalyzeRequest, *, progress: Progress | None = None) -> Ana
     hlo = request.hlo or default_hlo(request.inputs)
     asked = ConvertRequest(request.inputs, out=as_path("-"), hlo=hlo)
     hardware = find_hardware(load_target(request.target)) if request.target else None
-    trace, programs = traced_programs(read_traces(request.inputs, progress=progress), asked)
+    trace, programs = traced_programs(_read(request.inputs, progress), asked)
     step = measure_step(trace, convert_trace(trace, programs, asked)[0], hardware)
     findings = find_findings(step)
     warnings = (*trace.warnings, *_about_trace(trace, request), *step.costs.warnings)
     return Analysis(step, findings, _next(step, findings, request), tuple(dict.fromkeys(warnings)))
 
 
+def _read(inputs: Sequence[AnyPath], progress: Progress | None) -> Trace:
+    """The traces; nsys exports without XLA's ranges, of PyTorch or recorded without NVTX, by kernel names."""
+    try:
+        return read_traces(inputs, progress=progress)
+    except UserError:
+        with suppress(UserError):
+            return combine([read_kernels(path) for path in inputs])
+        raise
+
+
 def _about_trace(trace: Trace, request: AnalyzeRequest) -> list[str]:
     """What makes the traced step another one than that of a plain run."""
     lines = []
+    if trace.modules == (ModuleKey(WHOLE),):
+        lines.append(
+            "no XLA ranges, so kernels are of no instruction: steps, ranks, layers and expected times cannot be told; "
+            "record a JAX program with 'pgle profile' or nsys profile --trace=cuda,nvtx"
+        )
     if bool((trace.kind == Kind.HOST).all()):
         lines.append("recorded on CPU devices: these times are no GPU's")
     if run_dirs(request.inputs) or _NO_ASYNC in trace.xla_flags:
@@ -80,10 +101,12 @@ def _about_trace(trace: Trace, request: AnalyzeRequest) -> list[str]:
 
 def _next(step: MeasuredStep, findings: tuple[Finding, ...], request: AnalyzeRequest) -> str:
     inputs = shlex.join(str(path) for path in request.inputs)
+    if step.costs.program.key.name == WHOLE:
+        return "Record the program with XLA's ranges to have it by step and instruction: pgle profile -- COMMAND"
     if step.module is None:
         return f"With the HLO more can be said, by instruction and link: pgle analyze {inputs} --hlo DUMP_DIR"
     if not findings or findings[0].share == 0:
-        hlo = shlex.join(f"--hlo={path}" for path in request.hlo)
-        return f"Nothing stands out. A profile for the scheduler: pgle convert {inputs} {hlo} -o profile.pbtxt"
+        words = [*map(str, request.inputs), *(f"--hlo={path}" for path in request.hlo), "-o", "profile.pbtxt"]
+        return f"Nothing stands out. A profile for the scheduler: pgle convert {shlex.join(words)}"
     first = findings[0]
     return f"Begin with {first.id} (up to {first.share:.1%} of the step): {first.remedy}."

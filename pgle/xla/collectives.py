@@ -255,8 +255,8 @@ _LOOP = re.compile(rf"(while|conditional|call){_SUFFIX}")
 
 
 def guess_kind(name: str) -> str:
-    """``collective``, ``copy``, ``loop`` or ``compute``, from the usual names of XLA and JAX."""
-    if _COLLECTIVE.fullmatch(name):
+    """``collective``, ``copy``, ``loop`` or ``compute``, from the usual names of XLA, JAX and NCCL."""
+    if _COLLECTIVE.fullmatch(name) or name.startswith("ncclDevKernel"):
         return "collective"
     if _COPY.fullmatch(name):
         return "copy"

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.findings import RULES, THRESHOLDS, find_findings
+from pgle.analyze.findings import THRESHOLDS
+from pgle.analyze.rules import RULES, find_findings
 from pgle.costs.fit.communication import collective_us
 from pgle.costs.fit.compute import compute_us
 from pgle.trace.table import Kind, Trace

@@ -1,0 +1,132 @@
+"""What a measured step loses to collectives and to ranks that differ: one function per finding."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.collectives import MeasuredCollective
+from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words, many
+from pgle.costs.fit import perf_tables
+from pgle.costs.fit.communication import LAUNCH_US
+from pgle.xla.collectives import KINDS
+
+SMALL_BYTES = 1 << 20
+"""Of a collective that ought to be combined with others."""
+
+
+def synchronous(step: MeasuredStep) -> Finding | None:
+    """Collectives in turn with compute."""
+    ours = [item for item in step.collectives if item.sync]
+    share = sum(item.transfer_exposed_us for item in ours) / step.breakdown.step_us
+    if share <= THRESHOLDS["synchronous-collective"].limit:
+        return None
+    return Finding(
+        "synchronous-collective",
+        share,
+        f"{many(len(ours), 'synchronous collective')}: {share:.1%} of the step",
+        tuple(Evidence(item.name, item.transfer_exposed_us, item.kind, item.op_name) for item in ours[:ROWS]),
+        "make them asynchronous: see that --xla_gpu_disable_async_collectives does not name their kind, then "
+        "'pgle rehearse' says whether the scheduler finds compute to put beside them",
+    )  # fmt: skip
+
+
+def exposed(step: MeasuredStep) -> Finding | None:
+    """Asynchronous collectives with no compute beside them, after the last rank arrived."""
+    share = step.async_exposed_us / step.breakdown.step_us
+    if share < THRESHOLDS["exposed-communication"].limit:
+        return None
+    ours = sorted((item for item in step.collectives if not item.sync), key=lambda item: -item.transfer_exposed_us)
+    return Finding(
+        "exposed-communication",
+        share,
+        f"{share:.1%} of the step is asynchronous communication with no compute beside it",
+        tuple(Evidence(item.name, item.transfer_exposed_us, _beside(item), item.op_name) for item in ours[:ROWS]),
+        "give the scheduler measured costs ('pgle run'), or search flags without a GPU ('pgle tune')",
+    )
+
+
+def _beside(item: MeasuredCollective) -> str:
+    return f"{item.kind}, beside {', '.join(item.beside[:2])}" if item.beside else f"{item.kind}, beside nothing"
+
+
+def rank_skew(step: MeasuredStep) -> Finding | None:
+    """Compute that takes longer on one rank, for which the others wait."""
+    skew = step.costs.skew_us or 0.0
+    share = skew / step.breakdown.step_us
+    if share < THRESHOLDS["rank-skew"].limit:
+        return None
+    slow = sorted(step.compute, key=lambda item: -(item.cost.skew_us or 0.0) * item.count)
+    rows = [
+        Evidence(item.cost.name, (item.cost.skew_us or 0.0) * item.count, "longer on the slowest rank", item.op_name)
+        for item in slow[:ROWS]
+        if (item.cost.skew_us or 0.0) > 0
+    ]
+    waits = sorted(step.collectives, key=lambda item: -item.wait_us)
+    rows += [Evidence(item.name, item.wait_us, "waits here, mean over ranks", item.op_name) for item in waits[:1]]
+    return Finding(
+        "rank-skew",
+        share,
+        f"the other ranks wait {share:.1%} of the step ({in_words(skew)}) for the slowest one",
+        tuple(rows),
+        "even out these instructions: alike data on each rank, or an algorithm whose time does not hang on the data; "
+        "if all of them are slow on one rank, check its clocks ('pgle doctor' there)",
+    )
+
+
+def slow_collectives(step: MeasuredStep) -> Finding | None:
+    """Collectives slower than XLA's table; only what is exposed of them counts."""
+    slow: list[tuple[float, MeasuredCollective]] = []
+    for item in step.collectives:
+        if item.link is not None and item.link.estimate_us < THRESHOLDS["slow-collective"].limit * item.time_us:
+            lost = min((item.time_us - item.link.estimate_us) * item.count, item.transfer_exposed_us)
+            slow.append((lost, item))
+    slow.sort(key=lambda row: -row[0])
+    share = sum(row[0] for row in slow) / step.breakdown.step_us
+    if share < LEAST_SAVED or step.hardware is None:
+        return None
+    partly = "; not all ranks are given, so waits for the others are in it" if _ranks_missing(step) else ""
+    return Finding(
+        "slow-collective",
+        share,
+        f"{many(len(slow), 'collective')} below 70 % of XLA's table for {step.hardware.name}: {share:.1%}{partly}",
+        tuple(
+            Evidence(
+                item.name, lost, f"{in_words(item.time_us)}, expected {in_words(item.link.estimate_us)}", item.op_name
+            )
+            for lost, item in slow[:ROWS]
+            if item.link is not None
+        ),
+        "check NVLink and NCCL's choice (NCCL_DEBUG=INFO), and the kernels beside them, which take bandwidth and SMs",
+    )
+
+
+def _ranks_missing(step: MeasuredStep) -> bool:
+    return len(step.windows) < max(step.costs.ranks, 2)
+
+
+def small_collectives(step: MeasuredStep) -> Finding | None:
+    """Collectives of one computation that could be one: each but one would save its latency."""
+    groups: dict[tuple[str, str, int], list[MeasuredCollective]] = defaultdict(list)
+    for item in step.collectives:
+        if item.link is not None and item.link.payload_bytes < SMALL_BYTES:
+            groups[item.kind, item.computation, item.link.group].append(item)
+    rows = []
+    for (kind, computation, group), items in groups.items():
+        if len(items) >= THRESHOLDS["small-collectives"].limit and step.hardware is not None:
+            table = KINDS[kind].measured
+            fixed = perf_tables.collective_us(step.hardware.measured_as, table, group, 1) or LAUNCH_US
+            launches = sum(item.count for item in items) - max(item.count for item in items)
+            saved = min(launches * fixed, sum(item.transfer_exposed_us for item in items))
+            size = sum(item.link.payload_bytes for item in items if item.link) / len(items) / 1024
+            rows.append(Evidence(f"{len(items)} × {kind}", saved, f"{size:.3g} KiB each, in {computation}"))
+    share = sum(row.us for row in rows) / step.breakdown.step_us
+    if share < LEAST_SAVED:
+        return None
+    return Finding(
+        "small-collectives",
+        share,
+        f"small collectives that could be combined: {share:.1%} of the step is their latency",
+        tuple(sorted(rows, key=lambda row: -row.us)[:ROWS]),
+        "raise --xla_gpu_{all_gather,all_reduce,reduce_scatter}_combine_threshold_bytes; 'pgle tune' tries them",
+    )
