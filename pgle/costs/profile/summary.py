@@ -85,8 +85,9 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
     by_kind: dict[CostKind, list[Cost]] = {}
     for cost in usable:
         by_kind.setdefault(cost.likely_kind, []).append(cost)
-    totals = {kind: math.fsum(_known(cost.cost_us) for cost in of_kind) for kind, of_kind in by_kind.items()}
-    total = math.fsum(_known(cost.cost_us) for kind in by_kind if kind != CostKind.LOOP for cost in by_kind[kind])
+    sound = {kind: [_known(cost.cost_us) for cost in of_kind] for kind, of_kind in by_kind.items()}
+    totals = {kind: math.fsum(values) for kind, values in sound.items()}
+    total = math.fsum(value for kind, values in sound.items() if kind != CostKind.LOOP for value in values)
     known = [cost for cost in usable if cost.skew_us is not None]
     listed = [cost for kind, of_kind in by_kind.items() if not kinds or kind in kinds for cost in of_kind]
     return Summary(
