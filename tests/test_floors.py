@@ -12,6 +12,10 @@ STOREYS = ("errors files", "xla", "trace", "costs", "schedule", "tune", "analyze
 FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.split()}
 PURE = ("steps", "analyze", "tune", "schedule", "costs", "trace", "xla")
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
+ROOMY = ("costs", "xla", "run")
+DOZEN = 12
+PRIVATE = ("jax._src", "jaxlib._")
+PRIVATE_AT = ("run/ask/jax_private/", "run/launch/hook_site/pgle_hook/jax_private.py")
 
 
 def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
@@ -50,3 +54,21 @@ def test_pure_floors_stay_pure(path: Path) -> None:
 def test_the_command_list_imports_no_command() -> None:
     names = imports(ROOT / "cli" / "main.py")
     assert not any(name.startswith("pgle.cli.") for name in names)
+
+
+@pytest.mark.parametrize(
+    "room", sorted({path.parent for path in sources()}), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_a_room_holds_at_most_a_dozen_files(room: Path) -> None:
+    """Of the inner rooms; `run/` itself has a file per command."""
+    floor, *inner = room.relative_to(ROOT).parts
+    if floor in ROOMY and inner:
+        assert len([path for path in sources() if path.parent == room and path.name != "__init__.py"]) <= DOZEN
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_private_parts_of_jax_are_named_in_two_places(path: Path) -> None:
+    if not str(path.relative_to(ROOT)).startswith(PRIVATE_AT):
+        words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        named = imports(path) | {word for word in words if isinstance(word, str) and " " not in word}
+        assert not [name for name in named if name.startswith(PRIVATE)]
