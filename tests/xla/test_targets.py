@@ -63,7 +63,9 @@ def test_the_clock_is_the_devices_own() -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(UserError, match=r"no target called 'h300'; choose a100-40gb, .*gpu_target_config"):
+    with pytest.raises(
+        UserError, match=r"no target called 'h300'; did you mean 'h200'\? choose a100-40gb, .*gpu_target_config"
+    ):
         load_target("h300")
 
 
