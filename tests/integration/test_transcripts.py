@@ -1,0 +1,84 @@
+"""The `console` transcripts of the README and the docs are what the commands print, run in order in one folder."""
+
+import re
+import shlex
+from pathlib import Path
+
+import jax
+import pytest
+
+from pgle.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMPILES = ("rehearse", "tune")
+CHEAP = ("convert", "verify", "show", "predict", "diff", "merge", "complete", "analyze")
+RELEASE = "0.10.2"
+"""Of jax, with which the compiled transcripts were made; schedules differ between releases."""
+
+
+def transcripts(page: Path) -> list[tuple[list[str], str]]:
+    """Commands and what they are said to print, of one page."""
+    found = []
+    for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.M | re.S):
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            joined = part.replace("\\\n", " ")
+            line, _, output = joined.partition("\n")
+            found.append((shlex.split(line), output.strip("\n")))
+    return found
+
+
+def commands(page: Path, names: tuple[str, ...]) -> list[tuple[list[str], str]]:
+    return [(words, output) for words, output in transcripts(page) if words[0] == "pgle" and words[1] in names]
+
+
+def same_but_for_time(text: str) -> list[str]:
+    """Lines without the seconds that a compilation took, the last column of a table."""
+    return [re.sub(r"\s+\d+\.\d s$", "", line) for line in text.rstrip().splitlines()]
+
+
+def check(
+    words: list[str], expected: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run one command; its output is the expected one, and so are those of its warnings that are shown."""
+    monkeypatch.chdir(folder)
+    if not (folder / "testdata").exists():
+        (folder / "testdata").symlink_to(ROOT / "testdata")
+    capsys.readouterr()
+    assert run(words[1:]) in (0, 1)
+    printed = capsys.readouterr()
+    notes = [line for line in expected.splitlines() if line.startswith("pgle: ")]
+    shown = "\n".join(line for line in expected.splitlines() if not line.startswith("pgle: "))
+    assert same_but_for_time(printed.out) == same_but_for_time(shown)
+    assert not set(notes) - set(printed.err.splitlines())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page, CHEAP)], ids=lambda page: page.name)
+def test_what_needs_no_compiler(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, expected in commands(page, CHEAP):
+        check(words, expected, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.rehearse
+@pytest.mark.slow
+@pytest.mark.skipif(jax.__version__ != RELEASE, reason=f"made with jax {RELEASE}")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [found for page in PAGES for found in commands(page, COMPILES)],
+    ids=lambda value: value[1] if isinstance(value, list) else "",
+)
+def test_what_compiles(
+    words: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check(words, expected, tmp_path, monkeypatch, capsys)
+
+
+def test_the_readme_has_both_kinds() -> None:
+    assert commands(ROOT / "README.md", CHEAP)
+    assert commands(ROOT / "README.md", COMPILES)
