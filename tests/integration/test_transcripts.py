@@ -42,6 +42,7 @@ def check(
 ) -> None:
     """Run one command; its output is the expected one, and so are those of its warnings that are shown."""
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # compilations kept there say so
     if not (folder / "testdata").exists():
         (folder / "testdata").symlink_to(ROOT / "testdata")
     capsys.readouterr()
