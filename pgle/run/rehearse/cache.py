@@ -68,6 +68,8 @@ class Cache:
         Returns:
             What was stored with them; None where there is no such compilation.
         """
+        if not self.limit_bytes:  # what was kept before somebody said 0 does not count
+            return None
         path = self.folder / f"{key}.zip"
         try:
             with zipfile.ZipFile(path) as archive:
