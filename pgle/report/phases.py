@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pgle.run.rehearse.compile import OnPhase, Phase
+from pgle.run.rehearse.request import OnPhase, Phase
 
 SILENT_S = 2.0
 """What is done sooner is not spoken of."""

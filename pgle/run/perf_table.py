@@ -24,7 +24,8 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, write_files
 from pgle.run.convert import ConvertRequest, measured_programs
-from pgle.run.rehearse.compile import Compiler, RehearsalRequest
+from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.request import RehearsalRequest
 from pgle.schedule.predict import predict
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.reader import read_module

@@ -17,7 +17,8 @@ from pgle.errors import UserError
 from pgle.files import sha256, write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.cache import Cache
-from pgle.run.rehearse.compile import Compiler, RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.run.rehearse.session import Session
 from pgle.run.rehearse.settings import Setting
 from pgle.schedule.contention import contention_on

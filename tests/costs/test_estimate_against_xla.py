@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from pgle.costs.fit.estimate import estimator
-from pgle.run.rehearse.compile import RehearsalRequest, rehearse_compile
+from pgle.run.rehearse.compile import rehearse_compile
+from pgle.run.rehearse.request import RehearsalRequest
 from pgle.schedule.program import kind_of
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.schedule_dump import read_schedule_dump

@@ -26,7 +26,8 @@ from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, now
 from pgle.run.launch.capture_modules import capture_modules, capture_warnings, choose_module, modules_in
 from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of, kept_argv, kept_flags
-from pgle.run.rehearse.compile import RehearsalRequest, RehearsalResult, rehearse_compile
+from pgle.run.rehearse.compile import rehearse_compile
+from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import record as simulate
 from pgle.trace.table import Trace

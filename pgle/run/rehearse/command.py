@@ -12,8 +12,9 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.run.launch.capture_modules import Program, capture_modules, modules_in, read_program
-from pgle.run.rehearse.compile import OnPhase, devices_in
+from pgle.run.rehearse.compile import devices_in
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
+from pgle.run.rehearse.request import OnPhase
 from pgle.run.rehearse.settings import Setting, settle
 from pgle.xla.targets import load_target
 

@@ -17,7 +17,8 @@ from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.cache import Cache
-from pgle.run.rehearse.compile import Compiler, OnPhase, RehearsalRequest, RehearsalResult, matches_job
+from pgle.run.rehearse.compile import Compiler, matches_job
+from pgle.run.rehearse.request import OnPhase, RehearsalRequest, RehearsalResult
 from pgle.run.rehearse.session import Session
 from pgle.run.rehearse.settings import Setting
 from pgle.schedule.moves import Move, compare_placements, placements

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import write_files
-from pgle.run.rehearse.compile import Compiler, RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
+from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 

@@ -19,8 +19,9 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.cache import Cache
-from pgle.run.rehearse.compile import Compiler, RehearsalRequest, RehearsalResult, matches_job, rehearse_compile
+from pgle.run.rehearse.compile import Compiler, matches_job, rehearse_compile
 from pgle.run.rehearse.dumps import fingerprint_of
+from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.events import read_events
 from pgle.xla.log.reasons import ProfileUse
@@ -131,7 +132,8 @@ def test_the_same_compilation_is_made_once(module: Path, costs: str, tmp_path: P
 CLIENT = """
 import sys
 from pathlib import Path
-from pgle.run.rehearse.compile import Compiler, RehearsalRequest
+from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.request import RehearsalRequest
 from pgle.xla.targets import load_target
 def phase(phase):
     print(phase.name, compiler._process.pid, flush=True)

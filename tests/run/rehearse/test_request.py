@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.rehearse.compile import RehearsalRequest, matches_job, rehearse_compile, xla_flags
+from pgle.run.rehearse.compile import matches_job, rehearse_compile, xla_flags
 from pgle.run.rehearse.dumps import fingerprint_of
+from pgle.run.rehearse.request import RehearsalRequest
 
 
 @pytest.fixture

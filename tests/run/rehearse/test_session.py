@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.rehearse.compile import Compiler, RehearsalRequest
+from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
+from pgle.run.rehearse.request import RehearsalRequest
 from pgle.run.rehearse.session import Session
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
