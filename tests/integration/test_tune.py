@@ -46,3 +46,10 @@ def test_a_memory_limit_that_is_no_size_is_refused(tmp_path: Path, capsys: pytes
     assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--memory-limit", "much"]) == 2
     assert "say 70GiB" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_module_leaves_nothing_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.hlo").write_text("hello")
+    assert run(["tune", str(tmp_path / "x.hlo"), "-o", str(tmp_path / "out")]) == 2
+    assert "not an HLO dump" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["x.hlo"]

@@ -23,8 +23,8 @@ DEFAULT_DEVICES = 4
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
-_MADE = ("captured", "rehearsal", "all-passes", "baseline", "profiled")
-"""Folders that a rehearsal makes in the one it is given."""
+_MADE = ("captured", "rehearsal", "all-passes", "default", "baseline", "profiled", "trials", "proof")
+"""Folders that a rehearsal or a search for flags makes in the one it is given."""
 
 
 @dataclass(frozen=True)
