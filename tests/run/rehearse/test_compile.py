@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.cache import Cache
@@ -208,7 +209,7 @@ def test_a_schedule_dump_alone_is_proof(
     silence.write_text("")
     with_profile = rehearse(profile=profile)
     verdicts = [
-        confirm(ConfirmRequest(str(silence), schedule=result.schedule, profile=profile)).main.verdict
+        confirm(ConfirmRequest(str(silence), schedule=result.schedule, profile=read_profile(profile))).main.verdict
         for result in (with_profile, baseline)
     ]
     assert verdicts == [ProfileUse.USED, ProfileUse.NOT_USED]
