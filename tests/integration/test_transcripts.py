@@ -1,7 +1,9 @@
 """The `console` transcripts of the README and the docs are what the commands print, run in order in one folder."""
 
+import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import jax
@@ -42,6 +44,8 @@ def check(
 ) -> None:
     """Run one command; its output is the expected one, and so are those of its warnings that are shown."""
     monkeypatch.chdir(folder)
+    # `python` in a transcript is that of the environment that pgle is installed in
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # compilations kept there say so
     if not (folder / "testdata").exists():
         (folder / "testdata").symlink_to(ROOT / "testdata")
