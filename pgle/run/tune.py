@@ -18,6 +18,7 @@ from pgle.files import sha256, write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.rehearse import LHS
 from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.run.rehearse.session import Session
 from pgle.run.rehearse.settings import Setting
@@ -36,7 +37,6 @@ from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.log.reasons import ProfileUse
 from pgle.xla.targets import Target
 
-LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 AT_ONCE = 2
 """Compilations side by side; each takes a core."""
 SAME_STEP = 0.001

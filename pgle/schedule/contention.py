@@ -2,7 +2,8 @@
 
 While a collective runs, its channels hold multiprocessors and its bytes pass through device memory. A matrix product
 that is laid out for all multiprocessors then takes a second wave: about twice as long. Anything else is bound by memory
-and gets the bandwidth that is left. Two physical parameters, neither fitted here:
+and gets the bandwidth that is left. Two parameters from elsewhere, chosen with the
+figures below in view, so that those are no test of it on other jobs:
 
 - a product beside a collective nearly doubles (a 132-block product beside a 24-block all-gather: NVIDIA developer
   forum, thread 337991);

@@ -20,7 +20,7 @@ from pgle.xla.targets import Target
 
 ESTIMATE_RANGE = (0.9, 1.4)
 """What two real jobs took over what was estimated for them, summed over collectives and over compute without its
-scatters (docs/rehearse.md)."""
+scatters (docs/rehearse.md): made from these two, not yet held against a third."""
 
 
 MODEL_ERROR = 0.006

@@ -55,6 +55,7 @@ def test_the_parts_add_up_and_the_range_holds_the_step(capsys: pytest.CaptureFix
 
 
 def test_the_estimated_range_holds_what_the_real_job_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # The range was made from this job and one other: this shows that it is applied, not that it holds elsewhere.
     low, high = predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")["interval_us"]
     assert low < measured_us(tmp_path, capsys, PAX / "proc0.sqlite", "--hlo", PAX / "proc0" / "dump") < high
 
