@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import hlo_option, json_option
 from pgle.files import AnyPath, as_path
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @hlo_option(" of the traced run")
 @click.option("--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]")

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import flag_option, json_option, run_dir_option, window_option
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="-- COMMAND...")
 @run_dir_option()
 @click.option(

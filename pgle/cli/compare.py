@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import force_option, json_option, one_blas_thread, pattern_option
 
 
@@ -22,7 +24,7 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
     return int(first) if first else None, int(last) if last else None
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[BASE NEW | -- COMMAND...]", type=click.UNPROCESSED)
 @click.option("--base", multiple=True, metavar="PATH", help="A further run of BASE; repeatable, globs too.")
 @click.option("--new", multiple=True, metavar="PATH", help="A further run of NEW; repeatable, globs too.")
@@ -37,7 +39,8 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--max-loss-change", metavar="SHARE", help="Fail where the loss differs by more.")
 @click.option("--max-memory-growth", metavar="SHARE", help="Fail where peak memory grows by more.")
 @click.option("--max-compile-growth", metavar="SHARE", help="Fail where compile time grows by more.")
-@click.option("--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.9999))
+@click.option("--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.9999),
+              help="Of the intervals.")  # fmt: skip
 @click.option("--same-within", default="0.5%", show_default=True, metavar="SHARE", help="What counts as the same.")
 @click.option("--launch-spread", "--run-noise", metavar="SHARE",
               help="By how much launches differ (standard deviation); used where sides have one run.")  # fmt: skip
@@ -77,6 +80,10 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     pgle compare --abba 3 --profile profile.pbtxt -- python train.py
     pgle compare --abba 3 -- python train.py --vs python train.py --fused
     """
+    if not options["rounds"] and "-" in options["words"]:
+        from pgle.cli.stdio import stdin_file
+
+        options["words"] = tuple(os.fspath(stdin_file(ctx)) if word == "-" else word for word in options["words"])
     with one_blas_thread():
         from pgle.report import compare as report
         from pgle.run.compare import run_compare

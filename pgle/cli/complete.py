@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import (
     force_option,
     hlo_option,
@@ -17,7 +18,7 @@ from pgle.cli.options import (
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @profile_argument
 @hlo_option(required=True)
 @profile_output

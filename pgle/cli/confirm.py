@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import PATH, json_option, module_option
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("log", metavar="LOG")
 @module_option("The main module; default: the one that weighs most in the log.", default=None)
 @click.option(

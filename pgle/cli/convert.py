@@ -6,20 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgle.cli.options import PATH, force_option, hlo_option, json_option, module_option, one_blas_thread, stat_option
+from pgle.cli.help import Command
+from pgle.cli.options import (
+    PATH,
+    PROFILE_OUT,
+    force_option,
+    hlo_option,
+    json_option,
+    module_option,
+    one_blas_thread,
+    stat_option,
+)
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
 @click.option(
     "-o",
     "--output",
-    type=PATH,
+    type=PROFILE_OUT,
     metavar="OUT",
-    help="Profile (.pbtxt, .pb), or a directory: one per module. [RUN/profile.pbtxt]",
+    help="Profile (.pbtxt, .pb, - for stdout), or a directory: one per module.  [default: RUN/profile.pbtxt]",
 )
 @hlo_option(" of the profiled run")
 @module_option("Which modules to convert.", default="auto", metavar="auto|all|REGEX")

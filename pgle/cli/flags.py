@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from pgle.cli.help import Group
 from pgle.cli.options import PATH, jaxlib_option, json_option, python_option
 from pgle.files import AnyPath
 from pgle.report import flags as report
@@ -20,7 +21,7 @@ from pgle.xla.flags.text import parse_flags
 from pgle.xla.flags.thresholds import combine_thresholds, main_module
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """List, explain, lint and preset XLA, NCCL, CUDA and JAX settings."""
 
@@ -30,7 +31,11 @@ def command() -> None:
 @jaxlib_option
 @json_option
 def list_(pattern: str, jaxlib: str | None, as_json: bool) -> None:
-    """List the settings that are described, or those whose name or meaning holds PATTERN."""
+    """List the settings that are described, or those whose name or meaning holds PATTERN.
+
+    \b
+    pgle flags list collective
+    """
     release = jaxlib or installed().jaxlib or known_flags().releases[-1]
     wanted = pattern.lower()
     found = [item for item in catalogue().values() if wanted in item.name.lower() or wanted in item.meaning.lower()]
@@ -44,7 +49,11 @@ def list_(pattern: str, jaxlib: str | None, as_json: bool) -> None:
 @click.argument("name", type=click.UNPROCESSED)
 @json_option
 def explain(name: str, as_json: bool) -> None:
-    """Explain one setting: meaning, values, defaults by release, what replaced it, traps, source."""
+    """Explain one setting: meaning, values, defaults by release, what replaced it, traps, source.
+
+    \b
+    pgle flags explain xla_gpu_all_gather_combine_threshold_bytes
+    """
     setting = find(name)
     if as_json:
         json.show("pgle.flags/1", {"setting": report.setting_json(setting)})
@@ -66,6 +75,10 @@ def lint(
 
     Unknown, removed and misspelt flags, bad values, repetitions, contradictions, flags without effect, words that end
     parsing. The installed jaxlib itself is asked, in a child process; with --jaxlib VERSION the catalogue answers.
+
+    \b
+    pgle flags lint
+    pgle flags lint --jaxlib 0.11.1 -- --xla_gpu_enable_pipelined_all_gather=true
     """
     if file is not None:
         parsed = read_flag_file(file)
@@ -89,6 +102,8 @@ def lint(
 def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, shell: bool, as_json: bool) -> None:
     """Print the settings of preset NAME as an export line, with reasons; without NAME list the presets.
 
+    \b
+    pgle flags preset fsdp
     eval "$(pgle flags preset fsdp --shell)"
     """
     if not name:
@@ -118,7 +133,11 @@ def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, she
 )
 @json_option
 def thresholds(hlo: AnyPath, as_json: bool) -> None:
-    """Compute combine thresholds from a module: what a layer gathers and scatters."""
+    """Compute combine thresholds from a module: what a layer gathers and scatters.
+
+    \b
+    pgle flags thresholds --hlo dump/
+    """
     from pgle.xla.hlo.reader import read_modules  # protobuf, 15 ms, which the other subcommands do without
 
     result = combine_thresholds(main_module(read_modules(hlo)))

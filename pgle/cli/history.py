@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pgle.cli.help import Group
 from pgle.cli.options import force_option, json_option, pattern_option
 
 _file = click.option(
@@ -16,7 +17,7 @@ _name = click.option("--name", metavar="NAME", help="Only this workload.")
 _hardware = click.option("--hardware", metavar="NAME", help="Only this hardware.")
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Keep step times over time: trend and change points.
 
@@ -33,7 +34,7 @@ def command() -> None:
 @click.option("--hardware", metavar="NAME", help="What it ran on.  [default: what nvidia-smi says]")
 @click.option("--commit", metavar="ID", help="Commit of the program.  [default: that of the working directory]")
 @click.option("--time", "when", metavar="TIME", help="ISO 8601.  [default: now]")
-@click.option("--note", default="", metavar="TEXT")
+@click.option("--note", default="", metavar="TEXT", help="What is said beside the entry.")
 @pattern_option("As of pgle compare.")
 @_file
 @json_option
@@ -48,7 +49,11 @@ def add(
     path: Path,
     as_json: bool,
 ) -> None:
-    """Add the runs of one state: run directories, logs, CSV or JSON lines, as of pgle compare."""
+    """Add the runs of one state: run directories, logs, CSV or JSON lines, as of pgle compare.
+
+    \b
+    pgle history add runs/a/perf --name llama-7b
+    """
     from datetime import UTC, datetime
 
     from pgle.errors import UserError
@@ -82,7 +87,11 @@ def add(
 @_file
 @json_option
 def show(name: str | None, hardware: str | None, last: int, path: Path, as_json: bool) -> None:
-    """Show the trend of each workload and hardware; lasting changes of level are marked."""
+    """Show the trend of each workload and hardware; lasting changes of level are marked.
+
+    \b
+    pgle history show --name llama-7b
+    """
     from pgle.report import history as report
     from pgle.run.history import read
     from pgle.steps.history import make_history
@@ -102,7 +111,11 @@ def show(name: str | None, hardware: str | None, last: int, path: Path, as_json:
 @_file
 @force_option
 def plot(output: Path, name: str | None, hardware: str | None, path: Path, force: bool) -> None:
-    """Plot the trends with their change points."""
+    """Plot the trends with their change points.
+
+    \b
+    pgle history plot -o trend.svg
+    """
     import sys
 
     from pgle.files import check_absent, write_files

@@ -9,37 +9,51 @@ import signal
 import sys
 from importlib import import_module
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from pgle import __version__
 from pgle.errors import UserError, WorkloadError, one_line, suggestion
 
-# Name → one line for `pgle --help`. The module `pgle.cli.NAME` holds the click command `command`; it is imported
-# only when the command is used, so that `pgle --help` stays instant.
-COMMANDS: dict[str, str] = {
-    "run": "All stages on your command: profile, convert, verify, baseline, perf, compare; resumable.",
-    "profile": "Run a command with the flags of a profile run and capture a trace.",
-    "convert": "Turn traces (nsys, JAX profiler) into a cost profile.",
-    "verify": "Hold a profile against an HLO module: coverage, missing names, what XLA will assume.",
-    "perf": "Run a command with a profile and confirm that XLA used it.",
-    "confirm": "Read an XLA log: was the profile used, by which module, and what proves it.",
-    "compare": "Compare step times of two runs; fail on a slowdown.",
-    "rehearse": "Compile for a GPU without one: what would the profile change?",
-    "tune": "Find the flags that, with the profile, make a step fastest; no GPU needed.",
-    "perf-table": "From traces the measured tables that XLA's own cost model reads.",
-    "analyze": "Where the time of a measured step goes, and what could be saved.",
-    "predict": "What a step of a scheduled module takes, with no compiler and no GPU.",
-    "show": "Show a profile (costliest instructions, kinds, dispersion) or what a trace holds.",
-    "diff": "Compare two profiles: what changed and by how much.",
-    "merge": "Merge profiles of ranks or runs.",
-    "complete": "Fill the gaps of a profile from same-shape instructions and estimates.",
-    "auto": "Run a command with JAX's AutoPGLE, and hand the result over to nsys.",
-    "flags": "List, explain, lint and preset XLA, NCCL, CUDA and JAX settings.",
-    "history": "Keep step times over time; trend and change points.",
-    "doctor": "Check GPUs, driver, jax, nsys, CUPTI, flags, caches and permissions.",
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+GROUPS: dict[str, dict[str, str]] = {
+    "Measure": {
+        "run": "All stages on your program: profile, convert, verify, baseline, perf, compare.",
+        "profile": "Run a program with the flags of a profile run and capture a trace.",
+        "convert": "Turn traces (nsys, JAX profiler) into a cost profile.",
+        "perf": "Run a program with a profile, and prove that XLA used it.",
+        "auto": "Run a program with JAX's AutoPGLE, and say what came of it.",
+    },
+    "Check": {
+        "doctor": "Is this machine ready? GPUs, driver, jax, plugin, nsys, flags, caches.",
+        "verify": "Before a run: does a profile fit a module, what will XLA find?",
+        "confirm": "After a run: was the profile used, by its log?",
+        "compare": "Is it faster? Step times of two runs; a gate for CI.",
+    },
+    "Predict": {
+        "rehearse": "Compile for GPUs without one: what would a profile change?",
+        "predict": "What a step of a compiled module takes, without a compiler.",
+        "tune": "Which flags, with the profile, make a step fastest; no GPU.",
+        "perf-table": "Measured tables for XLA's own cost model, from traces.",
+    },
+    "Improve": {
+        "complete": "Fill the gaps of a profile.",
+        "merge": "Merge profiles of ranks or runs.",
+        "flags": "Explain, lint and preset XLA, NCCL, CUDA and JAX settings.",
+    },
+    "Look": {
+        "show": "What a profile or a trace holds.",
+        "analyze": "Where the time of a measured step goes, and what could be saved.",
+        "diff": "What changed between two profiles.",
+        "history": "Step times over months: trend and change points.",
+    },
 }
+"""Group → command → its line in `pgle --help`. The module `pgle.cli.NAME` holds the click command `command`; it is
+imported only when the command is used, so that `pgle --help` stays instant."""
+COMMANDS: dict[str, str] = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
 
 class LazyGroup(click.Group):
@@ -65,15 +79,41 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, written from `COMMANDS` without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """The groups of commands, without importing them; one column of names for all."""
+        width = max(map(len, COMMANDS))
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin so, with their lines."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        return [CompletionItem(name, help=COMMANDS[name]) for name in names] or super().shell_complete(ctx, incomplete)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="pgle")
+def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from importlib import metadata
+        from platform import python_version
+
+        found = {item.name.lower(): item.version for item in metadata.distributions() if item.name}
+        names = [name for name in sorted(found) if name in ("jax", "jaxlib") or name.startswith("jax-cuda")]
+        others = "".join(f", {name} {found[name]}" for name in names) or ", no jax"
+        click.echo(f"pgle {__version__}{others}, Python {python_version()}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="'pgle COMMAND --help' has examples; 'pgle' alone looks at the files here and names the next command.",
+)
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_versions,
+              help="Versions of pgle, jax, its CUDA plugin and Python.")  # fmt: skip
 def group() -> None:
-    """Measured costs for XLA's latency-hiding scheduler: profile, convert, verify, relaunch, confirm, compare."""
+    """Measured costs for XLA's latency-hiding scheduler: each step one command, and each step proven."""
 
 
 def main() -> NoReturn:
@@ -92,42 +132,73 @@ def main() -> NoReturn:
 
 
 def run(arguments: list[str]) -> int:
-    """Run `pgle ARGUMENTS` and return its exit code; errors are one line on stderr."""
+    """Run `pgle ARGUMENTS` and return its exit code; errors are one line on stderr, with ``--json`` an object too."""
+    completes = "_PGLE_COMPLETE" in os.environ
     try:
-        code = group.main(arguments or ["--help"], prog_name="pgle", standalone_mode=False)
+        code = (
+            group.main(arguments, prog_name="pgle", standalone_mode=False) if arguments or completes else look_around()
+        )
         return code if isinstance(code, int) else 0
-    except (UserError, WorkloadError) as error:
-        return _fail(str(error), error.exit_code)
-    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:
-        click.echo(error.ctx.get_help())
-        return 0
-    except click.UsageError as error:
-        usage = "" if error.ctx is None else f"; try '{error.ctx.command_path} --help'"
-        return _fail(f"{error.format_message().rstrip('.')}{usage}", 2)
-    except click.ClickException as error:
-        return _fail(error.format_message(), 2)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted", 130)
-    except BrokenPipeError:  # the reader of our output went away, e.g. `pgle show | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except MemoryError:
-        return _fail("out of memory; give fewer inputs at once, then `pgle merge` the profiles", 2)
-    except Exception as error:
-        if isinstance(error, OSError) and error.filename:  # a name that is too long, a folder without permission
-            return _fail(f"{error.filename}: {error.strerror}; check the path", 2)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except BaseException as error:
+        line, code = explained(error)
+        if line is None:
+            return code
+        if "--json" in arguments[: arguments.index("--") if "--" in arguments else None]:
+            from pgle.report import json
+
+            parts = {name: getattr(error, name, None) for name in ("where", "remedy")}
+            json.show("pgle.error/1", {"error": {"what": getattr(error, "what", line), **parts}, "exit_code": code})
+        print(f"pgle: {one_line(line)}", file=sys.stderr)
+        return code
+
+
+def look_around() -> int:
+    """What `pgle` alone prints: what lies in this folder, and the command that goes on from there."""
+    from pathlib import Path
+
+    from pgle.report import look as report
+    from pgle.run.look import look
+
+    report.show_text(look(Path()))
+    return 0
+
+
+def explained(error: BaseException) -> tuple[str | None, int]:
+    """What to say about an error and the exit code; None: nothing.
+
+    Raises:
+        BaseException: the error itself, where the interpreter is to end, or with PGLE_DEBUG a defect of ours.
+    """
+    match error:
+        case UserError() | WorkloadError():
+            return str(error), error.exit_code
+        case click.UsageError():
+            if isinstance(error, _NO_ARGUMENTS):
+                click.echo(error.ctx.get_help() if error.ctx else "")
+                return None, 0
+            usage = "" if error.ctx is None else f"; try '{error.ctx.command_path} --help'"
+            return f"{error.format_message().rstrip('.')}{usage}", 2
+        case click.ClickException():
+            return error.format_message(), 2
+        case KeyboardInterrupt() | click.Abort():
+            return "interrupted", 130
+        case BrokenPipeError():  # the reader of our output went away, e.g. `pgle show | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return _fail(f"the output cannot be written: {error.strerror}; free some space", 2)
-        if os.environ.get("PGLE_DEBUG"):
-            raise
-        return _fail(f"internal error: {type(error).__name__}: {error}; set PGLE_DEBUG=1 to see where", 2)
+            return None, 0
+        case MemoryError():
+            return "out of memory; give fewer inputs at once, then `pgle merge` the profiles", 2
+        case OSError() if error.filename:  # a name that is too long, a folder without permission
+            return f"{error.filename}: {error.strerror}; check the path", 2
+        case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return f"the output cannot be written: {error.strerror}; free some space", 2
+        case Exception() if not os.environ.get("PGLE_DEBUG"):
+            return f"internal error: {type(error).__name__}: {error}; set PGLE_DEBUG=1 to see where", 2
+    raise error
+
+
+_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 def _ended(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _fail(line: str, code: int) -> int:
-    print(f"pgle: {one_line(line)}", file=sys.stderr)
-    return code

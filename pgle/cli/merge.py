@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import PATH, force_option, json_option, one_blas_thread, profile_output, stat_option
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("profiles", nargs=-1, required=True, type=PATH, metavar="PROFILE...")
 @profile_output
 @click.option(

@@ -12,16 +12,54 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from pgle.files import AnyPath
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def PATH(text: str) -> AnyPath:  # noqa: N802 (as click names its types)
-    """A local path or one of an object store."""
-    from pgle.files import as_path
+class _File(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """A local path or one of an object store; ``-`` is stdin, or stdout where `written` says with which suffix."""
 
-    return as_path(text)
+    name = "path"
+
+    def __init__(self, written: str = "") -> None:
+        self.written = written
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
+        """As click asks for it."""
+        from pgle.files import as_path
+
+        if value == "-" and ctx is not None:
+            from pgle.cli.stdio import stdin_file, stdout_file
+
+            return stdout_file(ctx, self.written) if self.written else stdin_file(ctx)
+        return as_path(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """File names, by the shell."""
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+PATH = _File()
+PROFILE_OUT = _File(".pbtxt")
+
+
+class _Target(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
+    """The name of a GPU, or a file; it stays text."""
+
+    name = "target"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The GPUs that are known by name."""
+        from click.shell_completion import CompletionItem
+
+        from pgle.xla.targets import BUILT_IN
+
+        return [CompletionItem(name) for name in BUILT_IN if name.startswith(incomplete)]
 
 
 def REGEX(text: str) -> str:  # noqa: N802
@@ -48,13 +86,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 force_option = click.option("--force", is_flag=True, help="Overwrite output files that exist.")
 profile_argument = click.argument("profile", type=PATH, metavar="PROFILE")
 profile_output = click.option(
-    "-o", "--output", type=PATH, required=True, metavar="OUT", help="Profile to write: .pbtxt or .pb."
+    "-o",
+    "--output",
+    type=PROFILE_OUT,
+    required=True,
+    metavar="OUT",
+    help="Profile to write: .pbtxt, .pb, or - (stdout).",
 )
 stat_option = click.option(
     "--stat", default="median", show_default=True, metavar="NAME", help="Compute: median, mean, min, max, pNN."
 )
 target_option = click.option(
     "--target",
+    type=_Target(),
     default="h100",
     show_default=True,
     metavar="NAME|FILE",

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import json_option, stage_options
 
 
-@click.command()
+@click.command(cls=Command)
 @stage_options
 @click.option(
     "--profile", type=click.Path(path_type=Path), metavar="PROFILE", help="[default: that of the run directory]"

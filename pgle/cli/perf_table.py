@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import PATH, force_option, hlo_option, json_option, module_option, target_option
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
 @click.option("-o", "--output", "out", type=PATH, required=True, metavar="FILE", help="Table of collectives: .pbtxt.")
 @hlo_option(" of the traced run")

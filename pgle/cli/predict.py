@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import PATH, json_option, module_option, target_option
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("hlo", type=PATH, metavar="HLO")
 @click.option("--profile", type=PATH, metavar="PROFILE", help="Measured costs; without, all are estimated.")
 @target_option

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import (
     choose_option,
     flag_option,
@@ -18,7 +19,7 @@ from pgle.cli.options import (
 )
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(cls=Command, context_settings={"ignore_unknown_options": False})
 @click.argument("module", nargs=-1, required=True, metavar="MODULE | FOLDER | -- COMMAND...")
 @measured_option
 @target_option

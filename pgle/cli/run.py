@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import coverage_option, json_option, mode_option, stage_options, window_option
 
 
-@click.command()
+@click.command(cls=Command)
 @stage_options
 @mode_option
 @window_option

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import PATH, json_option, top_option
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("path", type=PATH, metavar="PROFILE|TRACE")
 @top_option("Instructions to list", default=None)
 @click.option(

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import (
     choose_option,
     flag_option,
@@ -18,7 +19,7 @@ from pgle.cli.options import (
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("words", nargs=-1, required=True, metavar="MODULE | -- COMMAND...")
 @measured_option
 @target_option

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pgle.cli.help import Command
 from pgle.cli.options import (
     PATH,
     collectives_option,
@@ -18,7 +19,7 @@ from pgle.cli.options import (
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @profile_argument
 @hlo_option()
 @click.option(

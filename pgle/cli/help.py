@@ -1,0 +1,129 @@
+"""How a command explains itself: options in groups, examples, and what every command has: -q, -v, -h."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import redirect_stderr
+from inspect import cleandoc
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import click
+
+from pgle.errors import one_line
+
+SECTIONS: dict[str, str] = {
+    "GPU and topology": "target devices topology devices-per-host",
+    "What runs, and what is traced": "window mode choose quiet-for python jaxlib jax runs percentile then-nsys "
+    "cache job",
+    "XLA flags": "flag flags-file",
+    "How costs and step times are taken": "stat collective-stat all-executions fingerprint-names complete paired "
+    "warmup steps keep-stalls pattern confidence same-within launch-spread history",
+    "Limits (exit code 1 where one is not kept)": "fail-unless-ruled-out require-faster max-loss-change "
+    "max-memory-growth max-compile-growth min-time-coverage min-collectives",
+    "Runs in A-B-B-A order": "abba",
+    "Search": "budget memory-limit worlds seed",
+    "Output": "top kind sort label last html svg junit github shell force json quiet verbose help",
+}
+"""Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.
+
+The order of the groups is that of the page; in a group options stand as the command declares them.
+"""
+_SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names.split()}
+
+
+def _silence(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
+    """Say nothing on stderr but what ends the command; a program that is started keeps its own stderr."""
+    if quiet:
+        ctx.with_resource(redirect_stderr(ctx.with_resource(Path(os.devnull).open("w"))))  # noqa: SIM115
+
+
+def _explain(ctx: click.Context, _: click.Parameter, verbose: bool) -> None:
+    """Say which files are opened and which programs are started, when, and what it took in all."""
+    if not verbose:
+        return
+    os.environ.setdefault("PGLE_DEBUG", "1")
+    begin, out = time.monotonic(), sys.stderr
+    aside = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), "/proc", "/dev", "/sys", "/etc")
+    last = ""
+
+    def told(event: str, found: tuple[Any, ...]) -> None:
+        nonlocal last
+        line = ""
+        if event == "subprocess.Popen":
+            line = f"starts {' '.join(map(os.fsdecode, found[1]))}"[:500]
+        elif event in ("os.rename", "os.link"):  # files are written under another name first
+            line = f"writes {os.fsdecode(found[1])}"
+        elif event == "open" and isinstance(found[0], str | bytes) and not found[2] & (os.O_WRONLY | os.O_RDWR):
+            name = os.fsdecode(found[0])
+            line = "" if name.startswith(aside) or name.endswith((".py", ".pyc", ".tmp")) else f"reads {name}"
+        if line not in ("", last) and not ctx.meta.get("pgle.closed"):
+            last = line
+            print(f"pgle: {time.monotonic() - begin:7.3f} s  {one_line(line)}", file=out)
+
+    def closed() -> None:
+        from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+
+        ctx.meta["pgle.closed"] = True
+        own, children = getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN)
+        cpu = sum(usage.ru_utime + usage.ru_stime for usage in (own, children))
+        peak = max(own.ru_maxrss, children.ru_maxrss) >> 10
+        print(f"pgle: {time.monotonic() - begin:7.3f} s  done; {cpu:.2f} s of CPU, at most {peak} MiB", file=out)
+
+    ctx.call_on_close(closed)
+    sys.addaudithook(told)
+
+
+_COMMON = (
+    click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_silence, is_eager=True,
+                 help="No progress, notes or warnings."),
+    click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_explain, is_eager=True,
+                 help="Say what is read, written and started; show where an internal error is."),
+)  # fmt: skip
+
+
+class Command(click.Command):
+    """A command with grouped options; the lines of its docstring that begin with ``pgle`` are its examples."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.params += _COMMON
+        text = cleandoc(self.help or "").split("\n")
+        self.examples = [line for line in text if line.startswith(("pgle ", "eval "))]
+        self.help = "\n".join(line for line in text if line not in self.examples).rstrip("\b \n")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, then the options by group."""
+        write_examples(self.examples, formatter)
+        groups: dict[str, list[tuple[str, str]]] = {"Options": [], **{section: [] for section in SECTIONS}}
+        for param in self.get_params(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+                name = max(param.opts, key=len).removeprefix("--")
+                groups[_SECTION_OF.get(name, "Options")].append(record)
+        for section, records in groups.items():
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records, col_max=min(30, formatter.width // 3))
+
+
+class Group(click.Group):
+    """A command of several: each is a `Command`."""
+
+    command_class = Command
+
+
+def write_examples(examples: list[str], formatter: click.HelpFormatter) -> None:
+    """Write command lines that can be copied whatever the width: a long one goes on after a backslash."""
+    if not examples:
+        return
+    with formatter.section("Examples"):
+        for example in examples:
+            line, _, remark = example.partition("  # ")
+            if remark:
+                formatter.write_text(f"# {remark.strip()}")
+            parts = wrap(line.rstrip(), max(formatter.width - 8, 20), break_long_words=False, break_on_hyphens=False)
+            indent = " " * formatter.current_indent
+            formatter.write(indent + f" \\\n{indent}    ".join(parts) + "\n")

@@ -1,0 +1,168 @@
+"""What lies in a folder that pgle can go on from: run directories, traces, dumps, profiles, logs, programs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+DEPTH = 4
+"""Folders below the first; a profiler's log directory nests its xplanes three deep."""
+MOST = 5000
+"""Entries that are looked at: an answer at once, also in a home directory."""
+
+ByKind: TypeAlias = Mapping[str, Sequence[Path]]
+Next: TypeAlias = Callable[[Path, ByKind], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Files of one kind.
+
+    Attributes:
+        kind: what they are, in words.
+        paths: where, newest first.
+        command: what to type for the newest.
+    """
+
+    kind: str
+    paths: tuple[Path, ...]
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a folder holds, the kinds that say most first.
+
+    Attributes:
+        folder: that was looked at.
+        sights: one of each kind that is there.
+        complete: False where the folder holds more than was looked at.
+    """
+
+    folder: Path
+    sights: tuple[Sight, ...]
+    complete: bool
+
+
+def look(folder: Path) -> Found:
+    """Look at the names, and where names do not tell, at the first bytes, of what lies in a folder."""
+    by_kind: dict[str, list[Path]] = {}
+    seen = 0
+    for path, kind in _entries(folder):
+        seen += 1
+        if kind and path not in by_kind.setdefault(kind, []):
+            by_kind[kind].append(path)
+        if seen >= MOST:
+            break
+    for paths in by_kind.values():
+        paths.sort(key=lambda path: (-_time(path), path))
+    sights = [
+        Sight(kind, tuple(by_kind[kind]), command(by_kind[kind][0], by_kind))
+        for kind, command in _NEXT.items()
+        if by_kind.get(kind)
+    ]
+    return Found(folder, tuple(sights), seen < MOST)
+
+
+def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Each file with the thing it tells of and its kind, empty where it tells of none."""
+    for here, folders, files in os.walk(folder):
+        place = Path(here)
+        names = set(files)
+        if "manifest.json" in names and _head(place / "manifest.json", b"pgle.manifest/"):
+            folders.clear()
+            yield place, "run directory"
+            continue
+        depth = len(place.relative_to(folder).parts)
+        deeper = depth < DEPTH and "pyvenv.cfg" not in names
+        folders[:] = sorted(name for name in folders if name[0] != ".") if deeper else []
+        for name in sorted(files):
+            yield _kind(place, name, depth == 0)
+
+
+def _kind(place: Path, name: str, at_top: bool) -> tuple[Path, str]:
+    path = place / name
+    if name.endswith((".nsys-rep", ".sqlite")):
+        export_too = name.endswith(".sqlite") and path.with_suffix(".nsys-rep").exists()
+        return path, "" if export_too or not _is_report(path) else "nsys report"
+    if name.endswith(".xplane.pb"):  # LOGDIR/plugins/profile/TIME/HOST.xplane.pb
+        nested = len(place.parts) > 3 and place.parts[-3:-1] == ("plugins", "profile")
+        return place.parents[2] if nested else path, "JAX profiler trace"
+    if name.endswith(("after_optimizations.hlo.pb", "after_optimizations.txt", ".hlo.pb")):
+        return place, "HLO dump"
+    if name.endswith(".mlir"):
+        return path, "StableHLO module"
+    if name.endswith((".pbtxt", ".pb")) and (_head(path, b"costs") or (place / f"{name}.json").exists()):
+        return path, "cost profile"
+    if name.endswith((".log", ".out")) and _head(path, b"step", b"PGLE", b"hlo"):
+        return path, "console log"
+    if name.endswith(".py") and at_top and _head(path, b"import jax", b"from jax"):
+        return path, "JAX program"
+    return path, ""
+
+
+def _is_report(path: Path) -> bool:
+    return path.suffix == ".nsys-rep" or _head(path, b"SQLite format 3")
+
+
+def _head(path: Path, *words: bytes) -> bool:
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(1 << 15)
+    except OSError:
+        return False
+    return any(word in head for word in words)
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _of_run(run: Path, _: ByKind) -> str:
+    if not (run / "profile.pbtxt").exists():
+        return f"pgle convert {_word(run)}"
+    if not (run / "perf").exists():
+        return f"pgle perf --run-dir {_word(run)} -- COMMAND"
+    if not (run / "baseline").exists():
+        return f"pgle perf --baseline --run-dir {_word(run)} -- COMMAND"
+    return f"pgle compare {_word(run / 'baseline')} {_word(run / 'perf')}"
+
+
+def _of_trace(trace: Path, by_kind: ByKind) -> str:
+    dumps = by_kind.get("HLO dump")
+    return f"pgle convert {_word(trace)} -o profile.pbtxt" + (f" --hlo {_word(dumps[0])}" if dumps else "")
+
+
+def _of_profile(profile: Path, by_kind: ByKind) -> str:
+    dumps = by_kind.get("HLO dump")
+    return f"pgle verify {_word(profile)} --hlo {_word(dumps[0])}" if dumps else f"pgle show {_word(profile)}"
+
+
+def _plain(command: str) -> Next:
+    return lambda path, _: f"{command} {_word(path)}"
+
+
+_NEXT: dict[str, Next] = {
+    "run directory": _of_run,
+    "cost profile": _of_profile,
+    "nsys report": _of_trace,
+    "JAX profiler trace": _of_trace,
+    "HLO dump": _plain("pgle predict"),
+    "StableHLO module": _plain("pgle rehearse"),
+    "console log": _plain("pgle confirm"),
+    "JAX program": _plain("pgle rehearse --devices 8 -- python"),
+}
+"""What to type next for each kind, the kinds that say most first."""
+
+
+def _word(path: Path) -> str:
+    return shlex.quote(str(path))

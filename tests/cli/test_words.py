@@ -1,0 +1,157 @@
+"""`-q`, `-v`, `-`, `--json` errors, completion, and `pgle` alone in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+
+PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
+TRACE = "nsys_synthetic/synthetic_cases.sqlite"
+
+
+def pgle(*words: str | Path, data: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "pgle", *map(str, words)]
+    return subprocess.run(command, input=data, capture_output=True, env={**os.environ, **environment}, check=False)
+
+
+def test_quiet_leaves_the_result_alone(testdata: Path, tmp_path: Path) -> None:
+    loud = pgle("convert", testdata / TRACE, "-o", tmp_path / "a.pbtxt")
+    quiet = pgle("convert", testdata / TRACE, "-o", tmp_path / "b.pbtxt", "-q")
+    assert loud.stderr.startswith(b"pgle: warning: ")
+    assert quiet.stderr == b""
+    assert quiet.stdout.splitlines()[0] == loud.stdout.splitlines()[0]
+
+
+def test_quiet_does_not_hide_what_ends_the_command() -> None:
+    assert pgle("show", "nowhere.pbtxt", "-q").stderr.startswith(b"pgle: nowhere.pbtxt: no such file")
+
+
+def test_verbose_says_what_is_read_and_written(testdata: Path, tmp_path: Path) -> None:
+    done = pgle("convert", testdata / TRACE, "-o", tmp_path / "a.pbtxt", "-v")
+    told = done.stderr.decode()
+    assert f"reads {testdata / TRACE}\n" in told
+    assert f"writes {tmp_path / 'a.pbtxt'}\n" in told
+    assert "s of CPU, at most " in told.splitlines()[-1]
+
+
+def test_a_profile_goes_through_pipes(testdata: Path, tmp_path: Path) -> None:
+    written = pgle("convert", testdata / TRACE, "-o", "-", "-q")
+    assert written.stdout.startswith(b"costs {")
+    pgle("convert", testdata / TRACE, "-o", tmp_path / "a.pbtxt")
+    assert written.stdout == (tmp_path / "a.pbtxt").read_bytes()
+    shown = pgle("show", "-", "--json", data=written.stdout)
+    assert json.loads(shown.stdout)["schema"] == "pgle.show/1"
+    assert shown.stdout == pgle("show", "-", "--json", data=written.stdout).stdout
+
+
+def test_step_times_come_from_a_pipe(testdata: Path, tmp_path: Path) -> None:
+    lines = b"".join(b'{"step": %d, "step_time_s": 0.2}\n' % step for step in range(40))
+    (tmp_path / "base.jsonl").write_bytes(lines)
+    done = pgle("compare", tmp_path / "base.jsonl", "-", "--json", data=lines)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == "pgle.compare/1"
+
+
+def test_stdin_is_read_once(testdata: Path) -> None:
+    done = pgle("diff", "-", "-", data=(testdata / PROFILE).read_bytes())
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"once only" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["show", "nowhere.pbtxt"], ["show", "--nonsense"], ["shwo"], ["compare", "a", "b"]])
+def test_an_error_is_an_object_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*words, "--json"]) == 2
+    output = capsys.readouterr()
+    found = json.loads(output.out)
+    assert (found["schema"], found["exit_code"]) == ("pgle.error/1", 2)
+    assert found["error"]["what"] in output.err.replace("pgle: ", "", 1)
+
+
+def test_json_behind_the_dashes_is_the_programs_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "--nonsense", "--", "prog", "--json"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("pgle con", {"convert", "confirm"}), ("pgle rehearse --targ", {"--target"}), ("pgle flags pre", {"preset"})],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, words: str, found: set[str]) -> None:
+    last = words.split()[-1]
+    asked = {"COMP_WORDS": words, "COMP_CWORD": last if shell == "fish" else str(len(words.split()) - 1)}
+    done = pgle(_PGLE_COMPLETE=f"{shell}_complete", **asked)
+    assert found <= set(re.split(r"[\s,]+", done.stdout.decode()))
+
+
+def test_completion_imports_no_command(tmp_path: Path) -> None:
+    code = "import sys; from pgle.cli.main import run; run([]) if 0 else None\n"
+    code += "import os; os.environ.update(_PGLE_COMPLETE='bash_complete', COMP_WORDS='pgle c', COMP_CWORD='1')\n"
+    code += "from pgle.cli.main import group\ntry: group.main(prog_name='pgle')\nexcept SystemExit: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "plain,convert" in done.stdout
+    assert "pgle.cli.convert" not in done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_as_the_docs_say(tmp_path: Path) -> None:
+    (tmp_path / "pgle").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pgle "$@"\n')
+    (tmp_path / "pgle").chmod(0o755)
+    script = (
+        'eval "$(_PGLE_COMPLETE=bash_source pgle)"; COMP_WORDS=(pgle reh); COMP_CWORD=1\n'
+        'f=$(complete -p pgle | sed "s/.*-F //; s/ .*//"); $f pgle reh pgle; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "PATH": path})
+    assert done.stdout == "rehearse\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ([], "pgle doctor"),
+        (["train.py:import jax"], "pgle rehearse --devices 8 -- python train.py"),
+        (["a.nsys-rep:x"], "pgle convert a.nsys-rep -o profile.pbtxt"),
+        (["a.nsys-rep:x", "dump/module_1.jit_step.hlo.pb:"], "pgle convert a.nsys-rep -o profile.pbtxt --hlo dump"),
+        (["log/plugins/profile/t/h.xplane.pb:"], "pgle convert log -o profile.pbtxt"),
+        (["p.pbtxt:costs { name: 'a' }", "d/module_1.hlo.pb:"], "pgle verify p.pbtxt --hlo d"),
+        (["runs/a/manifest.json:pgle.manifest/1"], "pgle convert runs/a"),
+        (["r/manifest.json:pgle.manifest/1", "r/profile.pbtxt:costs"], "pgle perf --run-dir r -- COMMAND"),
+        (["my job.log:step 1"], "pgle confirm 'my job.log'"),
+        ([".venv/a.nsys-rep:x", "v/pyvenv.cfg:", "v/lib/a.nsys-rep:x"], "pgle doctor"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_pgle_alone_names_the_next_command(
+    files: list[str],
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for file in files:
+        name, _, content = file.partition(":")
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    assert run([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = next(line.strip() for line in lines if line.lstrip().startswith("pgle ") and "XLA's" not in line)
+    assert first.split("  ")[0] == command
+
+
+def test_the_version_names_jax(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("pgle ")
+    assert "jaxlib " in line
+    assert f"Python {sys.version.split()[0]}" in line
