@@ -33,7 +33,7 @@ from pgle.cli.options import (
 @click.option("--worlds", default=20, show_default=True, type=click.IntRange(1), help="Perturbed worlds to judge by.")
 @click.option("--seed", default=0, show_default=True, help="Of the worlds.")
 @click.option("--cache/--no-cache", "cached", default=True, show_default=True, help="Keep and reuse compilations.")
-@click.option("-o", "--output", metavar="DIR", required=True, help="New folder for flags, profile, trials and page.")
+@click.option("-o", "--output", metavar="DIR", required=True, help="Folder for flags, profile, trials and page.")
 @json_option
 @click.pass_context
 def command(
@@ -57,22 +57,26 @@ def command(
     MODULE as for 'pgle rehearse'. Tried are combine thresholds, pipelined collectives, loop double buffering and the
     overlap limit, one at a time, guided by what stays exposed. A setting is accepted only if it wins in nine of ten
     worlds, in which costs, latencies and contention differ, and by half a per cent. All gains are predictions.
+    A search that was stopped goes on when the same command is given again with the same DIR.
 
     \b
     pgle tune step.mlir --profile profile.pbtxt --target h100 --devices 8 -o tuned
     pgle tune --devices 8 -o tuned -- python train.py --config x
     """
+    import itertools
     from pathlib import Path
 
     from pgle.report import tune as report
-    from pgle.report.text import say, size_bytes
+    from pgle.report.text import size_bytes
     from pgle.run.rehearse.command import RehearseCommand, prepared
-    from pgle.run.tune import TuneRequest, tune
+    from pgle.run.tune.record import NAME
+    from pgle.run.tune.request import TuneRequest
+    from pgle.run.tune.tune import tune
     from pgle.xla.targets import load_target
 
     shape = topology or (f"1x1x{devices}" if devices else None)
     asked = RehearseCommand(words, profile, target, shape, devices, flags, None, output, choose, quiet_s)
-    with prepared(asked) as (out, setting):
+    with prepared(asked, resumes=NAME) as (out, setting):
         request = TuneRequest(
             setting=setting,
             target=load_target(target),
@@ -83,11 +87,8 @@ def command(
             **options,
         )
 
-        def on_trial(number: int, trial: Any) -> None:
-            step = "does not compile" if trial.prediction is None else f"{trial.prediction.step_us / 1e3:.3f} ms"
-            say(f"trial {number} of at most {request.budget}: {trial.label}: {step}")
-
-        found = tune(request, on_trial=on_trial)
+        count = itertools.count()
+        found = tune(request, on_trial=lambda *of: report.say_trial(next(count), request.budget, *of))
         page = report.write_pages(found, out)
     if as_json:
         report.show_json(found, out, page)

@@ -7,62 +7,79 @@ from pathlib import Path
 
 from pgle.files import write_files
 from pgle.report import json
-from pgle.report.text import console, duration, printable, table, warn
+from pgle.report.text import console, duration, printable, say, table, warn
 from pgle.report.timeline import picture_files
 from pgle.report.timeline_layout import View
-from pgle.run.tune import Tuning
-from pgle.tune.search import Trial, judge
+from pgle.run.tune.request import Proof, Tuning
+from pgle.tune.room import Reason, reasons
+from pgle.tune.trial import Judged, Trial, judge
 
-SHOWN = 3
+COLUMNS = ("", "step", "exposed", "mean over worlds", "won", "temp memory")
 
 
 def write_pages(found: Tuning, out: Path) -> Path:
     """Draw the schedules before and after beside the flags; the page's path is returned."""
-    views = [
-        View(label, trial.prediction.timeline, found.costs_are)
-        for label, trial in (("LHS, no profile", found.baseline), ("the profile", found.pgle), ("tuned", found.tuned))
-        if trial.prediction is not None and (label != "tuned" or found.verdict == "better")
-    ]
-    write_files(picture_files(out, views, title=found.module, intro=sentence(found)), force=True)
+    sides = [("LHS, no profile", found.baseline), ("the profile", found.pgle)]
+    sides += [("tuned", found.tuned)] if found.proof is not None else []
+    views = [View(label, side.prediction.timeline, found.costs_are) for label, side in sides]
+    write_files(picture_files(out, views, title=found.pgle.module.name, intro=sentence(found)), force=True)
     return out / "timeline.html"
+
+
+def say_trial(number: int, budget: int, trial: Trial, pgle: Trial) -> None:
+    """One line on stderr as a trial ends."""
+    if trial is pgle:
+        share = trial.exposed_us / max(trial.step_us or 0.0, 1e-9)
+        say(f"the profile alone: {duration(trial.step_us or 0.0)}, {share:.1%} exposed")
+        return
+    took = f", {trial.cpu_s:.1f} CPU-s" if trial.cpu_s else ""
+    found = (
+        f"does not compile ({trial.failure})" if trial.step_us is None else "{} {} {}/{}".format(*figures(trial, pgle))
+    )
+    say(f"trial {number} of at most {budget}: {trial.label}: {found}{took}")
+
+
+def figures(trial: Trial, pgle: Trial) -> tuple[str, str, int, int]:
+    """Step, mean change over worlds, worlds won, worlds."""
+    judged = judge(trial.worlds_us, pgle.worlds_us)
+    return duration(trial.step_us or 0.0), f"{judged.mean:+.1%}", judged.won, judged.of
 
 
 def show_text(found: Tuning, out: Path, page: Path) -> None:
     """Tables on stdout, warnings on stderr."""
     screen = console()
-    label = "" if found.costs_are == "measured" else f" ({found.costs_are} costs)"
-    rows = [_row(found, trial) for trial in (found.baseline, found.pgle, *found.trials)]
-    columns = ("", f"step{label}", "exposed", "mean over worlds", "won", "temp memory")
-    right = f"step{label}|exposed|mean over worlds|won|temp memory"
-    screen.print(table(columns, rows, right=right, whole="exposed|won|temp memory"))
-    assert found.pgle.prediction is not None
+    rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *found.trials)]
+    screen.print(table(COLUMNS, rows, right="|".join(COLUMNS[1:]), whole="|".join(COLUMNS[1:])))
     screen.print(f"with all communication hidden: {duration(found.pgle.prediction.ceiling.step_us)}")
     screen.print()
     screen.print(sentence(found), style="bold", soft_wrap=True)
-    for line in reasons(found):
+    for line in gains(found):
         screen.print(line, soft_wrap=True)
-    if found.used is not None:
-        proof = "proven" if found.used else "NOT proven"
-        screen.print(f"{proof} by a compilation with these flags: {found.why}", soft_wrap=True)
-    for path in found.written:
-        screen.print(f"wrote {path}", soft_wrap=True)
-    screen.print(f"schedules: {page}", soft_wrap=True)
+    for line in why_exposed(found):
+        screen.print(line, soft_wrap=True)
+    if found.proof is not None:
+        screen.print(proven(found.proof), soft_wrap=True)
+        for path in found.proof.written:
+            screen.print(f"wrote {path}", soft_wrap=True)
+    screen.print(f"every trial and both schedules: {page}", soft_wrap=True)
     screen.print(advice(found, out), style="bold", soft_wrap=True)
-    warn(found.warnings)
+    warn((*found.refused, *found.warnings))
 
 
-def _row(found: Tuning, trial: Trial) -> tuple[str, ...]:
-    name = f"→ {trial.label}" if trial.flags == found.tuned.flags and found.verdict == "better" else trial.label
-    if trial.prediction is None:
+def row(found: Tuning, trial: Trial) -> tuple[str, ...]:
+    """A trial as cells of `COLUMNS`."""
+    best = found.proof is not None and trial.flags == found.proof.scheduled.trial.flags
+    name = f"→ {trial.label}" if best else trial.label
+    if trial.step_us is None:
         return name, "does not compile", "", "", "", ""
-    judged = judge(trial, found.pgle)
-    same = trial is found.pgle
+    step, mean, won, of = figures(trial, found.pgle.trial)
+    same = trial is found.pgle.trial
     return (
         name,
-        duration(trial.prediction.step_us),
-        duration(trial.prediction.exposed_us),
-        "–" if same else f"{judged.mean:+.1%}",
-        "–" if same else f"{judged.won}/{judged.of}",
+        step,
+        duration(trial.exposed_us),
+        "–" if same else mean,
+        "–" if same else f"{won}/{of}",
         "–" if trial.temp_bytes is None else f"{trial.temp_bytes / 2**30:.2f} GiB",
     )
 
@@ -70,37 +87,78 @@ def _row(found: Tuning, trial: Trial) -> tuple[str, ...]:
 def sentence(found: Tuning) -> str:
     """The verdict with its figures."""
     by = "predicted" if found.costs_are == "measured" else f"predicted, {found.costs_are} costs"
-    assert found.pgle.prediction is not None
-    step = found.pgle.prediction.step_us
-    room = 1 - found.pgle.prediction.ceiling.step_us / max(step, 1e-9)
-    exposed = found.pgle.prediction.exposed_us / max(step, 1e-9)
+    prediction = found.pgle.prediction
+    step = max(prediction.step_us, 1e-9)
+    room = 1 - prediction.ceiling.step_us / step
     if found.verdict == "no-room":
+        exposed = prediction.exposed_us / step
         return f"No room: {exposed:.2%} of the step is exposed, and hiding all would save {room:.2%} ({by})."
-    if found.verdict == "not-better":
+    if found.proof is None:
         tried = len(found.trials)
-        return f"Nothing better in {tried} trials: none is shorter by 0.5 % in nine of ten worlds ({by})."
-    judged = found.judged
+        return (
+            f"Nothing better in {tried} trials: none is shorter by 0.5 % in nine of ten worlds; hiding all "
+            f"communication would save {room:.1%} ({by})."
+        )
+    judged, fresh = found.proof.judged, found.proof.fresh
     return (
         f"Better: the step gets {-judged.mean:.1%} shorter over {judged.of} worlds (won {judged.won}, at worst "
-        f"{judged.worst:+.1%}) than with the profile alone ({by}; new collectives are modelled)."
+        f"{judged.worst:+.1%}; in fresh worlds {-fresh.mean:.1%}, won {fresh.won} of {fresh.of}) than with the profile "
+        f"alone ({by}; {_modelled(found.tuned.trial)})."
     )
 
 
-def reasons(found: Tuning) -> Sequence[str]:
-    """Why communication stays exposed, in the program's own words: the collectives that matter most."""
-    exposed = sorted((item for item in found.collectives if item.reason), key=lambda item: -item.exposed_us)
-    return [
-        f"  {printable(item.name)} ({item.kind}): {duration(item.exposed_us)} exposed, {item.reason}"
-        for item in exposed[:SHOWN]
-    ]
+def _modelled(trial: Trial) -> str:
+    count = trial.modelled
+    return f"{count} new collective{'s are' if count != 1 else ' is'} modelled" if count else "no new collective"
+
+
+def gains(found: Tuning) -> list[str]:
+    """What each flag of the accepted setting gives: how much longer the step is without it."""
+    tuned = found.tuned.trial
+    lines = []
+    for name, trial in found.without.items():
+        if trial.step_us is not None:
+            lost = judge(trial.worlds_us, tuned.worlds_us).mean
+            lines.append(f"  --{name}={tuned.flags[name]}: without it {lost:+.1%} over worlds")
+    return lines
+
+
+def proven(proof: Proof) -> str:
+    """Whether XLA took the profile under the accepted flags, with its line, and what the new profile covers."""
+    head = "proven" if proof.used else "NOT proven"
+    same = f"step {proof.change:+.2%} against the trial's" if abs(proof.change) > 1e-4 else "the trial's step"
+    return f"{head} by a whole compilation ({same}, the profile covers {proof.coverage:.1%} of it): {proof.why}"
+
+
+def reasons_of(found: Tuning) -> tuple[Reason, ...]:
+    """The collectives that stay exposed after all."""
+    return reasons(found.pgle.module, found.collectives)
+
+
+def why_exposed(found: Tuning) -> Sequence[str]:
+    """Why communication stays exposed with the profile alone, in the program's own words, and what would help."""
+    lines = []
+    for item in reasons_of(found):
+        words = [f"made by {item.made_by}"] if item.made_by else []
+        words += [f"needed by {item.needed_by}"] if item.needed_by else []
+        words += [f"in {item.loop}"] if item.loop else []
+        about = f" ({'; '.join(words)})" if words else ""
+        lines.append(
+            f"  {printable(item.name)}, {duration(item.exposed_us)} exposed: {item.why}{printable(about)}. "
+            f"Would help: {item.help}."
+        )
+    return lines
 
 
 def advice(found: Tuning, out: Path) -> str:
-    """What to do next."""
-    if found.verdict != "better":
+    """What to do next, and what it would bring."""
+    if found.proof is None:
+        step = found.pgle.prediction.step_us
+        saved = step - found.pgle.prediction.ceiling.step_us
+        if found.verdict == "no-room":
+            return f"Flags do not help here: at most {duration(saved)} of the step's communication is left to hide."
         return (
-            "Flags do not help here. What would: independent work beside the collectives above (larger layers, "
-            "prefetched weights, gradient accumulation), or fewer bytes; 'pgle predict' shows where the step goes."
+            f"Flags do not help here; the changes of the program above would, by up to {duration(saved)} of the step."
         )
     return (
         f"Next: profile again under these flags and compare on the GPUs, the only real proof:\n"
@@ -111,28 +169,34 @@ def advice(found: Tuning, out: Path) -> str:
 
 def show_json(found: Tuning, out: Path, page: Path) -> None:
     """``pgle.tune/1``."""
-    steps = {name: trial.prediction for name, trial in (("baseline", found.baseline), ("pgle", found.pgle))}
-    assert found.pgle.prediction is not None
-    tuned = found.tuned.prediction
+    pgle, proof, tuned = found.pgle, found.proof, found.tuned.trial
     json.show(
         "pgle.tune/1",
         {
             "verdict": found.verdict,
-            "module": found.module,
-            "flags": dict(found.tuned.flags),
+            "module": pgle.module.name,
+            "flags": dict(tuned.flags),
             "step_us": {
-                **{name: None if item is None else item.step_us for name, item in steps.items()},
-                "tuned": None if tuned is None else tuned.step_us,
-                "ceiling": found.pgle.prediction.ceiling.step_us,
+                "baseline": found.baseline.trial.step_us,
+                "pgle": pgle.trial.step_us,
+                "tuned": tuned.step_us,
+                "ceiling": pgle.prediction.ceiling.step_us,
             },
-            "worlds": found.judged,
-            "temp_bytes": found.tuned.temp_bytes,
+            "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
+            "fresh_worlds": proof.fresh if proof is not None else Judged(0, 0, 0.0, 0.0),
+            "temp_bytes": tuned.temp_bytes,
             "trials": [_trial(found, trial) for trial in found.trials],
+            "resumed": found.resumed,
+            "without": {name: _trial(found, trial) for name, trial in found.without.items()},
+            "refused": found.refused,
             "costs_are": found.costs_are,
-            "used": found.used,
-            "why": found.why,
-            "reasons": reasons(found),
-            "written": found.written,
+            "modelled": tuned.modelled,
+            "used": None if proof is None else proof.used,
+            "why": "" if proof is None else proof.why,
+            "coverage": None if proof is None else proof.coverage,
+            "whole_against_trial": None if proof is None else proof.change,
+            "reasons": reasons_of(found),
+            "written": () if proof is None else proof.written,
             "page": page,
             "jaxlib": found.jaxlib,
             "next": advice(found, out),
@@ -143,12 +207,15 @@ def show_json(found: Tuning, out: Path, page: Path) -> None:
 
 
 def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
+    done = trial.step_us is not None
     return {
         "label": trial.label,
         "flags": dict(trial.flags),
-        "step_us": None if trial.prediction is None else trial.prediction.step_us,
-        "exposed_us": None if trial.prediction is None else trial.prediction.exposed_us,
-        "worlds": None if trial.prediction is None else judge(trial, found.pgle),
+        "step_us": trial.step_us,
+        "exposed_us": trial.exposed_us if done else None,
+        "worlds": judge(trial.worlds_us, found.pgle.trial.worlds_us) if done else None,
         "temp_bytes": trial.temp_bytes,
+        "modelled": trial.modelled,
+        "cpu_s": trial.cpu_s,
         "failure": trial.failure,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pgle.schedule.timeline import Timeline
+from pgle.tune.trial import Flags
 from pgle.xla.collectives import KINDS, walk_collectives
 from pgle.xla.flags.catalogue import known_in
 from pgle.xla.hlo.module import Module
@@ -18,9 +18,6 @@ from pgle.xla.hlo.names import loops
 MIB = 1 << 20
 START_BYTES = 8 * MIB
 """Where thresholds start; two to five trials from here find nine tenths of the gain (simulated, five programs)."""
-
-Flags = Mapping[str, str]
-"""Values by flag name, without dashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +88,8 @@ def _overlap(collectives: int) -> Iterable[Axis]:
         yield Axis("collectives in flight", "", ({flag: "2"},))
 
 
-def by_exposure(found: Iterable[Axis], timeline: Timeline) -> list[Axis]:
-    """The axes in order of the exposed time that they are about, the most first; those about all kinds last."""
-    exposed: dict[str, float] = {}
-    for item in timeline.exposures:
-        exposed[item.kind] = exposed.get(item.kind, 0.0) + item.exposed_us
+def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:
+    """The axes in order of the exposed time, by kind, that they are about; those about all kinds last."""
     return sorted(found, key=lambda axis: -exposed.get(axis.kind, 0.0))
 
 

@@ -13,7 +13,7 @@ from statistics import median
 
 from pgle.costs.fit.fill import Estimate, fill, kinds_of, signature
 from pgle.costs.fit.lookup import LookupTable, is_sound
-from pgle.costs.profile.value import Cost, Origin, Profile
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,10 @@ def _slowest(costs: list[Cost]) -> float | None:
     return median(values) if values else None
 
 
-def priced(prices: Prices, table: LookupTable, estimate: Estimate) -> Profile:
-    """A profile for another compilation of the program; what is modelled is marked as estimated.
+def priced(prices: Prices, table: LookupTable, estimate: Estimate) -> tuple[Profile, int]:
+    """A profile for another compilation of the program, and how many collectives are new to it, so modelled.
+
+    What is modelled is marked as estimated.
 
     Args:
         prices: of the program.
@@ -83,7 +85,7 @@ def priced(prices: Prices, table: LookupTable, estimate: Estimate) -> Profile:
         found[row.name] = Cost(
             row.filed_as, item.cost_us, kind=row.kind, opcode=row.opcode, shape=row.shape, origin=Origin.ESTIMATED
         )
-    return Profile(tuple(found.values()))
+    return Profile(tuple(found.values())), sum(row.kind is CostKind.COLLECTIVE for row in gaps)
 
 
 def _factor(prices: Prices, kinds: tuple[str, ...]) -> float:

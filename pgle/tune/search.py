@@ -3,101 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from pgle.schedule.predict import Prediction
-from pgle.tune.moves import Axis, Flags, between, by_exposure, neighbours
+from pgle.tune.moves import Axis, between, by_exposure, neighbours
+from pgle.tune.trial import LITTLE, Flags, Trial
 
-LITTLE = 0.005
-"""Less than half a per cent is not worth a re-profile: it is what a job's own noise hides."""
 ROOM = 0.01
 """Within so much of the ceiling there is nothing left to look for."""
 PROGRESS = 0.001
-WON_SHARE = 0.9
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One setting, compiled and simulated.
-
-    Attributes:
-        flags: what differs from the user's own flags.
-        label: what was tried, in words.
-        prediction: of the step by the costs as they stand; None where it did not compile.
-        worlds_us: steps in the worlds.
-        temp_bytes: temporary memory that XLA plans for; None where it left no report.
-        failure: why it did not compile; empty where it did.
-    """
-
-    flags: Flags
-    label: str
-    prediction: Prediction | None
-    worlds_us: tuple[float, ...] = ()
-    temp_bytes: int | None = None
-    failure: str = ""
-
-    @property
-    def mean_us(self) -> float:
-        """Mean step over the worlds; infinite where it did not compile."""
-        return sum(self.worlds_us) / len(self.worlds_us) if self.worlds_us else float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A trial against the schedule that PGLE gives with the user's own flags.
-
-    Attributes:
-        won: worlds in which its step is shorter.
-        of: worlds.
-        mean: mean change of the step over worlds, as a share; negative is shorter.
-        worst: the worst change.
-    """
-
-    won: int
-    of: int
-    mean: float
-    worst: float
-
-    @property
-    def accepted(self) -> bool:
-        """Whether it wins in nine of ten worlds and by enough."""
-        return self.won >= WON_SHARE * self.of and self.mean <= -LITTLE
-
-
-def judge(trial: Trial, pgle: Trial) -> Judged:
-    """How a trial does over the worlds."""
-    changes = [after / before - 1 for after, before in zip(trial.worlds_us, pgle.worlds_us, strict=True)]
-    if not changes:
-        return Judged(0, 0, 0.0, 0.0)
-    return Judged(sum(change < 0 for change in changes), len(changes), sum(changes) / len(changes), max(changes))
-
 
 Attempt = Callable[[Sequence[tuple[Flags, str]]], Sequence[Trial]]
 """Compiles and simulates settings, each with its label, at once where there are several."""
 
 
-def no_room(pgle: Trial) -> bool:
+def no_room(pgle: Prediction) -> bool:
     """Whether nothing can be gained: at the ceiling, or next to nothing is exposed."""
-    assert pgle.prediction is not None
-    step = max(pgle.prediction.step_us, 1e-9)
-    breakdown = pgle.prediction.timeline.breakdown
+    step = max(pgle.step_us, 1e-9)
+    breakdown = pgle.timeline.breakdown
     exposed = (breakdown.exposed_communication_us + breakdown.exposed_copy_us) / step
-    return exposed < LITTLE or 1 - pgle.prediction.ceiling.step_us / step < ROOM
+    return exposed < LITTLE or 1 - pgle.ceiling.step_us / step < ROOM
 
 
 def search(
-    pgle: Trial, found: Sequence[Axis], attempt: Attempt, *, budget: int, memory_limit: int | None
+    pgle: Trial, ceiling_us: float, found: Sequence[Axis], attempt: Attempt, *, budget: int, memory_limit: int | None
 ) -> list[Trial]:
     """All trials, in order; `best` picks from them.
 
     Args:
         pgle: the user's own flags with the profile.
+        ceiling_us: of its program.
         found: the axes.
         attempt: compiles and simulates.
         budget: trials at most.
         memory_limit: of temporary memory in bytes; None: no limit.
     """
-    assert pgle.prediction is not None
     trials: list[Trial] = []
     current = pgle
 
@@ -112,12 +51,13 @@ def search(
 
     while len(trials) < budget:
         before = current
-        for axis in by_exposure(found, (current.prediction or pgle.prediction).timeline):
+        for axis in by_exposure(found, current.exposed_by_kind):
             settings = [*axis.settings, *_beside(axis, axis.settings[0])]
-            tried([({**current.flags, **setting}, _label(axis, setting)) for setting in settings])
+            tried([({**current.flags, **setting}, _label(axis, setting, current)) for setting in settings])
             if axis.number and axis.number in current.flags:
                 _walk(axis, lambda: current, tried)
-            if len(trials) >= budget or _at_ceiling(current, pgle):
+            at_ceiling = current.step_us is not None and current.step_us <= ceiling_us * (1 + ROOM)
+            if len(trials) >= budget or at_ceiling:
                 return trials
         if current.mean_us > before.mean_us * (1 - PROGRESS):
             break
@@ -129,9 +69,9 @@ def _walk(axis: Axis, current: Callable[[], Trial], tried: Callable[[Sequence[tu
     while True:
         before = current()
         beside = _beside(axis, before.flags)
-        if tried([({**before.flags, **setting}, _label(axis, setting)) for setting in beside]) is before:
+        if tried([({**before.flags, **setting}, _label(axis, setting, before)) for setting in beside]) is before:
             setting = {axis.number: str(between(int(before.flags[axis.number])))}
-            tried([({**before.flags, **setting}, _label(axis, setting))])
+            tried([({**before.flags, **setting}, _label(axis, setting, before))])
             return
 
 
@@ -153,12 +93,16 @@ def _fits(trial: Trial, memory_limit: int | None) -> bool:
     return memory_limit is None or trial.temp_bytes is None or trial.temp_bytes <= memory_limit
 
 
-def _at_ceiling(trial: Trial, pgle: Trial) -> bool:
-    assert pgle.prediction is not None
-    found = trial.prediction
-    return found is not None and found.step_us <= pgle.prediction.ceiling.step_us * (1 + ROOM)
+def without_one(accepted: Trial) -> list[tuple[Flags, str]]:
+    """The accepted setting without each of its flags, to see what each gives; none where it has only one."""
+    flags = accepted.flags
+    if len(flags) < 2:
+        return []
+    return [({name: flags[name] for name in flags if name != left}, f"without {left}") for left in flags]
 
 
-def _label(axis: Axis, setting: Flags) -> str:
+def _label(axis: Axis, setting: Flags, current: Trial) -> str:
+    """What is tried, with a plus where it comes on top of flags of other axes."""
     value = int(setting[axis.number]) if axis.number else 0
-    return f"{axis.name} {value / (1 << 20):g} MiB" if axis.number else axis.name
+    text = f"{axis.name} {value / (1 << 20):g} MiB" if axis.number else axis.name
+    return f"+ {text}" if any(flag not in setting for flag in current.flags) else text

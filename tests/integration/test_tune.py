@@ -42,6 +42,26 @@ def test_the_same_input_gives_the_same_answer(tmp_path: Path, capsys: pytest.Cap
         assert first[key] == second[key]
 
 
+def test_a_search_that_was_cut_short_goes_on_and_ends_as_one_that_was_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tuned(capsys, tmp_path / "whole", "--budget", "3", "--worlds", "3")
+    tuned(capsys, tmp_path / "cut", "--budget", "2", "--worlds", "3")
+    record = tmp_path / "cut" / "trials.jsonl"
+    record.write_text(record.read_text()[:-40])  # killed while it wrote the second trial
+    again = tuned(capsys, tmp_path / "cut", "--budget", "3", "--worlds", "3")
+    assert again["resumed"] == 1
+    assert [trial["step_us"] for trial in again["trials"]] == [trial["step_us"] for trial in whole["trials"]]
+    assert again["verdict"] == whole["verdict"]
+
+
+def test_the_folder_of_another_search_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tuned(capsys, tmp_path / "out", "--budget", "1", "--worlds", "3")
+    assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--worlds", "4"]) == 2
+    assert "holds the trials of another search (worlds differs)" in capsys.readouterr().err
+    assert (tmp_path / "out" / "trials.jsonl").exists()
+
+
 def test_a_memory_limit_that_is_no_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--memory-limit", "much"]) == 2
     assert "say 70GiB" in capsys.readouterr().err

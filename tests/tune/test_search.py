@@ -1,13 +1,15 @@
 """The search for flags, on schedules that are made up: what is tried, what is kept, what is accepted."""
 
+import json
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, predict
-from pgle.tune.moves import MIB, Axis, Flags, axes
-from pgle.tune.search import Judged, Trial, best, judge, no_room, search
+from pgle.tune.moves import MIB, Axis, axes
+from pgle.tune.search import best, no_room, search, without_one
+from pgle.tune.trial import Flags, Judged, Trial, exposed_by_kind, judge, record, recorded
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"
@@ -25,10 +27,13 @@ def step(exposed_us: float) -> Prediction:
 
 
 def trial(flags: Flags, mean_us: float, temp_bytes: int = 1, exposed_us: float = 300.0) -> Trial:
-    return Trial(flags, str(dict(flags)), step(exposed_us), tuple(mean_us + number for number in range(10)), temp_bytes)
+    made = step(exposed_us)
+    worlds = tuple(mean_us + number for number in range(10))
+    return Trial(flags, str(dict(flags)), made.step_us, made.exposed_us, exposed_by_kind(made), worlds, temp_bytes)
 
 
 PGLE = trial({}, 1300.0)
+CEILING_US = 1000.0
 
 
 def bench(cost: Callable[[int], float], seen: list[int]) -> Callable[[Sequence[tuple[Flags, str]]], list[Trial]]:
@@ -45,7 +50,9 @@ def bench(cost: Callable[[int], float], seen: list[int]) -> Callable[[Sequence[t
 
 def test_a_threshold_is_halved_and_doubled_while_that_helps_then_taken_at_three_quarters() -> None:
     seen: list[int] = []
-    found = search(PGLE, [AXIS], bench(lambda mib: 1000 + 50 * abs(mib - 2), seen), budget=20, memory_limit=None)
+    found = search(
+        PGLE, CEILING_US, [AXIS], bench(lambda mib: 1000 + 50 * abs(mib - 2), seen), budget=20, memory_limit=None
+    )
     assert seen[:3] == [8, 16, 4]
     assert 2 in seen
     assert best(PGLE, found, None).flags == {THRESHOLD: str(2 * MIB)}
@@ -53,12 +60,12 @@ def test_a_threshold_is_halved_and_doubled_while_that_helps_then_taken_at_three_
 
 def test_no_setting_is_tried_twice_and_the_budget_holds() -> None:
     seen: list[int] = []
-    search(PGLE, [AXIS], bench(lambda mib: 1300 - mib, seen), budget=5, memory_limit=None)
+    search(PGLE, CEILING_US, [AXIS], bench(lambda mib: 1300 - mib, seen), budget=5, memory_limit=None)
     assert len(seen) == len(set(seen)) == 5
 
 
 def test_what_does_not_help_is_not_kept() -> None:
-    found = search(PGLE, [AXIS], bench(lambda mib: 1400.0, []), budget=20, memory_limit=None)
+    found = search(PGLE, CEILING_US, [AXIS], bench(lambda mib: 1400.0, []), budget=20, memory_limit=None)
     assert best(PGLE, found, None) is PGLE
 
 
@@ -69,20 +76,28 @@ def test_a_setting_over_the_memory_limit_is_never_best() -> None:
 
 
 def test_a_setting_that_does_not_compile_is_passed_over() -> None:
-    assert best(PGLE, [Trial({"a": "1"}, "a", None, failure="unknown flag")], None) is PGLE
+    assert best(PGLE, [Trial({"a": "1"}, "a", failure="unknown flag")], None) is PGLE
 
 
 @pytest.mark.parametrize(
     ("after", "accepted"), [([90.0] * 20, True), ([90.0] * 17 + [101.0] * 3, False), ([99.7] * 20, False)]
 )
 def test_accepted_is_what_wins_in_nine_of_ten_worlds_and_by_half_a_per_cent(after: list[float], accepted: bool) -> None:
-    before = Trial({}, "", step(300.0), (100.0,) * 20)
-    assert judge(Trial({"a": "1"}, "", step(300.0), tuple(after)), before).accepted is accepted
+    assert judge(after, [100.0] * 20).accepted is accepted
 
 
 def test_a_step_at_its_ceiling_has_no_room() -> None:
-    assert no_room(trial({}, 1000.0, exposed_us=0.0))
-    assert not no_room(PGLE)
+    assert no_room(step(0.0))
+    assert not no_room(step(300.0))
+
+
+def test_a_trial_reads_as_it_was_recorded() -> None:
+    assert recorded(json.loads(json.dumps(record(PGLE)))) == PGLE
+
+
+def test_what_each_of_two_flags_gives_is_seen_without_it() -> None:
+    assert [dict(flags) for flags, _ in without_one(trial({"a": "1", "b": "2"}, 1.0))] == [{"b": "2"}, {"a": "1"}]
+    assert without_one(trial({"a": "1"}, 1.0)) == []
 
 
 def test_a_judgement_without_worlds_accepts_nothing() -> None:

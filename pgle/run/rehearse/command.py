@@ -72,18 +72,23 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
 
 
 @contextmanager
-def prepared(command: RehearseCommand) -> Iterator[tuple[Path, Setting]]:
-    """The folder for all files, and everything that is decided before the first compilation."""
+def prepared(command: RehearseCommand, *, resumes: str = "") -> Iterator[tuple[Path, Setting]]:
+    """The folder for all files, and everything that is decided before the first compilation.
+
+    Args:
+        command: the command line.
+        resumes: name of a file; a folder that holds it is gone on with, and is kept after a failure.
+    """
     load_target(command.target)  # an unknown target is said before a program runs for minutes
     if command.topology:
         devices_in(command.topology)
-    with _folder(command.out) as out:
+    with _folder(command.out, resumes) as out:
         modules, program = _modules(command, out)
         yield out, settle(modules, command.choose, program, command.flags)
 
 
 @contextmanager
-def _folder(named: str | None) -> Iterator[Path]:
+def _folder(named: str | None, resumes: str) -> Iterator[Path]:
     """The folder for all files, empty; after a failure nothing of ours stays in it unless the message points there.
 
     Raises:
@@ -91,12 +96,12 @@ def _folder(named: str | None) -> Iterator[Path]:
     """
     out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
     there_before = named is not None and out.exists()
-    if there_before and any(out.iterdir()):
+    if there_before and any(out.iterdir()) and not (resumes and (out / resumes).is_file()):
         raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
     try:
         yield out
     except BaseException as error:
-        if str(out) not in str(error):
+        if str(out) not in str(error) and not (resumes and (out / resumes).is_file()):
             for made in [out / name for name in _MADE] if named else [out]:
                 shutil.rmtree(made, ignore_errors=True)
             if not there_before and out.is_dir() and not any(out.iterdir()):
@@ -120,6 +125,8 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Progr
             return [first], Program()
         if first.suffix in _MODULE_SUFFIXES or not shutil.which(str(first)):
             raise UserError("no such file", where=first, remedy="dump modules with JAX_DUMP_IR_TO=DIR")
+    if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
+        return kept, read_program(out / "captured")  # of the search that goes on
     captured = capture_modules(
         command.words,
         out / "captured",

@@ -77,6 +77,7 @@ class Session:
         self.base = base
         self.folder = folder
         self._trusted = trusted
+        self._same = False
         self._lock = threading.Lock()
         self._turns: dict[tuple[str, ...], threading.Lock] = {}
         self._prepared: dict[tuple[str, ...], _Prepared] = {}
@@ -93,14 +94,7 @@ class Session:
             UserError: as `Compiler.compile`.
         """
         wanted = replace(self.base, dump_dir=self.folder / name, flags=tuple(flags), profile=profile)
-        early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
-        with self._lock:
-            turn = self._turns.setdefault(early, threading.Lock())
-            number = list(self._turns).index(early)
-        with turn:  # other flags are compiled at the same time
-            prepared = self._prepared.get(early)
-            if prepared is None:
-                prepared = self._prepared[early] = self._prepare(wanted, early, number)
+        prepared = self._prepared_for(wanted)
         for made in (prepared.check, None if prepared.module else prepared.compiled):
             if made is not None and profile is None and wanted.flags == prepared.flags:
                 return made
@@ -111,6 +105,29 @@ class Session:
                 shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return self.compiler.compile(wanted)
 
+    def compiled(self, name: str, flags: Sequence[str]) -> RehearsalResult:
+        """The module by all passes, without a profile: for what it holds, since ties break otherwise in `schedule`.
+
+        Args:
+            name: of a folder that may be needed.
+            flags: all XLA flags.
+
+        Raises:
+            UserError: as `Compiler.compile`.
+        """
+        return self._prepared_for(replace(self.base, dump_dir=self.folder / name, flags=tuple(flags))).compiled
+
+    def _prepared_for(self, wanted: RehearsalRequest) -> _Prepared:
+        early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
+        with self._lock:
+            turn = self._turns.setdefault(early, threading.Lock())
+            number = list(self._turns).index(early)
+        with turn:  # other flags are compiled at the same time
+            prepared = self._prepared.get(early)
+            if prepared is None:
+                prepared = self._prepared[early] = self._prepare(wanted, early, number)
+            return prepared
+
     def _prepare(self, wanted: RehearsalRequest, early: tuple[str, ...], number: int) -> _Prepared:
         """Compile with all passes, and see whether those from scheduling on are enough from now on."""
         folder = self.folder / f"all-passes{number or ''}"
@@ -119,7 +136,7 @@ class Session:
         module = folder / BEFORE_SCHEDULING
         if not module.exists() or compiled.schedule is None or any(flag.startswith(_ONLY) for flag in early):
             return _Prepared(wanted.flags, compiled, None)
-        if self._trusted is not None and self._trusted.exists():
+        if self._same or (self._trusted is not None and self._trusted.exists()):
             return _Prepared(wanted.flags, compiled, module)
         check = folder / "check" if wanted.profile else wanted.dump_dir
         try:
@@ -130,6 +147,7 @@ class Session:
         if not same:
             shutil.rmtree(check, ignore_errors=True)
             return _Prepared(wanted.flags, compiled, None)
+        self._same = True
         if self._trusted is not None:
             write_files({self._trusted: ""}, force=True)
         return _Prepared(wanted.flags, compiled, module, again)

@@ -1,0 +1,174 @@
+"""Settings compiled and simulated: the module as each makes it, the costs that go with its names, its schedule."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pgle.costs.fit.estimate import estimate_profile, estimator
+from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.profile.files import profile_files, read_profile
+from pgle.costs.profile.value import Profile
+from pgle.errors import UserError
+from pgle.files import sha256, write_files
+from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.rehearse import LHS
+from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.session import SCHEDULER_FLAGS, Session
+from pgle.run.tune.request import Scheduled, TuneRequest
+from pgle.schedule.contention import contention_on
+from pgle.schedule.predict import predict, program_of
+from pgle.tune.prices import Prices, priced, prices_of
+from pgle.tune.trial import Flags, Trial, exposed_by_kind
+from pgle.tune.worlds import World, step_in, worlds
+from pgle.xla.hardware import Hardware, find_hardware
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.schedule_dump import read_schedule_dump
+
+
+@dataclass
+class Bench:
+    """Compiles settings and simulates them; `start` comes first, `schedule` may be called from several threads.
+
+    Attributes:
+        request: what is tuned.
+        compiler: that compiles.
+        session: its schedules of the module.
+        module: without a profile.
+        jaxlib: that compiles.
+    """
+
+    request: TuneRequest
+    compiler: Compiler
+    session: Session
+    module: Module = field(init=False)
+    jaxlib: str = ""
+    _prices: Prices = field(init=False)
+    _given: Profile = field(init=False)
+    _worlds: tuple[World, ...] = ()
+    _programs: dict[tuple[str, ...], Trial] = field(default_factory=dict)
+
+    @staticmethod
+    def of(request: TuneRequest, compiler: Compiler, trusted: Path | None) -> Bench:
+        """A bench whose dumps go to a folder of their own, emptied of what a killed search left."""
+        base = RehearsalRequest(
+            module=request.setting.module,
+            target=request.target.text,
+            portable_target=request.target.portable_text,
+            dump_dir=request.out,
+            topology=request.topology,
+            flags=(LHS, *request.setting.flags),
+        )
+        folder = request.out / "trials"
+        shutil.rmtree(folder, ignore_errors=True)
+        return Bench(request, compiler, Session(compiler, base, folder, trusted))
+
+    @property
+    def hardware(self) -> Hardware:
+        """The GPU."""
+        return find_hardware(self.request.target)
+
+    def start(self) -> tuple[Scheduled, Scheduled]:
+        """LHS alone and with the profile, by the user's own flags."""
+        request = self.request
+        self._worlds = worlds(request.worlds, request.seed)
+        given = read_profile(request.profile) if request.profile is not None else None
+        result = self.session.schedule("no-profile", self.session.base.flags)
+        self.jaxlib, self.module = result.jaxlib, read_module(result.after_optimizations)
+        table = _table(result, self.module)
+        estimate = estimator(table.module, self.hardware)
+        self._given = given or estimate_profile(table.module, self.hardware)
+        if not table.costs(self._given):
+            remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
+            raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)
+        self._prices = prices_of(table, self._given, estimate)
+        baseline = self.judged({}, "no profile", result, *priced(self._prices, table, estimate))
+        try:
+            pgle = self.schedule({}, "the profile")
+        except UserError as error:
+            raise UserError(f"does not compile with the profile: {error}", where=request.setting.module) from None
+        return baseline, pgle
+
+    def trial(self, flags: Flags, label: str) -> Trial:
+        """One setting: its figures, or why there are none; what another has compiled to is not simulated again."""
+        folder = self.folder_of(flags)
+        try:
+            named = self._named(flags)
+            same = (named.fingerprint, *(f"{name}={flags[name]}" for name in sorted(flags) if _is_late(name)))
+            known = self._programs.get(same) if named.fingerprint else None
+            if known is None:
+                known = self._programs[same] = self.schedule(flags, label).trial
+            return replace(known, flags=flags, label=label)
+        except UserError as error:
+            return Trial(flags, label, failure=str(error))
+        finally:
+            for made in ("names", "profile"):
+                shutil.rmtree(folder / made, ignore_errors=True)
+
+    def schedule(self, flags: Flags, label: str) -> Scheduled:
+        """One setting: compiled for its names, priced, compiled with that profile, and simulated."""
+        folder = self.folder_of(flags)
+        profile, modelled = self.profile(flags)
+        path = folder / "profile.pbtxt"
+        write_files(profile_files(path, profile), force=True)
+        result = self.session.schedule(f"{folder.name}/profile", self.options(flags), path)
+        found = self.judged(flags, label, result, profile, modelled)
+        named = self._named(flags)
+        cpu_s = (0.0 if named.kept else named.cpu_s) + (0.0 if result.kept else result.cpu_s)
+        return replace(found, trial=replace(found.trial, cpu_s=cpu_s))
+
+    def profile(self, flags: Flags) -> tuple[Profile, int]:
+        """The costs under the names that a setting gives, and how many collectives are modelled."""
+        named = self._named(flags)
+        table = _table(named, read_module(named.after_optimizations))
+        return priced(self._prices, table, estimator(table.module, self.hardware))
+
+    def _named(self, flags: Flags) -> RehearsalResult:
+        return self.session.compiled(f"{self.folder_of(flags).name}/names", self.options(flags))
+
+    def judged(self, flags: Flags, label: str, result: RehearsalResult, profile: Profile, modelled: int) -> Scheduled:
+        """A compilation simulated with its costs, as they are and in all worlds."""
+        module = read_module(result.after_optimizations)
+        profile = replace(profile, provenance=self._given.provenance)
+        prediction = predict(module, profile, self.hardware)
+        found = Scheduled(Trial(flags, label), module, prediction, profile)
+        trial = Trial(
+            flags,
+            label,
+            prediction.step_us,
+            prediction.exposed_us,
+            exposed_by_kind(prediction),
+            self.steps(found, self._worlds),
+            result.memory.get("temp"),
+            modelled,
+            program=result.fingerprint,
+        )
+        return replace(found, trial=trial)
+
+    def steps(self, found: Scheduled, among: tuple[World, ...]) -> tuple[float, ...]:
+        """Microseconds of a schedule's step in some worlds."""
+        launch = found.prediction.launch
+        program = program_of(found.module, found.profile, self.hardware, launch)
+        shapes = {name: f"{item.opcode}:{item.shape}" for name, item in found.module.instructions.items()}
+        model = contention_on(self.hardware)
+        return tuple(step_in(world, program, shapes, launch, model) for world in among)
+
+    def options(self, flags: Flags) -> tuple[str, ...]:
+        """All XLA flags of a setting."""
+        return (*self.session.base.flags, *(f"--{name}={value}" for name, value in flags.items()))
+
+    def folder_of(self, flags: Flags) -> Path:
+        """Where a setting is compiled."""
+        return self.session.folder / sha256(json.dumps(sorted(flags.items())).encode())[:12]
+
+
+def _is_late(flag: str) -> bool:
+    return f"--{flag}" in SCHEDULER_FLAGS
+
+
+def _table(result: RehearsalResult, module: Module) -> LookupTable:
+    schedule = None if result.schedule is None else read_schedule_dump(result.schedule)
+    return LookupTable(module, schedule.module if schedule is not None else None)

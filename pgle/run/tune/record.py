@@ -1,0 +1,87 @@
+"""The record of trials, ``trials.jsonl``: a line that says what is tuned, then a line per trial, in order.
+
+A search that was interrupted goes on from it: the descent is deterministic, so it asks for the same settings again, and
+those on record are answered at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pgle.errors import UserError
+from pgle.files import read_bytes, sha256
+from pgle.run.tune.request import TuneRequest
+from pgle.tune.trial import Flags, Trial, record, recorded
+
+NAME = "trials.jsonl"
+SCHEMA = "pgle.trials/1"
+
+
+class Record:
+    """Trials on disk; `add` may be called from one thread at a time.
+
+    Args:
+        request: what is tuned.
+        jaxlib: that compiles.
+
+    Raises:
+        UserError: the file is of another search, or none of ours.
+    """
+
+    def __init__(self, request: TuneRequest, jaxlib: str) -> None:
+        self.path = request.out / NAME
+        self._head = _head(request, jaxlib)
+        self._known = self._read() if self.path.exists() else {}
+        self.resumed = len(self._known)
+
+    def known(self, flags: Flags) -> Trial | None:
+        """A trial on record; None where there is none of these flags."""
+        return self._known.get(_key(flags))
+
+    def add(self, trial: Trial) -> None:
+        """Keep a trial. A line that is cut short by a kill is left aside when the file is read."""
+        self._known[_key(trial.flags)] = trial
+        if not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(json.dumps(self._head) + "\n")
+        with self.path.open("a") as file:
+            file.write(json.dumps(record(trial)) + "\n")
+
+    def _read(self) -> dict[str, Trial]:
+        lines = read_bytes(self.path).decode(errors="replace").split("\n")
+        try:
+            head = json.loads(lines[0])
+        except ValueError:
+            head = None
+        if not isinstance(head, dict) or head.get("schema") != SCHEMA:
+            raise UserError("is not a record of trials", where=self.path, remedy="choose a new folder with -o DIR")
+        other = [name for name, value in self._head.items() if head.get(name) != value]
+        if other:
+            what = f"holds the trials of another search ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
+            raise UserError(what, where=self.path, remedy="choose a new folder with -o DIR")
+        if lines[-1]:  # cut short: what follows must begin on a line of its own
+            whole = "\n".join(lines[:-1]) + "\n"
+            self.path.write_text(whole)
+        trials = [recorded(json.loads(line)) for line in lines[1:-1] if line]
+        return {_key(trial.flags): trial for trial in trials}
+
+
+def _head(request: TuneRequest, jaxlib: str) -> Mapping[str, Any]:
+    """All that a trial depends on, but its flags."""
+    return {
+        "schema": SCHEMA,
+        "module": sha256(read_bytes(request.setting.module)),
+        "profile": "" if request.profile is None else sha256(read_bytes(request.profile)),
+        "flags": list(request.setting.flags),
+        "target": sha256(request.target.text.encode()),
+        "topology": request.topology,
+        "jaxlib": jaxlib,
+        "worlds": request.worlds,
+        "seed": request.seed,
+    }
+
+
+def _key(flags: Flags) -> str:
+    return json.dumps(sorted(flags.items()))

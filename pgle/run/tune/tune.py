@@ -1,0 +1,190 @@
+"""`pgle tune`: the flags and the profile that make a step fastest, searched with the real compiler and no GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from pgle.costs.fit.coverage import cover
+from pgle.costs.profile.files import profile_files
+from pgle.files import write_files
+from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.rehearse.cache import Cache
+from pgle.run.rehearse.compile import Compiler
+from pgle.run.tune.bench import Bench
+from pgle.run.tune.record import Record
+from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
+from pgle.schedule.moves import placements
+from pgle.tune.moves import axes
+from pgle.tune.search import best, no_room, search, without_one
+from pgle.tune.trial import Flags, Trial, judge
+from pgle.tune.worlds import FRESH, FRESH_SEED, worlds
+from pgle.xla.flags.text import parse_flags
+from pgle.xla.hlo.schedule_dump import read_schedule_dump
+from pgle.xla.log.reasons import ProfileUse
+
+AT_ONCE = min(os.cpu_count() or 1, 3)
+"""Compilations side by side; each takes a core, and a step of the search has three settings at most."""
+SAME_STEP = 0.001
+"""Ties between instructions may break otherwise; a step within this is the same."""
+PROOFS = 3
+"""Settings at most that are compiled whole, where those before did not stand."""
+
+OnTrial = Callable[[Trial, Trial], None]
+"""Called with each trial and that of the profile alone; first with that one itself."""
+
+
+def tune(request: TuneRequest, *, on_trial: OnTrial = lambda trial, pgle: None) -> Tuning:
+    """Search, judge, prove.
+
+    Args:
+        request: what to tune.
+        on_trial: called after each trial.
+
+    Raises:
+        UserError: an input is bad, the program does not compile, or `request.out` holds another search.
+    """
+    cache = Cache.of_user() if request.cached else None
+    trusted = cache.trusted(request.setting.python) if cache else None
+    with Compiler(request.setting.python, cache=cache) as compiler:
+        bench = Bench.of(request, compiler, trusted)
+        baseline, pgle = bench.start()
+        on_trial(pgle.trial, pgle.trial)
+        found = _Search(request, bench, Record(request, bench.jaxlib), pgle, on_trial)
+        room = not no_room(pgle.prediction)
+        proof = found.run() if room else None
+        without = found.without(proof) if proof is not None else {}
+    shutil.rmtree(bench.session.folder, ignore_errors=True)
+    return Tuning(
+        verdict="no-room" if not room else "not-better" if proof is None else "better",
+        baseline=baseline,
+        pgle=pgle,
+        proof=proof,
+        trials=tuple(found.trials),
+        without=without,
+        refused=tuple(found.refused),
+        collectives=tuple(placements(pgle.module, pgle.prediction.timeline, request.setting.flags).values()),
+        costs_are=pgle.prediction.costs_are if request.profile is not None else "estimated",
+        jaxlib=bench.jaxlib,
+        resumed=found.record.resumed,
+        warnings=(*request.setting.warnings, *pgle.prediction.timeline.warnings, *_warnings(pgle, proof)),
+    )
+
+
+class _Search:
+    """The trials of one search, from the record where they are on it."""
+
+    def __init__(self, request: TuneRequest, bench: Bench, record: Record, pgle: Scheduled, on_trial: OnTrial) -> None:
+        self.request = request
+        self.bench = bench
+        self.record = record
+        self.pgle = pgle
+        self.on_trial = on_trial
+        self.trials: list[Trial] = []
+        self.refused: list[str] = []
+
+    def run(self) -> Proof | None:
+        """Search, then prove the best; where the proof does not stand, the next best."""
+        request, pgle = self.request, self.pgle
+        given = [flag.name for flag in parse_flags(" ".join(request.setting.flags)).flags]
+        moves = axes(self.bench.module, self.bench.jaxlib, given)
+        ceiling = pgle.prediction.ceiling.step_us
+        search(pgle.trial, ceiling, moves, self.attempt, budget=request.budget, memory_limit=request.memory_limit)
+        left = [trial for trial in self.trials if judge(trial.worlds_us, pgle.trial.worlds_us).accepted]
+        for _ in range(PROOFS):
+            trial = best(pgle.trial, left, request.memory_limit)
+            if trial is pgle.trial:
+                return None
+            proof = self.prove(trial)
+            if proof.accepted:
+                return replace(proof, written=self.write(proof))
+            left.remove(trial)
+            self.refused.append(_refusal(proof))
+        return None
+
+    def attempt(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
+        """Trials of these settings, several at once."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            pending = [
+                self.record.known(flags) or pool.submit(self.bench.trial, flags, label) for flags, label in settings
+            ]
+            done = []
+            for item in pending:
+                trial = item if isinstance(item, Trial) else item.result()
+                if not isinstance(item, Trial):
+                    self.record.add(trial)
+                done.append(trial)
+                self.trials.append(trial)
+                self.on_trial(trial, self.pgle.trial)
+        return done
+
+    def prove(self, trial: Trial) -> Proof:
+        """A setting compiled whole, confirmed by XLA's log and schedule, simulated again, also in fresh worlds."""
+        bench, pgle = self.bench, self.pgle
+        profile, modelled = bench.profile(trial.flags)
+        path = bench.folder_of(trial.flags) / "profile.pbtxt"
+        write_files(profile_files(path, profile), force=True)
+        folder = self.request.out / "proof"
+        shutil.rmtree(folder, ignore_errors=True)
+        wanted = replace(bench.session.base, dump_dir=folder, flags=bench.options(trial.flags), profile=path)
+        result = bench.compiler.compile(wanted)
+        found = bench.judged(trial.flags, trial.label, result, profile, modelled)
+        use = confirm(ConfirmRequest(str(result.log), schedule=result.schedule, profile=profile, whole=True)).main
+        schedules = {} if result.schedule is None else {found.module.name: read_schedule_dump(result.schedule)}
+        fresh = worlds(self.request.worlds, FRESH_SEED + self.request.seed, FRESH)
+        return Proof(
+            scheduled=found,
+            judged=judge(found.trial.worlds_us, pgle.trial.worlds_us),
+            fresh=judge(bench.steps(found, fresh), bench.steps(pgle, fresh)),
+            used=use.verdict is ProfileUse.USED,
+            why=use.why,
+            coverage=min(
+                (item.time.value or 0.0 for item in cover(profile, [found.module], schedules).main), default=0.0
+            ),
+            change=(found.trial.step_us or 0.0) / max(trial.step_us or 0.0, 1e-9) - 1,
+        )
+
+    def without(self, proof: Proof) -> dict[str, Trial]:
+        """The accepted setting without each of its flags."""
+        settings = without_one(proof.scheduled.trial)
+        before = len(self.trials)
+        found = self.attempt(settings)
+        del self.trials[before:]
+        return dict(zip(proof.scheduled.trial.flags, found, strict=False))
+
+    def write(self, proof: Proof) -> tuple[Path, ...]:
+        """``flags.txt`` and the profile that goes with it."""
+        out = self.request.out
+        files: dict[Path, bytes | str] = {
+            out / "flags.txt": "\n".join(self.bench.options(proof.scheduled.trial.flags)) + "\n"
+        }
+        again = profile_files(out / "profile.pbtxt", proof.scheduled.profile)
+        files |= {Path(str(name)): data for name, data in again.items()}
+        write_files(dict(files), force=True)
+        return tuple(files)
+
+
+def _refusal(proof: Proof) -> str:
+    """Why a setting that the search accepted did not stand."""
+    trial = proof.scheduled.trial
+    if not proof.judged.accepted:
+        return f"{trial.label}: compiled whole, it wins in {proof.judged.won} of {proof.judged.of} worlds only"
+    return f"{trial.label}: wins in {proof.fresh.won} of {proof.fresh.of} fresh worlds only ({proof.fresh.mean:+.1%})"
+
+
+def _warnings(pgle: Scheduled, proof: Proof | None) -> list[str]:
+    lines: list[str] = []
+    if proof is None:
+        return lines
+    before, after = pgle.trial.temp_bytes, proof.scheduled.trial.temp_bytes
+    if before and after and after > 1.05 * before:
+        lines.append(f"temporary memory grows by {after / before - 1:.0%}; --memory-limit bounds it")
+    if abs(proof.change) >= SAME_STEP:
+        lines.append(
+            f"compiled whole, the step is {proof.change:+.2%} of what the trial said; the whole compilation counts"
+        )
+    return lines

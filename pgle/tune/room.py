@@ -1,0 +1,137 @@
+"""Why communication stays exposed, in the program's own words, and what change of the program would help."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from pgle.schedule.moves import NOTHING_INDEPENDENT, Placement
+from pgle.schedule.program import FREE
+from pgle.xla.collectives import async_pairs, collective_kind, walk_collectives
+from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.names import lhs_names, loops
+
+SHOWN = 3
+FAR = 2_000
+"""Instructions that are looked at for the nearest one with a name of the program."""
+
+_GRADIENTS = (
+    "accumulate gradients over micro-batches, so that the next one's compute hides this one's reduction, or give the "
+    "optimizer's update of other weights to run beside it"
+)
+_WEIGHTS = "gather a layer's weights while the layer before computes (a scan over layers with pipelined all-gathers)"
+_HALVES = "split the batch in two halves whose layers alternate, so that one computes while the other communicates"
+_TOKENS = "split the tokens in two halves, so that one's experts compute while the other's tokens travel"
+_NOTHING: Mapping[str, str] = {
+    "all-reduce": _HALVES,
+    "reduce-scatter": _GRADIENTS,
+    "all-gather": _HALVES,
+    "all-to-all": _TOKENS,
+    "ragged-all-to-all": _TOKENS,
+    "collective-permute": "take more micro-batches, and send the one before while this one computes",
+}
+_GROUPS = "put it and the compute into one scheduling group (jax.experimental.scheduling_groups)"
+_BYTES = "send fewer bytes (a narrower type, a larger batch on each device), since what may run beside it is too short"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One collective that stays exposed.
+
+    Attributes:
+        name: when LHS ran.
+        kind: ``all-gather`` …
+        exposed_us: of the step, all executions together.
+        why: in words.
+        made_by: what makes its operand, in the program's words with the source line; empty where nothing says so.
+        needed_by: the first that needs its result; empty: the step returns it.
+        loop: the loop around it with its iterations; empty where there is none.
+        help: what change of the program would help.
+    """
+
+    name: str
+    kind: str
+    exposed_us: float
+    why: str
+    made_by: str
+    needed_by: str
+    loop: str
+    help: str
+
+
+def reasons(module: Module, placed: Iterable[Placement], count: int = SHOWN) -> tuple[Reason, ...]:
+    """The collectives that stay exposed, the most exposed first.
+
+    Args:
+        module: scheduled.
+        placed: `pgle.schedule.moves.placements` of it.
+        count: how many at most.
+    """
+    names = lhs_names(module)
+    dones = {pair.start: pair.done for pair in async_pairs(module)}
+    starts = {names.get(item.name, item.name): item for item, _ in walk_collectives(module)}
+    worst = sorted((item for item in placed if item.reason), key=lambda item: -item.exposed_us)[:count]
+    return tuple(_reason(module, item, starts[item.name], dones) for item in worst if item.name in starts)
+
+
+def _reason(module: Module, placed: Placement, start: Instruction, dones: Mapping[str, str]) -> Reason:
+    inside = module.computations[start.computation].instructions
+    items = {item.name: item for item in inside}
+    users: dict[str, list[str]] = {}
+    for item in inside:
+        for operand in item.operands:
+            users.setdefault(operand, []).append(item.name)
+    made = _nearest(module, start.operands, items, lambda item: item.operands)
+    done = dones.get(start.name, start.name)
+    needed = _nearest(module, users.get(done, ()), items, lambda item: users.get(item.name, ()))
+    around = loops(module, start.name)
+    loop = "" if not around else f"{around[-1][0]} × {around[-1][1] or 'unknown'}"
+    return Reason(
+        name=placed.name,
+        kind=placed.kind,
+        exposed_us=placed.exposed_us,
+        why=placed.reason,
+        made_by="" if made is None else in_words(made),
+        needed_by="" if needed is None else in_words(needed),
+        loop=loop,
+        help=_help(placed, made, needed, bool(around)),
+    )
+
+
+def _nearest(
+    module: Module,
+    first: Iterable[str],
+    items: Mapping[str, Instruction],
+    onward: Callable[[Instruction], Iterable[str]],
+) -> Instruction | None:
+    """The nearest instruction that computes and has a name of the program."""
+    seen, queue = set(first), deque(first)
+    while queue and len(seen) < FAR:
+        item = items.get(queue.popleft())
+        if item is None:
+            continue
+        if item.op_name and item.opcode not in FREE and collective_kind(module, item) is None:
+            return item
+        new = [name for name in onward(item) if name not in seen]
+        seen.update(new)
+        queue.extend(new)
+    return None
+
+
+def in_words(item: Instruction) -> str:
+    """An instruction in the program's words: its operation without the name of the jitted function."""
+    return re.sub(r"^(jit|pjit|pmap)\([^)]*\)/", "", item.op_name)
+
+
+def _help(placed: Placement, made: Instruction | None, needed: Instruction | None, looped: bool) -> str:
+    if placed.kept_by:
+        return f"leave out {placed.kept_by}"
+    if placed.reason != NOTHING_INDEPENDENT:
+        return _BYTES if placed.independent_us < placed.cost_us else _GROUPS
+    if placed.kind == "all-gather" and made is None:
+        return _WEIGHTS
+    if placed.kind == "all-reduce" and needed is None and not looped:
+        return _GRADIENTS
+    return _NOTHING.get(placed.kind, _HALVES)

@@ -1,0 +1,105 @@
+"""A trial: one setting, compiled and simulated, as a small value that a line of JSON holds; and how one is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pgle.schedule.predict import Prediction
+
+Flags = Mapping[str, str]
+"""Values by flag name, without dashes."""
+
+LITTLE = 0.005
+"""Less than half a per cent is not worth a re-profile: it is what a job's own noise hides."""
+WON_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting, compiled and simulated.
+
+    Attributes:
+        flags: what differs from the user's own flags.
+        label: what was tried, in words.
+        step_us: by the costs as they stand; None where it did not compile.
+        exposed_us: communication of it that nothing hides.
+        exposed_by_kind: the same by kind of collective.
+        worlds_us: steps in the worlds.
+        temp_bytes: temporary memory that XLA plans for; None where it left no report.
+        modelled: collectives that the program did not have before, whose costs are modelled.
+        cpu_s: processor seconds of its compilations; 0 where they were kept from before.
+        program: fingerprint before scheduling; settings that share it are the same program.
+        failure: why it did not compile; empty where it did.
+    """
+
+    flags: Flags
+    label: str
+    step_us: float | None = None
+    exposed_us: float = 0.0
+    exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
+    worlds_us: tuple[float, ...] = ()
+    temp_bytes: int | None = None
+    modelled: int = 0
+    cpu_s: float = 0.0
+    program: str = ""
+    failure: str = ""
+
+    @property
+    def mean_us(self) -> float:
+        """Mean step over the worlds; infinite where it did not compile."""
+        return sum(self.worlds_us) / len(self.worlds_us) if self.worlds_us else float("inf")
+
+
+def record(trial: Trial) -> dict[str, Any]:
+    """A trial as JSON can hold it."""
+    return asdict(trial)
+
+
+def recorded(item: Mapping[str, Any]) -> Trial:
+    """The trial that `record` made this of.
+
+    Raises:
+        TypeError, KeyError: it is not one.
+    """
+    known = {entry.name: item[entry.name] for entry in fields(Trial)}
+    return Trial(**known | {"worlds_us": tuple(item["worlds_us"])})
+
+
+def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
+    """Exposed microseconds of a step by kind of collective."""
+    found: dict[str, float] = {}
+    for item in prediction.timeline.exposures:
+        found[item.kind] = found.get(item.kind, 0.0) + item.exposed_us
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Steps against those of the schedule that PGLE gives with the user's own flags, world by world.
+
+    Attributes:
+        won: worlds in which the step is shorter.
+        of: worlds.
+        mean: mean change of the step over worlds, as a share; negative is shorter.
+        worst: the worst change.
+    """
+
+    won: int
+    of: int
+    mean: float
+    worst: float
+
+    @property
+    def accepted(self) -> bool:
+        """Whether it wins in nine of ten worlds and by enough."""
+        return 0 < WON_SHARE * self.of <= self.won and self.mean <= -LITTLE
+
+
+def judge(after_us: Sequence[float], before_us: Sequence[float]) -> Judged:
+    """How steps do against others in the same worlds; nothing is accepted where there are none."""
+    changes = [after / before - 1 for after, before in zip(after_us, before_us, strict=True)]
+    if not changes:
+        return Judged(0, 0, 0.0, 0.0)
+    return Judged(sum(change < 0 for change in changes), len(changes), sum(changes) / len(changes), max(changes))
