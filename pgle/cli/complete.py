@@ -45,7 +45,7 @@ def command(as_json: bool, **options: Any) -> None:
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
     from pgle.report import complete as report
-    from pgle.run.complete import complete_file
+    from pgle.run.coverage import complete_file
 
     result = complete_file(**options)
-    (report.show_json if as_json else report.show_text)(result.completions, result.path, result.sha256)
+    (report.show_json if as_json else report.show_text)(result)

@@ -56,7 +56,7 @@ def command(
         from pgle.costs.profile.merge import MergeOptions, Of
         from pgle.costs.statistic import parse_statistic
         from pgle.report import merge as report
-        from pgle.run.merge import merge_files
+        from pgle.run.profiles import merge_files
 
     options = MergeOptions(
         of=Of(of),

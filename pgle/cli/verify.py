@@ -48,7 +48,7 @@ def command(
     pgle verify profile.pbtxt --hlo dump/ --module train_step --min-time-coverage 0.99
     """
     from pgle.report import verify as report
-    from pgle.run.verify import VerifyRequest, verify
+    from pgle.run.coverage import VerifyRequest, verify
 
     for name, bound in (("--min-time-coverage", min_time_coverage), ("--min-collectives", min_collectives)):
         if math.isnan(bound):

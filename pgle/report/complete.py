@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pgle.costs.fit.complete import Completion
 from pgle.costs.profile.value import Cost, Origin
 from pgle.report import json
-from pgle.report.text import console, duration, printable, table, warn
+from pgle.report.text import console, duration, printable, table, warn, wrote
+from pgle.run.coverage import CompleteResult
 
 SHOWN = 8
 """The costliest filled instructions; ``--json`` has all."""
@@ -15,10 +15,10 @@ SHOWN = 8
 _HOW = {Origin.SAME_SHAPE: "as instructions of the same shape", Origin.ESTIMATED: "estimated"}
 
 
-def show_text(completions: Sequence[Completion], path: str, sha: str) -> None:
+def show_text(result: CompleteResult) -> None:
     """Per module: how much was missing and where it comes from now; the file; warnings on stderr."""
     out = console()
-    for item in completions:
+    for item in result.completions:
         out.print(
             f"{printable(item.module)}: {item.measured:,} of {item.wanted:,} had costs, {len(item.filled):,} filled",
             style="bold",
@@ -40,8 +40,8 @@ def show_text(completions: Sequence[Completion], path: str, sha: str) -> None:
         if item.filled:
             out.print()
             out.print(_costliest(item.filled))
-    out.print(f"wrote {path}  {len(completions[-1].profile)} names, sha256 {sha[:12]}", soft_wrap=True)
-    warn(completions[-1].profile.warnings)
+    out.print(wrote(result.written), soft_wrap=True)
+    warn(result.completions[-1].profile.warnings)
 
 
 def _costliest(filled: Sequence[Cost]) -> object:
@@ -53,13 +53,13 @@ def _costliest(filled: Sequence[Cost]) -> object:
     )
 
 
-def show_json(completions: Sequence[Completion], path: str, sha: str) -> None:
+def show_json(result: CompleteResult) -> None:
     """``pgle.complete/1``."""
-    profile = completions[-1].profile
+    profile = result.completions[-1].profile
     json.show(
         "pgle.complete/1",
         {
-            "written": {"path": path, "sha256": sha, "names": len(profile)},
+            "written": result.written,
             "modules": [
                 {
                     "name": item.module,
@@ -73,7 +73,7 @@ def show_json(completions: Sequence[Completion], path: str, sha: str) -> None:
                         {"name": cost.full_name, "cost_us": cost.cost_us, "origin": cost.origin} for cost in item.filled
                     ],
                 }
-                for item in completions
+                for item in result.completions
             ],
             "warnings": profile.warnings,
         },

@@ -9,7 +9,7 @@ from pgle.costs.profile.summary import most_skewed
 from pgle.costs.profile.value import CostKind
 from pgle.report import json
 from pgle.report.show import MIN_SKEW, skew_line
-from pgle.report.text import console, duration, table, warn
+from pgle.report.text import console, duration, table, warn, wrote
 from pgle.run.convert import Conversion
 
 MOST_EXECUTIONS = 4
@@ -25,12 +25,12 @@ def show_text(result: Conversion) -> None:
     out.print(
         table(
             ("module", "executions", "devices", "step", "compute", "", "collectives", ""),
-            [_row(program) for program in result.programs],
+            [_row(program) for program in result.measured.costs],
             right="executions|devices|step|compute||collectives",
         )
     )
-    out.print(f"{result.activities:,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
-    for program in result.programs:
+    out.print(f"{len(result.measured.trace):,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
+    for program in result.measured.costs:
         skew_us, step_us, skewed = program.skew_us, program.window.step_us, most_skewed(program.costs)
         if skew_us is not None and skew_us > MIN_SKEW * step_us:
             line = skew_line(skew_us, step_us, skewed)
@@ -38,7 +38,7 @@ def show_text(result: Conversion) -> None:
     for line in _left_out(result):
         out.print(f"left out: {line}", style="dim", highlight=False)
     for written in result.written:
-        out.print(f"wrote {written.path}  {written.names} names, sha256 {written.sha256[:12]}", soft_wrap=True)
+        out.print(wrote(written), soft_wrap=True)
     warn(result.warnings)
 
 
@@ -59,13 +59,14 @@ def _row(result: ProgramCosts) -> tuple[str, ...]:
 
 
 def _left_out(result: Conversion) -> list[str]:
-    lines = [line for program in result.programs for line in _executions_left_out(program)]
+    lines = [line for program in result.measured.costs for line in _executions_left_out(program)]
     lines += [
-        f"{item.count:,} activities, {item.reason} ({duration(item.duration_ns / 1e3)})" for item in result.unresolved
+        f"{item.count:,} activities, {item.reason} ({duration(item.duration_ns / 1e3)})"
+        for item in result.measured.trace.unresolved
     ]
     lines += [
         f"{len(names)} names, {reason} ({', '.join(names[:3])})"
-        for program in result.programs
+        for program in result.measured.costs
         for reason, names in program.left_out.items()
     ]
     if result.other_modules:
@@ -110,11 +111,11 @@ def show_json(result: Conversion) -> None:
                     "collective_us": sum(c.cost_us for c in program.costs if c.kind == CostKind.COLLECTIVE),
                     "left_out": program.left_out,
                 }
-                for program in result.programs
+                for program in result.measured.costs
             ],
-            "activities": result.activities,
+            "activities": len(result.measured.trace),
             "gpu_time_us": result.gpu_time_us,
-            "unresolved": result.unresolved,
+            "unresolved": result.measured.trace.unresolved,
             "other_modules": result.other_modules,
             "warnings": result.warnings,
         },

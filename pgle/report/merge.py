@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pgle.costs.profile.value import CostKind
 from pgle.report import json
-from pgle.report.text import console, duration, printable, table, warn
-from pgle.run.merge import MergeResult
+from pgle.report.text import console, duration, printable, table, warn, wrote
+from pgle.run.profiles import MergeResult
 
 CONFLICTS_SHOWN = 5
 """Of the names that are another instruction in each input; ``--json`` has all."""
@@ -34,7 +34,7 @@ def show_text(result: MergeResult) -> None:
         out.print(f"{fate}: {printable(conflict.name)} is {printable(seen)}", style="dim")
     if len(merged.conflicts) > CONFLICTS_SHOWN:
         out.print(f"… and {len(merged.conflicts) - CONFLICTS_SHOWN} more such names (--json lists all)", style="dim")
-    out.print(f"wrote {result.path}  {len(costs)} names, sha256 {result.sha256[:12]}", soft_wrap=True)
+    out.print(wrote(result.written), soft_wrap=True)
     warn(merged.warnings)
 
 
@@ -49,7 +49,7 @@ def show_json(result: MergeResult) -> None:
     json.show(
         "pgle.merge/1",
         {
-            "written": {"path": result.path, "sha256": result.sha256, "names": len(merged.profile)},
+            "written": result.written,
             "inputs": merged.inputs,
             "collectives_by_occurrence": merged.exact,
             "collectives_by_statistic": merged.inexact,

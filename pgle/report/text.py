@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import fill
-from typing import Any, Literal, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -20,7 +20,10 @@ from rich.text import Text
 from pgle.errors import UserError, one_line, printable
 from pgle.files import Progress
 
-__all__ = ["bar", "console", "duration", "near", "printable", "say", "size_bytes", "table", "warn"]
+if TYPE_CHECKING:
+    from pgle.run.profiles import Written
+
+__all__ = ["bar", "console", "duration", "near", "printable", "say", "size_bytes", "table", "warn", "wrote"]
 
 WIDTH = 100
 """Columns where nothing says how many there are."""
@@ -185,6 +188,11 @@ def size_bytes(text: str) -> int:
     if not 0 < number < 1e18:
         raise UserError("is no size", where=text, remedy="say 70GiB, 512MiB or a number of bytes")
     return int(number)
+
+
+def wrote(written: Written) -> str:
+    """The line on a profile that was written."""
+    return f"wrote {written.path}  {written.names} names, sha256 {written.sha256[:12]}"
 
 
 def warn(lines: Iterable[str]) -> None:

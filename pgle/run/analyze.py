@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.findings import Finding
 from pgle.analyze.rules import find_findings
+from pgle.costs.measure.measured import measure
 from pgle.errors import UserError
-from pgle.files import AnyPath, Progress, as_path
-from pgle.run.convert import ConvertRequest, convert_trace, default_hlo, traced_programs
+from pgle.files import AnyPath, Progress
+from pgle.run.convert import default_hlo
 from pgle.run.inputs import read_traces, run_dirs
 from pgle.trace.combine import combine
 from pgle.trace.nsys.kernels import WHOLE, read_kernels
 from pgle.trace.table import Kind, ModuleKey, Trace
 from pgle.xla.hardware import find_hardware
+from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.targets import load_target
 
 _NO_ASYNC = "--xla_gpu_disable_async_collectives="
@@ -62,10 +64,9 @@ def analyze(request: AnalyzeRequest, *, progress: Progress | None = None) -> Ana
         UserError: an input is bad, or holds no activity of an XLA program.
     """
     hlo = request.hlo or default_hlo(request.inputs)
-    asked = ConvertRequest(request.inputs, out=as_path("-"), hlo=hlo)
     hardware = find_hardware(load_target(request.target)) if request.target else None
-    trace, programs = traced_programs(_read(request.inputs, progress), asked)
-    step = measure_step(trace, convert_trace(trace, programs, asked)[0], hardware)
+    measured = measure(_read(request.inputs, progress), read_dumps(hlo))
+    trace, step = measured.trace, measure_step(measured.trace, measured.costs[0], hardware)
     findings = find_findings(step)
     warnings = (*trace.warnings, *_about_trace(trace, request), *step.costs.warnings)
     return Analysis(step, findings, _next(step, findings, request), tuple(dict.fromkeys(warnings)))

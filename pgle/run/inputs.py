@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, read_head
 from pgle.run.experiment.directory import RunDirectory
+from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
+from pgle.trace.read import EXPORT_SUFFIXES, REPORT_SUFFIXES, read_trace
 
 if TYPE_CHECKING:
     from pgle.trace.table import Trace
-
-SQLITE_MAGIC = b"SQLite format 3\0"
-NSYS_MAGIC = b"NVIDIA Tegra Profiler Report"
-TRACE_SUFFIXES = (".sqlite", ".db", ".nsys-rep", ".qdrep", ".qdstrm")
 
 
 def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -> Trace:
@@ -34,30 +32,26 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
     """
     from pgle.trace.combine import combine  # to tell a trace from a profile takes no numpy
 
-    given = [task for path in paths for task in _expand(path)]
-    tasks = list({_identity(task): task for task in reversed(given)}.values())[::-1]
-    done = 0
-
-    def read(task: AnyPath) -> Trace:
-        nonlocal done
-        trace = _read_one(task, progress if len(tasks) == 1 else None)
-        done += 1
-        if progress and len(tasks) > 1:
-            progress(done, len(tasks))
+    given = [file for path in paths for file in _files_of(path)]
+    files = list({_identity(file): file for file in reversed(given)}.values())[::-1]
+    traces = [_read(files[0], progress)] if len(files) == 1 else _read_in_parallel(files, progress)
+    trace = combine(traces)
+    if len(files) == len(given):
         return trace
-
-    trace = combine(_in_parallel(read, tasks) if len(tasks) > 1 else [read(task) for task in tasks])
-    if len(tasks) == len(given):
-        return trace
-    repeated = f"{len(given) - len(tasks)} of {len(given)} inputs given twice; each is read once"
+    repeated = f"{len(given) - len(files)} of {len(given)} inputs given twice; each is read once"
     return replace(trace, warnings=(repeated, *trace.warnings))
 
 
-def _in_parallel(read: Callable[[AnyPath], Trace], tasks: Sequence[AnyPath]) -> list[Trace]:
+def _read_in_parallel(files: Sequence[AnyPath], progress: Progress | None) -> list[Trace]:
     from concurrent.futures import ThreadPoolExecutor  # starts slowly; one input needs no threads
 
-    with ThreadPoolExecutor(max_workers=min(len(tasks), os.cpu_count() or 1)) as pool:
-        return list(pool.map(read, tasks))
+    traces: list[Trace] = []
+    with ThreadPoolExecutor(max_workers=min(len(files), os.cpu_count() or 1)) as pool:
+        for trace in pool.map(lambda file: _read(file, None), files):
+            traces.append(trace)
+            if progress is not None:
+                progress(len(traces), len(files))
+    return traces
 
 
 def _identity(path: AnyPath) -> str:
@@ -77,82 +71,50 @@ def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
 
 def is_trace(path: AnyPath) -> bool:
     """Whether a path holds traces; else it can only be a profile, or nothing."""
-    if not path.exists():
-        return ".xplane.pb" in path.name or path.suffix in TRACE_SUFFIXES
     if path.is_dir():
         profiles = (item for item in path.iterdir() if item.suffix in (".pbtxt", ".pb") and ".xplane." not in item.name)
         return is_run_dir(path) or next(profiles, None) is None
-    named = ".xplane.pb" in path.name or path.suffix in TRACE_SUFFIXES
-    return named or (
-        isinstance(path, Path) and path.is_file() and read_head(path, 64).startswith((SQLITE_MAGIC, NSYS_MAGIC))
-    )
+    if ".xplane.pb" in path.name or path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES):
+        return True
+    return isinstance(path, Path) and path.is_file() and read_head(path, 64).startswith((SQLITE_MAGIC, REPORT_MAGIC))
 
 
 def convert_command(path: AnyPath) -> str:
     """The command that makes a profile of a trace: a run directory and an xplane hold their HLO."""
     if is_run_dir(path):
         return f"pgle convert {shlex.quote(str(path))}"
-    is_nsys = path.suffix in TRACE_SUFFIXES or (
+    is_nsys = path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES) or (
         path.is_dir() and any(item.suffix == ".parquet" for item in path.iterdir())
     )
     return f"pgle convert {shlex.quote(str(path))} -o profile.pbtxt{' --hlo DUMP_DIR' if is_nsys else ''}"
 
 
-def _expand(path: AnyPath) -> list[AnyPath]:
-    """The trace files that a path stands for: itself, or those of a run directory."""
-    if isinstance(path, Path) and is_run_dir(path):
-        found = RunDirectory(path).stage("profile").traces()
-        if not found:
-            raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
-        return [item for file in found for item in _expand(file)]
-    return [path]
+def _files_of(path: AnyPath) -> list[AnyPath]:
+    """The traces that a path stands for: itself, or those of a run directory."""
+    if not is_run_dir(path):
+        return [path]
+    found = RunDirectory(Path(path)).stage("profile").traces()
+    if not found:
+        raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
+    return list(found)
 
 
-def _read_one(path: AnyPath, progress: Progress | None) -> Trace:
+def _read(path: AnyPath, progress: Progress | None) -> Trace:
+    """A trace; a report of nsys by way of an export, which is removed again."""
     if not path.exists():
         where = path if str(path).strip() else repr(str(path))
         raise UserError("no such file or directory", where=where, remedy="check the path")
-    if path.is_dir():
-        return _read_directory(path, progress)
-    if isinstance(path, Path):
-        head = read_head(path, 64)
-        if path.suffix in (".gz", ".xz") and head.startswith((SQLITE_MAGIC, NSYS_MAGIC)):
-            raise UserError("is compressed", where=path, remedy="unpack it first")
-        if head.startswith(SQLITE_MAGIC):
-            from pgle.trace.nsys.read import read_nsys
+    if not (isinstance(path, Path) and _is_report(path)):
+        return read_trace(path, progress=progress)
+    from pgle.run.ask.nsys import exported
 
-            return read_nsys(path, progress=progress)
-        if head.startswith(NSYS_MAGIC) or path.suffix in (".nsys-rep", ".qdrep", ".qdstrm"):
-            from pgle.run.ask.nsys import read_report
-
-            return read_report(path, progress=progress)
-        if path.suffix in (".sqlite", ".db"):
-            remedy = "export it again: nsys export --type sqlite REPORT" if head else "it is empty; export it again"
-            raise UserError("not a SQLite database", where=path, remedy=remedy)
-    if ".xplane.pb" in path.name:
-        from pgle.trace.xplane.read import read_xplane
-
-        return read_xplane([path], progress=progress)
-    raise UserError(
-        "not a trace that pgle knows", where=path, remedy="give .nsys-rep, nsys .sqlite, .xplane.pb or a log directory"
-    )
+    with exported(path) as export:
+        try:
+            trace = read_trace(export, progress=progress)
+        except UserError as error:
+            raise UserError(error.what, where=path, remedy=error.remedy) from None
+    return replace(trace, sources=(replace(trace.sources[0], path=str(path), format="nsys-rep"),))
 
 
-def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
-    if any(item.suffix in (".parquet", ".arrow") for item in path.iterdir()):
-        from pgle.trace.nsys.read import read_nsys
-
-        return read_nsys(Path(path), progress=progress)
-    from pgle.trace.xplane.read import count_runs, find_xplanes, read_xplane
-
-    reports = sorted({item.suffix for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep")})
-    if reports and not count_runs(path):
-        raise UserError("a directory of nsys reports", where=path, remedy=f"name them: {path}/*{reports[-1]}")
-    files = find_xplanes(path)
-    trace = read_xplane(files, progress=progress)
-    if (runs := count_runs(path)) < 2:
-        return trace
-    newest = (
-        f"{path.name}: the newest of {runs} runs is taken, {files[0].parent.name}; name a run's directory for another"
-    )
-    return replace(trace, warnings=(newest, *trace.warnings))
+def _is_report(path: Path) -> bool:
+    return path.is_file() and (path.suffix in REPORT_SUFFIXES or read_head(path, 64).startswith(REPORT_MAGIC))

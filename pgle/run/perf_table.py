@@ -19,15 +19,18 @@ from pgle.costs.fit.cluster_table import (
     probe_matmuls,
 )
 from pgle.costs.fit.compute import Matmul
+from pgle.costs.measure.measured import measure
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, write_files
-from pgle.run.convert import ConvertRequest, measured_programs
+from pgle.run.convert import ConvertRequest
+from pgle.run.inputs import read_traces
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.request import RehearsalRequest
 from pgle.schedule.predict import predict
 from pgle.xla.hardware import find_hardware
+from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
 from pgle.xla.targets import Target
@@ -106,7 +109,9 @@ def perf_table(
             where=f"--target {target.name}",
             remedy="give it a cost profile: pgle convert",
         )
-    programs = [item for item in measured_programs(request, progress=progress) if item.program.hlo is not None]
+    trace = read_traces(request.inputs, progress=progress)
+    measured = measure(trace, read_dumps(request.hlo), module=request.module)
+    programs = [item for item in measured.costs if item.program.hlo is not None]
     transfers: dict[Transfer, float] = {}
     products: dict[Matmul, float] = {}
     for program in programs:

@@ -10,6 +10,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hardware import find_hardware
+from pgle.xla.hlo.dumps import no_match
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_modules
 from pgle.xla.targets import load_target
@@ -71,8 +72,7 @@ def predict_file(request: PredictRequest) -> Predicted:
         )
     chosen = [module for module in scheduled if re.search(request.module, module.name)]
     if not chosen:
-        names = ", ".join(dict.fromkeys(module.name for module in scheduled[:5]))
-        raise UserError("no module of the dump matches", where=f"--module {request.module}", remedy=f"it has {names}")
+        raise no_match(request.module, scheduled)
     found = [(predict(module, profile, hardware), module) for module in chosen]
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
     return Predicted(

@@ -11,6 +11,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.ask import nsys
+from pgle.run.inputs import read_traces
 
 REPORT = b"NVIDIA Tegra Profiler Report 2023@4@4@54-234433681190v0.\n"
 SYNTHETIC = Path(__file__).parents[2] / "testdata" / "nsys_synthetic" / "synthetic_cases.sqlite"
@@ -80,7 +81,7 @@ def test_a_report_is_read_through_an_export_that_is_gone_afterwards(
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     install(f'cp "{SYNTHETIC}" "$out"')
-    trace = nsys.read_report(report)
+    trace = read_traces([report])
     assert len(trace) == 170
     assert (trace.sources[0].path, trace.sources[0].format) == (str(report), "nsys-rep")
     assert trace.devices[0].process == "rank 0:4242"
@@ -90,18 +91,18 @@ def test_a_report_is_read_through_an_export_that_is_gone_afterwards(
 
 def test_only_the_tables_we_read_are_exported_where_nsys_can(install, report: Path, tmp_path: Path) -> None:
     install(f'echo "$@" > "{tmp_path}/said"; cp "{SYNTHETIC}" "$out"')
-    nsys.read_report(report)
+    read_traces([report])
     assert "--tables StringIds,NVTX_EVENTS" in (tmp_path / "said").read_text()
     install(f'echo "$@" > "{tmp_path}/said"; cp "{SYNTHETIC}" "$out"', version="2022.4.2.1-df9881f")
     report.write_bytes(b"NVIDIA Tegra Profiler Report 1.\n")
-    nsys.read_report(report)
+    read_traces([report])
     assert "--tables" not in (tmp_path / "said").read_text()
 
 
 def test_an_error_of_the_export_names_the_report(install, report: Path) -> None:
     install('echo "no database" > "$out"')
     with pytest.raises(UserError, match=r"rank 0\.nsys-rep: not a SQLite database"):
-        nsys.read_report(report)
+        read_traces([report])
 
 
 def test_an_older_nsys_is_not_asked(install, report: Path, tmp_path: Path) -> None:
@@ -143,9 +144,9 @@ def test_a_raw_recording_is_imported_first(install, tmp_path: Path) -> None:
     (tmp_path / "x.qdstrm").write_bytes(b"raw")
     install(f'cp "{SYNTHETIC}" "$out"')
     with pytest.raises(UserError, match="needs QdstrmImporter"):
-        nsys.read_report(tmp_path / "x.qdstrm")
+        read_traces([tmp_path / "x.qdstrm"])
     install("printf 'NVIDIA Tegra Profiler Report 1.' > \"$out\"", name="QdstrmImporter")
-    assert len(nsys.read_report(tmp_path / "x.qdstrm")) == 170
+    assert len(read_traces([tmp_path / "x.qdstrm"])) == 170
 
 
 class TestRealNsys:
@@ -176,7 +177,7 @@ class TestRealNsys:
 
     def test_a_recording_without_a_gpu_is_exported_and_refused(self, recorded: Path) -> None:
         with pytest.raises(UserError, match="no NVTX ranges"):
-            nsys.read_report(recorded)
+            read_traces([recorded])
 
     def test_a_truncated_report_is_damaged(self, recorded: Path, tmp_path: Path) -> None:
         if recorded.suffix == ".qdstrm":

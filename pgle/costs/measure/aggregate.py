@@ -14,13 +14,11 @@ The steps, each a function from table to table:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle import __version__
 from pgle.costs.fit.launch import measure_launch
 from pgle.costs.measure.loop_costs import loop_costs
 from pgle.costs.measure.naming import NamingPlan, plan_names
@@ -127,38 +125,3 @@ def _collective_instructions(trace: Trace, plans: Sequence[NamingPlan]) -> Flags
         target = plan.naming.target[: len(collective)]
         collective |= (target >= 0) & _communicates(plan)[target]
     return collective
-
-
-def provenance(
-    results: Sequence[ProgramCosts], options: AggregateOptions, trace: Trace, xla_flags: str
-) -> dict[str, object]:
-    """For the sidecar: tool, inputs, statistics, flags, and of each module the executions that its costs stand on."""
-    return {
-        "tool": f"pgle {__version__}",
-        "inputs": [
-            {"name": Path(source.path).name, "format": source.format, "version": source.version}
-            for source in trace.sources
-        ],
-        "stat": options.stat.name,
-        "collective_stat": options.collective_stat.name,
-        "xla_flags": xla_flags,
-        "modules": [
-            {
-                "name": result.program.key.name,
-                "program_id": result.program.key.program_id,
-                "fingerprints": list(result.program.fingerprints),
-                "hlo": result.program.hlo is not None,
-                "executions_used": result.window.used,
-                "executions_seen": result.window.seen,
-                "executions_dropped": {str(number): why for number, why in result.window.dropped.items()},
-                "devices": result.window.devices,
-                "ranks": result.ranks,
-                "rank_ids": list(result.rank_ids),
-                "step_us": result.window.step_us,
-                "names": len(result.costs),
-                "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in result.costs),
-                "launch": None if result.launch is None else asdict(result.launch),
-            }
-            for result in results
-        ],
-    }

@@ -10,18 +10,16 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from pgle.errors import UserError
 from pgle.files import read_head
-
-if TYPE_CHECKING:
-    from pgle.trace.table import Trace
+from pgle.trace.nsys import REPORT_MAGIC
 
 Version: TypeAlias = tuple[int, ...]
 
@@ -105,8 +103,6 @@ def report_version(path: Path) -> Version:
     Raises:
         UserError: it is missing, empty or no report.
     """
-    from pgle.trace.nsys.sqlite import REPORT_MAGIC  # `pgle doctor` looks for nsys and reads no trace: no numpy
-
     head = read_head(path, 200)
     if not head:
         raise UserError("is empty", where=path, remedy="record again, and let `nsys profile` finish")
@@ -114,27 +110,6 @@ def report_version(path: Path) -> Version:
         raise UserError("not an Nsight Systems report", where=path, remedy="give what `nsys profile -o` wrote")
     match = re.match(rb" (\d{4})@(\d+)@(\d+)", head[len(REPORT_MAGIC) :])
     return tuple(map(int, match.groups())) if match else OLD_FORMAT
-
-
-def read_report(path: Path, *, progress: Callable[[int, int], None] | None = None) -> Trace:
-    """Read a ``.nsys-rep`` or ``.qdstrm`` file through an export in a temporary place.
-
-    Args:
-        path: the report.
-        progress: called with rows done and rows in all, once the export is made.
-
-    Raises:
-        UserError: it cannot be exported (see `export_report`), or holds no GPU work of an XLA program.
-    """
-    from pgle.trace.nsys.read import read_nsys
-
-    with exported(path) as database:
-        try:
-            trace = read_nsys(database, progress=progress)
-        except UserError as error:
-            raise UserError(error.what, where=path, remedy=error.remedy) from None
-    source = replace(trace.sources[0], path=str(path), format="nsys-rep")
-    return replace(trace, sources=(source,))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pgle.costs.profile.files import sidecar_path
 from pgle.errors import UserError
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
+from pgle.run.coverage import VerifyRequest, verify
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
 from pgle.run.experiment.run_stage import content_addressed, run_held
@@ -22,7 +23,6 @@ from pgle.run.experiment.stage import (
     now,
 )
 from pgle.run.launch.ranks import find_rank
-from pgle.run.verify import VerifyRequest, verify
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
 from pgle.xla.log.reasons import ProfileUse

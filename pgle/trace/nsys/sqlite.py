@@ -13,12 +13,9 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.files import read_head
+from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 from pgle.trace.nsys.pages import NoPlainTable, Pages
 from pgle.trace.nsys.tables import BATCH_ROWS, NULL, Columns
-
-SQLITE_MAGIC = b"SQLite format 3\0"
-REPORT_MAGIC = b"NVIDIA Tegra Profiler Report"
-"""How a ``.nsys-rep`` begins."""
 
 
 class SqliteTables:

@@ -15,7 +15,7 @@ from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
-from pgle.run.complete import complete_file
+from pgle.run.coverage import complete_file
 from pgle.schedule.simulate import simulate
 from pgle.trace.nsys.read import read_nsys
 from pgle.xla.hardware import find_hardware

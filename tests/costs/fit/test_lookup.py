@@ -13,7 +13,6 @@ from pgle.costs.fit.estimate import estimate_profile
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
-from pgle.run.complete import complete_for
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module, read_modules
@@ -97,9 +96,9 @@ def test_converting_completes_for_the_module_as_lhs_saw_it() -> None:
     final, lhs = program("jax-0.12.0.1/async")
     assert lhs is not None
     given = Profile((Cost("all-gather-start", 9.0),))
-    done = complete_for(given, [final], A100, {final.name: lhs})
+    done = complete_profile(given, final, A100, lhs_module=lhs).profile
     assert {cost.name for cost in done.costs} <= lhs.instructions.keys()
-    assert not {cost.name for cost in complete_for(given, [final], A100, {}).costs} <= lhs.instructions.keys()
+    assert not {cost.name for cost in complete_profile(given, final, A100).profile.costs} <= lhs.instructions.keys()
 
 
 def test_a_rematerialized_copy_gets_no_cost_of_its_own() -> None:

@@ -1,0 +1,174 @@
+"""A profile beside the HLO it is for: `pgle verify` says what it covers, `pgle complete` fills its gaps."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pgle.costs.fit.complete import Completion, complete_profile
+from pgle.costs.fit.coverage import Coverage, cover
+from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.value import Profile
+from pgle.errors import UserError
+from pgle.files import AnyPath
+from pgle.run.profiles import Written, check_output, write_profiles
+from pgle.xla.hardware import find_hardware
+from pgle.xla.hlo.dumps import Dumps, no_match, read_dumps
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_modules
+from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
+from pgle.xla.targets import load_target
+
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """What to verify.
+
+    Attributes:
+        profile: the profile.
+        hlo: dump files or directories; schedule dumps in them are used.
+        schedule: a schedule dump, or a directory of them; of the compilation that the profile is meant for.
+        module: regular expression searched in module names; empty: all.
+    """
+
+    profile: AnyPath
+    hlo: Sequence[AnyPath]
+    schedule: AnyPath | None = None
+    module: str = ""
+
+
+def verify(request: VerifyRequest) -> Coverage:
+    """Hold a profile against HLO modules.
+
+    Raises:
+        UserError: an input is missing or damaged, or nothing is left to compare.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()  # a module has a million values and no cycles; each collection would walk them all
+    try:
+        return _verify(request)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _verify(request: VerifyRequest) -> Coverage:
+    profile = read_profile(request.profile)
+    if not request.hlo and request.schedule is None:
+        raise UserError("nothing to verify against", where="pgle verify", remedy="give --hlo DUMP")
+    if request.schedule is not None and not request.schedule.exists():
+        raise UserError("no such file or directory", where=request.schedule, remedy="check the path")
+    places = [request.schedule] if request.schedule is not None else [path for path in request.hlo if path.exists()]
+    dumps: dict[str, AnyPath] = {}
+    for place in places:
+        dumps = {**find_schedule_dumps(place), **dumps}
+    if request.schedule is not None and not dumps:
+        raise UserError(
+            "no schedule dump (MODULE.schedule.txt or .pb)",
+            where=request.schedule,
+            remedy="dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'",
+        )
+    schedules = {name: read_schedule_dump(file) for name, file in dumps.items() if re.search(request.module, name)}
+    modules = _modules(request.hlo, schedules)
+    chosen = [module for module in modules if re.search(request.module, module.name)]
+    if not chosen:
+        raise no_match(request.module, modules)
+    if request.schedule is not None and not schedules.keys() & {module.name for module in chosen}:
+        what = f"schedule of {', '.join(dumps)}, not of {chosen[0].name}"
+        raise UserError(
+            what, where=request.schedule, remedy="give the dump of the same program, or leave --schedule out"
+        )
+    return cover(profile, chosen, schedules)
+
+
+def _modules(paths: Sequence[AnyPath], schedules: Mapping[str, LhsSchedule]) -> list[Module]:
+    """The modules of the HLO dumps; where there are schedule dumps only, the modules of these."""
+    modules: list[Module] = []
+    for path in paths:
+        try:
+            modules += read_modules(path)
+        except UserError:
+            if not (path.is_dir() and schedules):
+                raise
+    by_source = {schedule.source: schedule.module for schedule in schedules.values()}
+    # a schedule dump given as --hlo is read twice: the very object tells that it needs no translation
+    modules = [by_source.get(module.source, module) for module in modules]
+    return modules or [schedule.module for schedule in schedules.values()]
+
+
+@dataclass(frozen=True)
+class CompleteResult:
+    """A completed profile.
+
+    Attributes:
+        completions: one per module; the last holds the whole profile.
+        written: its file.
+    """
+
+    completions: tuple[Completion, ...]
+    written: Written
+
+
+def complete_file(
+    profile: AnyPath,
+    hlo: Sequence[AnyPath],
+    output: AnyPath,
+    *,
+    target: str,
+    module: str = "",
+    devices_per_host: int = 8,
+    force: bool = False,
+) -> CompleteResult:
+    """Read, fill and write.
+
+    Args:
+        profile: may have gaps.
+        hlo: dump files or directories.
+        output: ``.pbtxt`` or ``.pb``.
+        target: a GPU's name or description.
+        module: regular expression searched in module names; empty: the module that the profile has most costs of.
+        devices_per_host: GPUs that share NVLink.
+        force: overwrite.
+
+    Raises:
+        UserError: an input is bad, no module matches, or the output exists; nothing is then written.
+    """
+    inputs = (profile, *hlo)
+    check_output(output, force=force, inputs=inputs)
+    given, hardware = read_profile(profile), find_hardware(load_target(target), devices_per_host=devices_per_host)
+    completions: list[Completion] = []
+    dumps = read_dumps(hlo)
+    chosen = _covered_modules(given, dumps, module)
+    if not chosen:
+        raise UserError(
+            "has no cost of any instruction of the modules given",
+            where=profile,
+            remedy="give --hlo the dump of the program it was made for; 'pgle verify' shows what matches",
+        )
+    for final in chosen:  # bare names of one module would count for the others
+        lhs_module = dumps.lhs_module(final.name)
+        several = len(chosen) > 1
+        completions.append(complete_profile(given, final, hardware, lhs_module=lhs_module, with_fingerprint=several))
+        given = completions[-1].profile
+    (written,) = write_profiles({output: given}, force=force, inputs=inputs)
+    return CompleteResult(tuple(completions), written)
+
+
+def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Module]:
+    """The modules to complete for: those that `pattern` matches and the profile has costs of.
+
+    By default the one that the profile has most costs of: small helper modules share a name or two by accident. Where
+    costs are named by fingerprint, each module that is named.
+    """
+    found = {(module.name, module.fingerprint): module for module in dumps.modules}
+    counts = {key: len(LookupTable(module).costs(profile)) for key, module in found.items()}
+    if pattern:
+        chosen = [key for key in found if re.search(pattern, key[0])]
+    elif named := {cost.fingerprint for cost in profile.costs} - {""}:
+        chosen = [key for key in found if key[1] in named]
+    else:
+        chosen = [max(counts, key=lambda key: counts[key])]
+    return [found[key] for key in chosen if counts[key]]

@@ -1,0 +1,80 @@
+"""Profiles that pgle writes: checked before the work, written whole with their sidecars; and `pgle merge`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pgle.costs.profile.files import check_suffix, encode_profile, profile_files, read_file, read_profile, sidecar_path
+from pgle.costs.profile.value import Profile
+from pgle.errors import UserError
+from pgle.files import AnyPath, check_absent, sha256, write_files
+
+if TYPE_CHECKING:
+    from pgle.costs.profile.merge import Merged, MergeOptions
+
+
+@dataclass(frozen=True)
+class Written:
+    """A profile that was written."""
+
+    path: str
+    sha256: str
+    names: int
+
+
+def check_output(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath]) -> None:
+    """Raise `UserError` where a profile and its sidecar could not be written, before any long work."""
+    check_suffix(path)
+    given = tuple(inputs)
+    for file in (path, sidecar_path(path)):
+        check_absent(file, force=force, inputs=given)
+
+
+def write_profiles(
+    profiles: Mapping[AnyPath, Profile], *, force: bool, inputs: Iterable[AnyPath]
+) -> tuple[Written, ...]:
+    """Write profiles and their sidecars, all or none.
+
+    Raises:
+        UserError: as of `pgle.files.write_files`.
+    """
+    files: dict[AnyPath, bytes | str] = {}
+    written = []
+    for path, profile in profiles.items():
+        files |= profile_files(path, profile)
+        written.append(Written(str(path), sha256(encode_profile(profile, path.suffix)), len(profile)))
+    write_files(files, force=force, inputs=inputs)
+    return tuple(written)
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """The merged profile, what is to be said about it, and its file."""
+
+    merged: Merged
+    written: Written
+
+
+def merge_files(paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *, force: bool = False) -> MergeResult:
+    """Read, merge and write.
+
+    Raises:
+        UserError: an input is bad or given twice, nothing is left, or the output exists; nothing is then written.
+    """
+    from pgle.costs.profile.merge import merge_profiles  # numpy, which the other commands do without
+
+    check_output(out, force=force, inputs=paths)
+    again = next((path for index, path in enumerate(paths) if path in paths[:index]), None)
+    if again is not None:
+        raise UserError("given twice", where=again, remedy="name each profile once")
+    names = [path.name for path in paths]
+    labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    inputs = (
+        (label, read_profile(path) if path.is_dir() else read_file(path))
+        for label, path in zip(labels, paths, strict=True)
+    )
+    merged = merge_profiles(inputs, options)
+    (written,) = write_profiles({out: merged.profile}, force=force, inputs=paths)
+    return MergeResult(merged, written)

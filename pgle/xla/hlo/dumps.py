@@ -1,0 +1,68 @@
+"""What XLA dumped of a program: its final modules, and the same modules as LHS saw them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pgle.errors import UserError
+from pgle.files import AnyPath
+from pgle.xla.hlo.module import Module
+
+
+@dataclass(frozen=True)
+class Dumps:
+    """The HLO dumps of a program.
+
+    Attributes:
+        paths: files and directories, as given.
+        modules: after optimisation, in the order of their paths; several processes' may be mixed.
+        schedules: schedule dumps by module name.
+    """
+
+    paths: tuple[AnyPath, ...] = ()
+    modules: tuple[Module, ...] = ()
+    schedules: Mapping[str, AnyPath] = field(default_factory=dict)
+
+    def lhs_module(self, name: str) -> Module | None:
+        """A module as LHS saw it, from its schedule dump; None where there is none.
+
+        Raises:
+            UserError: the dump is damaged.
+        """
+        if name not in self.schedules:
+            return None
+        from pgle.xla.hlo.schedule_dump import read_schedule_dump
+
+        file = self.schedules[name]
+        given = (module for module in self.modules if module.source == str(file))
+        return next(given, None) or read_schedule_dump(file).module
+
+
+def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
+    """The dumps in files and directories; schedule dumps of LHS are found beside the modules.
+
+    Raises:
+        UserError: one is missing, damaged or holds no HLO.
+    """
+    if not paths:
+        return Dumps()
+    from pgle.xla.hlo.reader import read_modules  # protocol buffers take a tenth of a small conversion
+    from pgle.xla.hlo.schedule_dump import find_schedule_dumps
+
+    modules = tuple(module for path in paths for module in read_modules(path))
+    schedules: dict[str, AnyPath] = {}
+    for path in paths:
+        schedules = {**find_schedule_dumps(path), **schedules}
+    return Dumps(tuple(paths), modules, schedules)
+
+
+def no_match(pattern: str, modules: Sequence[Module]) -> UserError:
+    """The error where no module of a dump has a name that ``--module`` matches."""
+    remedy = f"it has {first_names(modules)}"
+    return UserError("no module of the dump matches", where=f"--module {pattern}", remedy=remedy)
+
+
+def first_names(modules: Sequence[Module]) -> str:
+    """The names of the first modules, for a message."""
+    return ", ".join(dict.fromkeys(module.name for module in modules[:5]))
