@@ -9,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.collectives import MeasuredCollective, measured_collectives, transfer_exposed_us
+from pgle.analyze.layers import Layers, Ran, find_layers
+from pgle.analyze.memory import Memory
 from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, row_streams
-from pgle.costs.fit.estimate import hardware_of
 from pgle.costs.measure.naming import NamingPlan, plan_names
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.schedule.timeline import Breakdown, Stream
-from pgle.trace.table import Kind, Trace
+from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.xla.collectives import guess_kind
 from pgle.xla.hardware import Hardware
@@ -64,6 +65,8 @@ class MeasuredStep:
         collectives: the one with most exposed time first.
         compute: the costliest first.
         async_exposed_us: of asynchronous collectives together, after the last rank arrived, in a step.
+        layers: by part of the program; None without HLO.
+        memory: of the main module; None without scheduled HLO.
     """
 
     trace: Trace
@@ -75,6 +78,8 @@ class MeasuredStep:
     collectives: tuple[MeasuredCollective, ...]
     compute: tuple[MeasuredInstruction, ...]
     async_exposed_us: float
+    layers: Layers | None = None
+    memory: Memory | None = None
 
     @property
     def steps(self) -> int:
@@ -87,13 +92,16 @@ class MeasuredStep:
         return sum(item.wait_us for item in self.collectives)
 
 
-def measure_step(trace: Trace, costs: ProgramCosts, hardware: Hardware | None = None) -> MeasuredStep:
+def measure_step(
+    trace: Trace, costs: ProgramCosts, hardware: Hardware | None = None, memory: Memory | None = None
+) -> MeasuredStep:
     """Take the steady steps of one program apart.
 
     Args:
         trace: all ranks in one table, of which `costs.program` is one.
         costs: of the main module.
-        hardware: the GPU; None: as the module's dump says, if there is one and no CPU ran it.
+        hardware: the GPU, for estimates.
+        memory: of the main module.
     """
     program = costs.program
     plan = plan_names(trace, program)
@@ -103,22 +111,37 @@ def measure_step(trace: Trace, costs: ProgramCosts, hardware: Hardware | None = 
     stream = row_streams(trace, main, of_main, of_others)
     executions = find_executions(trace, of_main == Stream.COMMUNICATION)
     windows = device_windows(trace, executions, main, stream)
-    if hardware is None and program.hlo is not None and not bool((trace.kind == Kind.HOST).all()):
-        hardware = hardware_of(program.hlo)
     by_name = {name: cost for cost in costs.costs for name in (cost.trace_name or cost.name, cost.name)}
     collectives = measured_collectives(trace, windows, plan, by_name, program.hlo, hardware)
     hidden = frozenset(item.name for item in collectives if not item.sync)
+    breakdown, compute = mean_breakdown(windows), _compute(plan, by_name, costs.window.used, program.hlo)
     return MeasuredStep(
         trace=trace,
         costs=costs,
         module=program.hlo,
         hardware=hardware,
         windows=windows,
-        breakdown=mean_breakdown(windows),
+        breakdown=breakdown,
         collectives=collectives,
-        compute=_compute(plan, by_name, costs.window.used, program.hlo),
+        compute=compute,
         async_exposed_us=transfer_exposed_us(trace, windows, plan, by_name, hidden),
+        layers=_layers(program.hlo, compute, collectives, breakdown.step_us, hardware),
+        memory=memory,
     )
+
+
+def _layers(
+    module: Module | None,
+    compute: Sequence[MeasuredInstruction],
+    collectives: Sequence[MeasuredCollective],
+    step_us: float,
+    hardware: Hardware | None,
+) -> Layers | None:
+    if module is None:
+        return None
+    ran = [Ran(item.instruction, item.step_us, 0.0, item.count) for item in compute if item.instruction is not None]
+    ran += [Ran(item.instruction, 0.0, item.exposed_us, item.count) for item in collectives if item.instruction]
+    return find_layers(module, ran, step_us, hardware)
 
 
 def _streams(trace: Trace, plan: NamingPlan) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:

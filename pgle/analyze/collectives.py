@@ -18,7 +18,7 @@ from pgle.schedule.timeline import Stream
 from pgle.trace.table import Trace
 from pgle.xla.collectives import KINDS, collective_kind, is_sync
 from pgle.xla.hardware import Hardware
-from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.module import Instruction, Module
 
 NEIGHBOURS = 3
 """Instructions beside a collective that are named."""
@@ -57,8 +57,7 @@ class MeasuredCollective:
         wait_us: the part of `exposed_us` before the last rank arrived.
         beside: instructions that ran meanwhile in the first step on the first device, longest first.
         link: None without HLO or hardware.
-        op_name: the framework's name; empty without HLO.
-        computation: that holds it; empty without HLO.
+        instruction: of the final module; None without HLO.
     """
 
     name: str
@@ -70,8 +69,12 @@ class MeasuredCollective:
     wait_us: float
     beside: tuple[str, ...] = ()
     link: Link | None = None
-    op_name: str = ""
-    computation: str = ""
+    instruction: Instruction | None = None
+
+    @property
+    def op_name(self) -> str:
+        """The framework's name; empty without HLO."""
+        return "" if self.instruction is None else self.instruction.op_name
 
     @property
     def transfer_exposed_us(self) -> float:
@@ -134,8 +137,7 @@ def measured_collectives(
                 wait_us=float(exposed[code] - transfer[code]) / steps / 1e3,
                 beside=_beside(trace, windows[0], plan, code),
                 link=_link(module, item, hardware),
-                op_name=instruction.op_name if instruction is not None else "",
-                computation=instruction.computation if instruction is not None else "",
+                instruction=instruction,
             )
         )
     return tuple(sorted(found, key=lambda item: (-item.exposed_us, item.name)))

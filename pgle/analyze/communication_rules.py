@@ -110,7 +110,7 @@ def small_collectives(step: MeasuredStep) -> Finding | None:
     groups: dict[tuple[str, str, int], list[MeasuredCollective]] = defaultdict(list)
     for item in step.collectives:
         if item.link is not None and item.link.payload_bytes < SMALL_BYTES:
-            groups[item.kind, item.computation, item.link.group].append(item)
+            groups[item.kind, item.instruction.computation if item.instruction else "", item.link.group].append(item)
     rows = []
     for (kind, computation, group), items in groups.items():
         if len(items) >= THRESHOLDS["small-collectives"].limit and step.hardware is not None:

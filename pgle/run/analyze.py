@@ -9,18 +9,23 @@ from dataclasses import dataclass
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.findings import Finding
+from pgle.analyze.memory import Memory, find_memory
 from pgle.analyze.rules import find_findings
+from pgle.costs.fit.estimate import hardware_of
 from pgle.costs.measure.measured import measure
+from pgle.costs.measure.programs import Program
 from pgle.errors import UserError
-from pgle.files import AnyPath, Progress
+from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.run.convert import default_hlo
 from pgle.run.inputs import read_traces, run_dirs
 from pgle.trace.combine import combine
 from pgle.trace.nsys.kernels import WHOLE, read_kernels
 from pgle.trace.table import Kind, ModuleKey, Trace
-from pgle.xla.hardware import find_hardware
+from pgle.xla.hardware import Hardware, find_hardware
+from pgle.xla.hlo.buffers import buffers_from_bytes
 from pgle.xla.hlo.dumps import read_dumps
-from pgle.xla.targets import load_target
+from pgle.xla.hlo.proto import MAX_HLO_BYTES
+from pgle.xla.targets import BUILT_IN, Target, load_target
 
 _NO_ASYNC = "--xla_gpu_disable_async_collectives="
 
@@ -64,9 +69,11 @@ def analyze(request: AnalyzeRequest, *, progress: Progress | None = None) -> Ana
         UserError: an input is bad, or holds no activity of an XLA program.
     """
     hlo = request.hlo or default_hlo(request.inputs)
-    hardware = find_hardware(load_target(request.target)) if request.target else None
+    target = load_target(request.target) if request.target else None
     measured = measure(_read(request.inputs, progress), read_dumps(hlo))
-    trace, step = measured.trace, measure_step(measured.trace, measured.costs[0], hardware)
+    trace, costs = measured.trace, measured.costs[0]
+    hardware = find_hardware(target) if target else _hardware(trace, costs.program)
+    step = measure_step(trace, costs, hardware, _memory(trace, costs.program, target))
     findings = find_findings(step)
     warnings = (*trace.warnings, *_about_trace(trace, request), *step.costs.warnings)
     return Analysis(step, findings, _next(step, findings, request), tuple(dict.fromkeys(warnings)))
@@ -82,6 +89,30 @@ def _read(inputs: Sequence[AnyPath], progress: Progress | None) -> Trace:
         raise
 
 
+def _hardware(trace: Trace, program: Program) -> Hardware | None:
+    """As the HLO says; None without, or where a CPU ran it."""
+    return None if program.hlo is None or _on_host(trace) else hardware_of(program.hlo)
+
+
+def _on_host(trace: Trace) -> bool:
+    return bool((trace.kind == Kind.HOST).all())
+
+
+def _memory(trace: Trace, program: Program, target: Target | None) -> Memory | None:
+    """What the main module needs, by XLA's own plan where its dump or the trace embeds it."""
+    module = program.hlo
+    if module is None or not module.is_scheduled or _on_host(trace):
+        return None
+    path, data = as_path(module.source), trace.hlo.get(program.key, b"")
+    beside: list[AnyPath] = []
+    if path.is_file():
+        data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
+        beside = sorted(path.parent.glob(f"{'.'.join(path.name.split('.')[:2])}.*gpu_target_config.pbtxt*"))
+    if target is None and (beside or (hardware := hardware_of(module)).name in BUILT_IN):
+        target = load_target(str(beside[0]) if beside else hardware.name)
+    return find_memory(module, buffers_from_bytes(data), target.memory_bytes if target else None)
+
+
 def _about_trace(trace: Trace, request: AnalyzeRequest) -> list[str]:
     """What makes the traced step another one than that of a plain run."""
     lines = []
@@ -90,7 +121,7 @@ def _about_trace(trace: Trace, request: AnalyzeRequest) -> list[str]:
             "no XLA ranges, so kernels are of no instruction: steps, ranks, layers and expected times cannot be told; "
             "record a JAX program with 'pgle profile' or nsys profile --trace=cuda,nvtx"
         )
-    if bool((trace.kind == Kind.HOST).all()):
+    if _on_host(trace):
         lines.append("recorded on CPU devices: these times are no GPU's")
     if run_dirs(request.inputs) or _NO_ASYNC in trace.xla_flags:
         lines.append(

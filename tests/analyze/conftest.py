@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
+from pgle.costs.fit.estimate import hardware_of
 from pgle.costs.measure.aggregate import aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.trace.combine import combine
@@ -91,7 +92,9 @@ def pax() -> MeasuredStep:
     trace = combine([read_nsys(PAX / f"{rank}.sqlite") for rank in ("proc0", "proc3")])
     module = read_module(next((PAX / "proc0/dump").glob("module_0040*after_optimizations*")))
     program = next(item for item in find_programs(trace, [module]) if item.hlo is not None)
-    return measure_step(trace, aggregate(trace, [program])[0])
+    return measure_step(
+        trace, aggregate(trace, [program])[0], None if program.hlo is None else hardware_of(program.hlo)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -101,4 +104,6 @@ def maxtext() -> MeasuredStep:
         pytest.skip("the recording is not here")
     trace = read_nsys(MAXTEXT / "rebuilt.sqlite")
     program = find_programs(trace, read_modules(MAXTEXT / "dump"))[0]
-    return measure_step(trace, aggregate(trace, [program])[0])
+    return measure_step(
+        trace, aggregate(trace, [program])[0], None if program.hlo is None else hardware_of(program.hlo)
+    )

@@ -90,6 +90,7 @@ class Instruction:
         tuple_index: of a get-tuple-element; None otherwise.
         parameter_number: of a parameter; None otherwise.
         is_host_transfer: of a send or receive that talks to the host.
+        source: file and line of the program, ``/src/model.py:12``; empty where absent.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Instruction:
     tuple_index: int | None = None
     parameter_number: int | None = None
     is_host_transfer: bool = False
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

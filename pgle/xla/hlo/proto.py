@@ -80,6 +80,17 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
     )
 
 
+def _frames(index: hlo_pb2.StackFrameIndexProto) -> dict[int, str]:
+    """File and line by the number of a stack frame; numbers of the table count from 1."""
+    files, places = index.file_names, index.file_locations
+    return {
+        number: f"{files[place.file_name_id - 1]}:{place.line}"
+        for number, frame in enumerate(index.stack_frames, start=1)
+        if 0 < frame.file_location_id <= len(places)
+        and 0 < (place := places[frame.file_location_id - 1]).file_name_id <= len(files)
+    }
+
+
 class _Builder:
     """Protos → values. Shapes and device groups repeat a lot and are made once each."""
 
@@ -88,6 +99,7 @@ class _Builder:
         self.computation_names = computation_names
         self.shapes: dict[bytes, Shape] = {}
         self.groups: dict[bytes, Groups] = {}
+        self.frames = _frames(proto.stack_frame_index)
 
     def computations(self) -> dict[str, Computation]:
         """All computations by name."""
@@ -134,7 +146,14 @@ class _Builder:
             item.tuple_index if opcode == "get-tuple-element" else None,
             item.parameter_number if opcode == "parameter" else None,
             is_collective and item.is_host_transfer,
+            self.source(metadata) if metadata.op_name else "",
         )
+
+    def source(self, metadata: hlo_pb2.OpMetadata) -> str:
+        """File and line: of older releases in the metadata, of newer ones in the module's table of stack frames."""
+        if metadata.source_file:
+            return f"{metadata.source_file}:{metadata.source_line}"
+        return self.frames.get(metadata.stack_frame_id, "")
 
     def shape(self, proto: hlo_pb2.ShapeProto) -> Shape:
         """A shape, the same object for the same proto."""

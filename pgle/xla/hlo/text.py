@@ -24,6 +24,9 @@ _HEADER = {
     "replicas": re.compile(r"replica_count=(\d+)"),
     "fingerprint": re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"'),
 }
+_FILE = re.compile(r'(\d+) "((?:[^"\\]|\\.)*)"$')
+_PLACE = re.compile(r"(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
+_FRAME = re.compile(r"(\d+) \{file_location_id=(\d+)\b")
 _FRONTEND = re.compile(r'frontend_attributes=\{((?:[^{}"]|"(?:[^"\\]|\\.)*")*)\}')
 _PAIR = re.compile(r'([\w.\-]+)="((?:[^"\\]|\\.)*)"')
 _THREAD = re.compile(r'execution_thread="([^"]*)"')
@@ -75,6 +78,9 @@ class _Parser:
         self.name = ""
         self.root = ""
         self.items: dict[str, Instruction] = {}
+        self.files: dict[str, str] = {}
+        self.places: dict[str, str] = {}
+        self.frames: dict[str, str] = {}
 
     def feed(self, line: str) -> None:
         """Take the next line."""
@@ -87,12 +93,23 @@ class _Parser:
                 self.name = match.group(2)
                 if match.group(1):
                     self.entry = self.name
+            elif line[0].isdigit():
+                self._table_row(line)
         elif line[0] == "}":
             self._close(line)
         else:
             match = _INSTRUCTION.match(line)
             if match is not None:
                 self._instruction(line, match)
+
+    def _table_row(self, line: str) -> None:
+        """A row of the tables of files, functions, places and stack frames, of which the functions come to nothing."""
+        if match := _PLACE.match(line):
+            self.places[match[1]] = f"{self.files.get(match[2], '')}:{match[3]}"
+        elif match := _FRAME.match(line):
+            self.frames[match[1]] = self.places.get(match[2], "")
+        elif (match := _FILE.match(line)) and match[1] not in self.files:  # the functions follow, from 1 again
+            self.files[match[1]] = unescape(match[2])
 
     def _close(self, line: str) -> None:
         thread = _THREAD.search(line)
@@ -129,6 +146,7 @@ class _Parser:
                 replica_groups=self._groups(attributes.replica_groups),
                 backend_config=attributes.backend_config,
                 parameter_number=number,
+                source=attributes.source(self.frames),
             )
             return
         called = attributes.called(opcode)
@@ -155,6 +173,7 @@ class _Parser:
             attributes.number("index") if opcode == "get-tuple-element" else None,
             int(inside) if opcode == "parameter" and inside.isdigit() else None,
             attributes.values.get("is_host_transfer") == "true",
+            attributes.source(self.frames),
         )
 
     def _opcode(self, opcode: str, called: tuple[str, ...], operands: tuple[str, ...]) -> str:

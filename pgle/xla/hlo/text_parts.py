@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from pgle.errors import UserError
 from pgle.xla.hlo.module import Shape
@@ -18,6 +19,8 @@ _ATTRIBUTE = re.compile(
 )
 _FRONTEND = re.compile(r', frontend_attributes=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_SOURCE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)"(?: source_line=(\d+))?')
+_FRAME = re.compile(r"\bstack_frame_id=(\d+)")
 _SCHEDULING_NAME = re.compile(r'\bscheduling_name="([^"]*)"')
 _GROUPS = re.compile(
     r"replica_groups=(\{(?:\{[^{}]*\},?)*\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?"
@@ -95,16 +98,18 @@ class Attributes:
         values: raw text by attribute name.
         op_name: of the metadata.
         scheduling_name: of the metadata.
+        metadata: its raw text.
         replica_groups: raw text, empty where absent.
         backend_config: JSON text or string.
     """
 
-    __slots__ = ("backend_config", "op_name", "replica_groups", "scheduling_name", "values")
+    __slots__ = ("backend_config", "metadata", "op_name", "replica_groups", "scheduling_name", "values")
 
     def __init__(self, tail: str) -> None:
         body, _, config = tail.partition(", backend_config=")
         self.backend_config = unescape(config[1:].rpartition('"')[0]) if config.startswith('"') else config
         body, _, metadata = body.partition(", metadata={")
+        self.metadata = metadata
         self.op_name = self.scheduling_name = self.replica_groups = ""
         if metadata:
             named = _OP_NAME.search(metadata)
@@ -119,6 +124,16 @@ class Attributes:
             if "replica_groups=" in body:
                 groups = _GROUPS.search(body)
                 self.replica_groups = "" if groups is None else groups.group(1)
+
+    def source(self, frames: Mapping[str, str]) -> str:
+        """File and line; `frames` has those of stack frames by number."""
+        if not self.op_name:
+            return ""
+        known = _SOURCE.search(self.metadata)
+        if known is not None:
+            return f"{unescape(known[1])}:{known[2] or 0}"
+        frame = _FRAME.search(self.metadata)
+        return "" if frame is None else frames.get(frame[1], "")
 
     def called(self, opcode: str) -> tuple[str, ...]:
         """The called computations in the order of the proto."""

@@ -1034,6 +1034,190 @@ class HloModuleProto(google.protobuf.message.Message):
 global___HloModuleProto = HloModuleProto
 
 @typing.final
+class LogicalBufferProto(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Location(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        SHAPE_INDEX_FIELD_NUMBER: builtins.int
+        INSTRUCTION_ID_FIELD_NUMBER: builtins.int
+        instruction_id: builtins.int
+        @property
+        def shape_index(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+        def __init__(
+            self,
+            *,
+            shape_index: collections.abc.Iterable[builtins.int] | None = ...,
+            instruction_id: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["instruction_id", b"instruction_id", "shape_index", b"shape_index"]) -> None: ...
+
+    ID_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    DEFINED_AT_FIELD_NUMBER: builtins.int
+    COLOR_FIELD_NUMBER: builtins.int
+    id: builtins.int
+    size: builtins.int
+    color: builtins.int
+    """memory space"""
+    @property
+    def defined_at(self) -> global___LogicalBufferProto.Location: ...
+    def __init__(
+        self,
+        *,
+        id: builtins.int = ...,
+        size: builtins.int = ...,
+        defined_at: global___LogicalBufferProto.Location | None = ...,
+        color: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["defined_at", b"defined_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["color", b"color", "defined_at", b"defined_at", "id", b"id", "size", b"size"]) -> None: ...
+
+global___LogicalBufferProto = LogicalBufferProto
+
+@typing.final
+class BufferAllocationProto(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Assigned(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        LOGICAL_BUFFER_ID_FIELD_NUMBER: builtins.int
+        OFFSET_FIELD_NUMBER: builtins.int
+        SIZE_FIELD_NUMBER: builtins.int
+        logical_buffer_id: builtins.int
+        offset: builtins.int
+        size: builtins.int
+        def __init__(
+            self,
+            *,
+            logical_buffer_id: builtins.int = ...,
+            offset: builtins.int = ...,
+            size: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["logical_buffer_id", b"logical_buffer_id", "offset", b"offset", "size", b"size"]) -> None: ...
+
+    INDEX_FIELD_NUMBER: builtins.int
+    SIZE_FIELD_NUMBER: builtins.int
+    IS_THREAD_LOCAL_FIELD_NUMBER: builtins.int
+    IS_ENTRY_COMPUTATION_PARAMETER_FIELD_NUMBER: builtins.int
+    PARAMETER_NUMBER_FIELD_NUMBER: builtins.int
+    MAYBE_LIVE_OUT_FIELD_NUMBER: builtins.int
+    COLOR_FIELD_NUMBER: builtins.int
+    ASSIGNED_FIELD_NUMBER: builtins.int
+    IS_CONSTANT_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    size: builtins.int
+    is_thread_local: builtins.bool
+    is_entry_computation_parameter: builtins.bool
+    parameter_number: builtins.int
+    maybe_live_out: builtins.bool
+    color: builtins.int
+    """memory space"""
+    is_constant: builtins.bool
+    @property
+    def assigned(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BufferAllocationProto.Assigned]: ...
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        size: builtins.int = ...,
+        is_thread_local: builtins.bool = ...,
+        is_entry_computation_parameter: builtins.bool = ...,
+        parameter_number: builtins.int = ...,
+        maybe_live_out: builtins.bool = ...,
+        color: builtins.int = ...,
+        assigned: collections.abc.Iterable[global___BufferAllocationProto.Assigned] | None = ...,
+        is_constant: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["assigned", b"assigned", "color", b"color", "index", b"index", "is_constant", b"is_constant", "is_entry_computation_parameter", b"is_entry_computation_parameter", "is_thread_local", b"is_thread_local", "maybe_live_out", b"maybe_live_out", "parameter_number", b"parameter_number", "size", b"size"]) -> None: ...
+
+global___BufferAllocationProto = BufferAllocationProto
+
+@typing.final
+class HeapSimulatorTrace(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Event(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        class _Kind:
+            ValueType = typing.NewType("ValueType", builtins.int)
+            V: typing_extensions.TypeAlias = ValueType
+
+        class _KindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[HeapSimulatorTrace.Event._Kind.ValueType], builtins.type):
+            DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+            ALLOC: HeapSimulatorTrace.Event._Kind.ValueType  # 0
+            FREE: HeapSimulatorTrace.Event._Kind.ValueType  # 1
+            SHARE_WITH: HeapSimulatorTrace.Event._Kind.ValueType  # 2
+
+        class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+        ALLOC: HeapSimulatorTrace.Event.Kind.ValueType  # 0
+        FREE: HeapSimulatorTrace.Event.Kind.ValueType  # 1
+        SHARE_WITH: HeapSimulatorTrace.Event.Kind.ValueType  # 2
+
+        KIND_FIELD_NUMBER: builtins.int
+        BUFFER_ID_FIELD_NUMBER: builtins.int
+        INSTRUCTION_NAME_FIELD_NUMBER: builtins.int
+        SHARE_WITH_CANONICAL_ID_FIELD_NUMBER: builtins.int
+        kind: global___HeapSimulatorTrace.Event.Kind.ValueType
+        buffer_id: builtins.int
+        instruction_name: builtins.str
+        share_with_canonical_id: builtins.int
+        def __init__(
+            self,
+            *,
+            kind: global___HeapSimulatorTrace.Event.Kind.ValueType = ...,
+            buffer_id: builtins.int = ...,
+            instruction_name: builtins.str = ...,
+            share_with_canonical_id: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["buffer_id", b"buffer_id", "instruction_name", b"instruction_name", "kind", b"kind", "share_with_canonical_id", b"share_with_canonical_id"]) -> None: ...
+
+    EVENTS_FIELD_NUMBER: builtins.int
+    BUFFER_ALLOCATION_INDEX_FIELD_NUMBER: builtins.int
+    buffer_allocation_index: builtins.int
+    @property
+    def events(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeapSimulatorTrace.Event]: ...
+    def __init__(
+        self,
+        *,
+        events: collections.abc.Iterable[global___HeapSimulatorTrace.Event] | None = ...,
+        buffer_allocation_index: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["buffer_allocation_index", b"buffer_allocation_index", "events", b"events"]) -> None: ...
+
+global___HeapSimulatorTrace = HeapSimulatorTrace
+
+@typing.final
+class BufferAssignmentProto(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOGICAL_BUFFERS_FIELD_NUMBER: builtins.int
+    BUFFER_ALLOCATIONS_FIELD_NUMBER: builtins.int
+    HEAP_SIMULATOR_TRACES_FIELD_NUMBER: builtins.int
+    @property
+    def logical_buffers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LogicalBufferProto]: ...
+    @property
+    def buffer_allocations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BufferAllocationProto]: ...
+    @property
+    def heap_simulator_traces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___HeapSimulatorTrace]: ...
+    def __init__(
+        self,
+        *,
+        logical_buffers: collections.abc.Iterable[global___LogicalBufferProto] | None = ...,
+        buffer_allocations: collections.abc.Iterable[global___BufferAllocationProto] | None = ...,
+        heap_simulator_traces: collections.abc.Iterable[global___HeapSimulatorTrace] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["buffer_allocations", b"buffer_allocations", "heap_simulator_traces", b"heap_simulator_traces", "logical_buffers", b"logical_buffers"]) -> None: ...
+
+global___BufferAssignmentProto = BufferAssignmentProto
+
+@typing.final
 class HloProto(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1049,3 +1233,26 @@ class HloProto(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["hlo_module", b"hlo_module"]) -> None: ...
 
 global___HloProto = HloProto
+
+@typing.final
+class HloBuffersProto(google.protobuf.message.Message):
+    """The same message, with what few readers want and large modules have much of."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HLO_MODULE_FIELD_NUMBER: builtins.int
+    BUFFER_ASSIGNMENT_FIELD_NUMBER: builtins.int
+    @property
+    def hlo_module(self) -> global___HloModuleProto: ...
+    @property
+    def buffer_assignment(self) -> global___BufferAssignmentProto: ...
+    def __init__(
+        self,
+        *,
+        hlo_module: global___HloModuleProto | None = ...,
+        buffer_assignment: global___BufferAssignmentProto | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["buffer_assignment", b"buffer_assignment", "hlo_module", b"hlo_module"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["buffer_assignment", b"buffer_assignment", "hlo_module", b"hlo_module"]) -> None: ...
+
+global___HloBuffersProto = HloBuffersProto

@@ -1,6 +1,7 @@
 """HLO protos → modules: the real dumps of a four-process job, and protos made by hand."""
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,12 @@ def test_a_directory_without_hlo_says_how_to_dump_it(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("hello")
     with pytest.raises(UserError, match="xla_dump_to"):
         read_modules(tmp_path)
+
+
+def test_text_and_proto_name_the_same_lines_of_the_program(dumps: Path) -> None:
+    text, proto = (
+        read_module(next((dumps / "async").glob(f"*after_optimizations{end}.xz"))) for end in (".txt", ".hlo.pb")
+    )
+    sources = {item.name: item.source for item in proto.walk()}
+    assert {item.name: item.source for item in text.walk() if item.name in sources}.items() <= sources.items()
+    assert any(re.fullmatch(r"/.*record\.py:\d+", item.source) for item in text.walk())

@@ -1,11 +1,13 @@
 """What LHS believed, from real dumps in both forms."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
 
 from pgle.errors import UserError
+from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 from pgle.xla.protos import schedule_pb2
@@ -16,9 +18,14 @@ def schedule(dumps: Path) -> LhsSchedule:
     return read_schedule_dump(dumps / "async" / "jit_step.schedule.txt.xz")
 
 
+def without_source(module: Module) -> list[Instruction]:
+    """Of a text dump the stack frames are not read."""
+    return [replace(item, source="") for item in module.walk()]
+
+
 def test_text_and_binary_say_the_same(dumps: Path, schedule: LhsSchedule) -> None:
     binary = read_schedule_dump(dumps / "async" / "jit_step.schedule.pb.xz")
-    assert binary.module.computations == schedule.module.computations
+    assert without_source(binary.module) == without_source(schedule.module)
     assert binary.computations == schedule.computations
     assert binary.latencies == schedule.latencies
 
@@ -63,7 +70,8 @@ def test_statistics_add_up(schedule: LhsSchedule) -> None:
 
 
 def test_a_dump_reads_as_a_module_too(dumps: Path, schedule: LhsSchedule) -> None:
-    assert read_module(dumps / "async" / "jit_step.schedule.pb.xz").computations == schedule.module.computations
+    dump = read_module(dumps / "async" / "jit_step.schedule.pb.xz")
+    assert without_source(dump) == without_source(schedule.module)
 
 
 def test_dumps_are_found_by_module_name(dumps: Path) -> None:
