@@ -11,8 +11,9 @@ import numpy as np
 from pgle import __version__
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, write_files
-from pgle.report.charts import Panel, seconds, style_sheet, svg, templates, widened
 from pgle.report.compare import columns, figures, headline, left_out_text, method_line, pooled
+from pgle.report.page.charts import Panel, seconds, svg, widened
+from pgle.report.page.style import style_sheet, templates
 from pgle.report.text import printable
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check
@@ -72,7 +73,7 @@ def page(found: Comparison, checks: Sequence[Check]) -> str:
         templates()
         .get_template("compare.html.j2")
         .render(
-            style=style_sheet(),
+            style=style_sheet("chart"),
             headline=headline(found),
             rows=list(zip(columns(found), *figures(found), strict=True)),  # upright, for narrow screens
             checks=checks,

@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from pgle.report import json
-from pgle.report.charts import Panel, seconds, svg, widened
 from pgle.report.compare import BARS
+from pgle.report.page.charts import Panel, seconds, svg, widened
 from pgle.report.text import console, duration, printable, table, warn
 from pgle.steps.history import Entry, History, Trend
 

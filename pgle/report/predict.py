@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn
-from pgle.report.timeline import text_timeline
-from pgle.report.timeline_layout import View
+from pgle.report.timeline.scene import panel_of
+from pgle.report.timeline.text import text_timeline
 from pgle.run.predict import Predicted
 from pgle.schedule.predict import Prediction
 from pgle.schedule.timeline import Exposure
@@ -46,8 +46,8 @@ def show_text(found: Predicted) -> None:
     if len(exposures) > SHOWN:
         screen.print(f"… and {len(exposures) - SHOWN} more (--json has all)", style="dim")
     screen.print()
-    view = View(found.module.name, prediction.timeline, prediction.costs_are)
-    screen.print(text_timeline([view]), highlight=False, markup=False, soft_wrap=True)
+    panel = panel_of(found.module.name, prediction.timeline, prediction.costs_are)
+    screen.print(text_timeline([panel]), highlight=False, markup=False, soft_wrap=True)
     screen.print(advice(found), style="bold", soft_wrap=True)
     warn(found.warnings)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from pgle.files import write_files
 from pgle.report import json
+from pgle.report.page.html import TRACE, page_files
+from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import console, duration, near, table, warn
-from pgle.report.timeline import picture_files, text_timeline
-from pgle.report.timeline_layout import View
+from pgle.report.timeline.text import text_timeline
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
@@ -25,12 +26,46 @@ SHOWN = 12
 def write_pictures(result: Rehearsal) -> Path:
     """Draw both schedules, one above the other, beside the dumps of the rehearsal; the page's path is returned."""
     folder = result.baseline.compiled.after_optimizations.parent.parent
-    write_files(picture_files(folder, _views(result), title=result.baseline.module.name, intro=result.worth))
+    said = (default_line(result), _profile_line(result))
+    page = schedules_page(
+        _schedules(result),
+        title=f"pgle rehearse: {result.baseline.module.name}",
+        verdict=result.worth,
+        lead=[line for line in said if line],
+        next_step=advice(result),
+        about=about(result),
+    )
+    write_files(page_files(folder, page))
     return folder / "timeline.html"
 
 
-def _views(result: Rehearsal) -> list[View]:
-    return [View(label, side.prediction.timeline, result.costs_are) for label, side in _sides(result)]
+def _schedules(result: Rehearsal) -> list[Schedule]:
+    before = {move.name: move.before.reason for move in result.moves if move.before is not None}
+    after = {move.name: move.after.reason for move in result.moves if move.after is not None}
+    found = []
+    for label, side in _sides(result):
+        reasons = after if side is result.profiled else before if side is result.baseline else None
+        found.append(Schedule(label, side.prediction.timeline, result.costs_are, side.module, reasons))
+    return found
+
+
+def _profile_line(result: Rehearsal) -> str:
+    """Where the costs come from, and whether XLA took them."""
+    costs = "pgle's own estimates, not measurements" if result.costs_are == "estimated" else f"{result.costs_are} costs"
+    return f"The profile holds {costs}. Profile {result.verdict.verdict}: {result.verdict.why}"
+
+
+def about(result: Rehearsal) -> list[tuple[str, str]]:
+    """Of what, for what and by what the schedules were made."""
+    compiled = result.baseline.compiled
+    return [
+        ("module", f"{result.setting.module}, fingerprint {compiled.fingerprint}"),
+        ("for", f"{compiled.num_partitions * compiled.num_replicas} × {result.target.name}, no GPU was used"),
+        ("compiled by", f"jaxlib {compiled.jaxlib}"),
+        ("your flags", " ".join(result.setting.flags) or "none"),
+        ("profile", f"{result.profile} ({result.costs_are})"),
+        ("figures", f"predicted from {result.costs_are} costs"),
+    ]
 
 
 def _sides(result: Rehearsal) -> list[tuple[str, Side]]:
@@ -70,7 +105,9 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
         exposed = _change(*(duration(side.exposed_copy_us) for side in copies))
         screen.print(f"copies to and from host memory: {duration(copies[0].copy_us)}, exposed {exposed}")
     screen.print()
-    screen.print(text_timeline(_views(result)), highlight=False, markup=False, soft_wrap=True)
+    screen.print(
+        text_timeline([item.panel for item in _schedules(result)]), highlight=False, markup=False, soft_wrap=True
+    )
     screen.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
     if result.verdict.proof:
         screen.print(f"  {result.verdict.proof}", style="dim")
@@ -82,7 +119,7 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
         screen.print(said)
     screen.print(advice(result), soft_wrap=True)
     if picture is not None:
-        screen.print(f"both timelines: {near(picture)}", soft_wrap=True)
+        screen.print(f"timelines: {near(picture)}  (or {TRACE} beside it in ui.perfetto.dev)", soft_wrap=True)
     warn(result.warnings)
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from pgle.files import write_files
 from pgle.report import json
+from pgle.report.page.html import TRACE, page_files
+from pgle.report.page.parts import Section, Table
+from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import console, duration, printable, say, table, warn
-from pgle.report.timeline import picture_files
-from pgle.report.timeline_layout import View
 from pgle.run.tune.request import Proof, Tuning
 from pgle.tune.room import Reason, reasons
 from pgle.tune.trial import Judged, Trial, judge
@@ -21,8 +22,17 @@ def write_pages(found: Tuning, out: Path) -> Path:
     """Draw the schedules before and after beside the flags; the page's path is returned."""
     sides = [("LHS, no profile", found.baseline), ("the profile", found.pgle)]
     sides += [("tuned", found.tuned)] if found.proof is not None else []
-    views = [View(label, side.prediction.timeline, found.costs_are) for label, side in sides]
-    write_files(picture_files(out, views, title=found.pgle.module.name, intro=sentence(found)), force=True)
+    rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *found.trials)]
+    page = schedules_page(
+        [Schedule(label, side.prediction.timeline, found.costs_are, side.module) for label, side in sides],
+        title=f"pgle tune: {found.pgle.module.name}",
+        verdict=sentence(found),
+        lead=[line.strip() for line in (*gains(found), *why_exposed(found))],
+        next_step=advice(found, out),
+        about=[("compiled by", f"jaxlib {found.jaxlib}"), ("figures", f"predicted from {found.costs_are} costs")],
+        more=[Section("Every trial", (Table(("setting", *COLUMNS[1:]), tuple(rows), frozenset(range(1, 6))),))],
+    )
+    write_files(page_files(out, page), force=True)
     return out / "timeline.html"
 
 
@@ -61,7 +71,7 @@ def show_text(found: Tuning, out: Path, page: Path) -> None:
         screen.print(proven(found.proof), soft_wrap=True)
         for path in found.proof.written:
             screen.print(f"wrote {path}", soft_wrap=True)
-    screen.print(f"every trial and both schedules: {page}", soft_wrap=True)
+    screen.print(f"every trial and both schedules: {page}  (or {TRACE} beside it in ui.perfetto.dev)", soft_wrap=True)
     screen.print(advice(found, out), style="bold", soft_wrap=True)
     warn((*found.refused, *found.warnings))
 

@@ -164,7 +164,7 @@ class _Device:
         begin = self.free
         self.loops.append(Loop(op.name, op.trips, begin, begin, self.depth))
         self.depth += 1
-        done, before, folded_at, folded = 0, None, begin, 0
+        done, before, folded, folded_from, folded_to = 0, None, 0, begin, begin
         while done < op.trips:
             clock, host, rows, loops = self.free, self.host, len(self.rows.start), len(self.loops)
             self.run(body)
@@ -175,12 +175,18 @@ class _Device:
             if done < op.trips and (steady or done >= MAX_ITERATIONS):
                 limits = (self._until_host_late(self.host - host, period), self._until_others_change(rows, clock))
                 times = min(op.trips - done, *limits) + 1
-                if times > folded and not self.expand:
-                    folded_at, folded = clock, times
                 self._repeat(rows, loops, clock, host, times)
+                if times > folded and not self.expand:
+                    folded, folded_from, folded_to = times, clock, self.free
                 done += times - 1
         self.depth -= 1
-        self.loops[number] = replace(self.loops[number], end_us=self.free, folded_start_us=folded_at, folded=folded)
+        self.loops[number] = replace(
+            self.loops[number],
+            end_us=self.free,
+            folded_start_us=folded_from,
+            folded_end_us=folded_to,
+            folded=folded,
+        )
 
     def _until_host_late(self, host_us: float, period: float) -> int:
         """Further iterations before a host that is slower than the device has lost its lead."""

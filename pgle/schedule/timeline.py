@@ -33,7 +33,7 @@ class Loop:
         trips: how often the body runs.
         start_us, end_us: of all its iterations.
         depth: 0 for the outermost.
-        folded_start_us: where the part begins that is drawn once for many iterations.
+        folded_start_us, folded_end_us: the part that is drawn once for many iterations.
         folded: how many iterations it stands for; 0 where every one is drawn.
     """
 
@@ -43,14 +43,14 @@ class Loop:
     end_us: float
     depth: int = 0
     folded_start_us: float = 0.0
+    folded_end_us: float = 0.0
     folded: int = 0
 
     def moved(self, clock: float, times: int, shift: float = 0.0) -> Loop:
         """The loop with its times stretched away from `clock`, then shifted."""
-        start, end, folded = (
-            clock + (time - clock) * times + shift for time in (self.start_us, self.end_us, self.folded_start_us)
-        )
-        return replace(self, start_us=start, end_us=end, folded_start_us=folded)
+        all_times = (self.start_us, self.end_us, self.folded_start_us, self.folded_end_us)
+        start, end, first, last = (clock + (time - clock) * times + shift for time in all_times)
+        return replace(self, start_us=start, end_us=end, folded_start_us=first, folded_end_us=last)
 
 
 @dataclass(frozen=True, slots=True)

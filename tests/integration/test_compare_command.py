@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from pgle.report.charts import style_sheet
 
 from pgle.cli.main import run
-from pgle.report.charts import style_sheet
 from pgle.run.experiment.manifest import Gpu, StageRecord, extend_manifest
 
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 
-from jinja2 import Environment, PackageLoader
-
-from pgle.report.text import duration
+from pgle.report.page.style import style_sheet, templates
 
 WIDTH = 440
 """Of every chart, in units of its text of 12: readable at the width of a phone."""
@@ -111,24 +107,15 @@ def widened(low: float, high: float, share: float = 0.05) -> tuple[float, float]
 
 
 def svg(panels: Sequence[Panel], alt: str, *, style: bool = True) -> str:
-    """Charts one above the other as one SVG; without `style` for a page that has `style_sheet`."""
+    """Charts one above the other as one SVG; without `style` for a page, which has it."""
     height = 0
     for panel in panels:
         panel.top, height = height, height + panel.height
-    values = {"width": WIDTH, "height": height, "alt": alt, "panels": panels, "style": style_sheet() if style else ""}
+    values = {
+        "width": WIDTH,
+        "height": height,
+        "alt": alt,
+        "panels": panels,
+        "style": style_sheet("chart", ".pgle-chart") if style else "",
+    }
     return templates().get_template("chart.svg.j2").render(values) + "\n"
-
-
-@cache
-def templates() -> Environment:
-    """The templates of this package."""
-    environment = Environment(loader=PackageLoader("pgle.report"), autoescape=True)
-    environment.filters["n"] = lambda value: f"{value:.2f}".rstrip("0").rstrip(".")
-    environment.filters["duration"] = duration
-    return environment
-
-
-@cache
-def style_sheet() -> str:
-    """The style sheet of charts."""
-    return resources.files("pgle.report").joinpath("templates/chart.css").read_text(encoding="utf-8")

@@ -1,0 +1,68 @@
+"""A page as one HTML file that needs nothing else, asks for nothing, and runs no script but its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from markupsafe import Markup
+
+from pgle import __version__
+from pgle.files import AnyPath
+from pgle.report.page.charts import svg
+from pgle.report.page.parts import Chart, Moving, Page, Prose, Table
+from pgle.report.page.style import data_file, style_sheet, templates
+from pgle.report.timeline.encode import encode
+from pgle.report.timeline.perfetto import render_trace
+from pgle.report.timeline.picture import render_svg
+
+TRACE = "timeline.trace.json"
+OPEN = f"The same timeline as a trace, {TRACE}: open it in ui.perfetto.dev"
+KINDS = {Table: "table", Prose: "prose", Moving: "moving", Chart: "chart"}
+
+
+def render(page: Page) -> str:
+    """The file's text. The same page gives the same bytes.
+
+    Texts of traces and dumps are escaped where they stand in the HTML; those of the timeline are inside of compressed
+    data, which its script shows as text. Should either fail, a Content-Security-Policy still lets no other script run,
+    and no byte leave the page.
+    """
+    script = _script(data_file("timeline.js", "pgle.report.timeline")) if page.panels else ""
+    values = {
+        "page": page,
+        "kinds": KINDS,
+        "style": style_sheet("page") + _charts_style(page),
+        "policy": _policy(script),
+        "script": Markup(script),
+        "data": encode(page.panels) if page.panels else "",
+        "chart": lambda part: Markup(svg(part.panels, part.alt, style=False)),
+        "version": __version__,
+    }
+    return templates().get_template("page.html.j2").render(values)
+
+
+def page_files(folder: AnyPath, page: Page) -> dict[AnyPath, str]:
+    """What to write for a page with a timeline: ``timeline.html``, the still ``timeline.svg``, and a Perfetto trace."""
+    return {
+        folder / "timeline.html": render(page),
+        folder / "timeline.svg": render_svg(page.panels),
+        folder / TRACE: render_trace(page.panels),
+    }
+
+
+def _charts_style(page: Page) -> str:
+    charts = any(isinstance(part, Chart) for section in page.sections for part in section.parts)
+    return data_file("templates/chart.css") if charts else ""
+
+
+def _script(source: str) -> str:
+    """As it stands between its tags, where only their end would end it."""
+    return source.replace("</", "<\\/")
+
+
+def _policy(script: str) -> str:
+    """No network, no frame, no form; of scripts only this one."""
+    scripts = f"script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'; "
+    allowed = scripts if script else ""
+    return f"default-src 'none'; {allowed}style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

@@ -1,0 +1,113 @@
+"""A page as values, before it is HTML, Markdown or text: a verdict, sections of parts, and where it all comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from pgle.report.page.charts import Panel as ChartPanel
+from pgle.report.timeline.scene import Panel
+
+Tone: TypeAlias = Literal["", "good", "bad", "soft"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A text with a tone."""
+
+    text: str
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts.
+
+    Attributes:
+        columns: their heads.
+        rows: cells; a plain text has no tone.
+        right: which columns are numbers.
+        find: of each row the instruction whose bar it leads to, empty where none; or nothing at all.
+        shown: rows that are not folded away.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
+    right: frozenset[int] = frozenset()
+    find: tuple[str, ...] = ()
+    shown: int = 12
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """All rows, every cell with its tone."""
+        return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """A paragraph; `code`: something to be typed, as it is."""
+
+    text: str
+    code: bool = False
+    tone: Tone = ""
+
+
+@dataclass(frozen=True)
+class Moving:
+    """The timeline; a page has one at most."""
+
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Charts one above the other, with what they show in words."""
+
+    panels: tuple[ChartPanel, ...]
+    alt: str
+
+
+Part: TypeAlias = Table | Prose | Moving | Chart
+
+
+@dataclass(frozen=True)
+class Section:
+    """Parts under a heading."""
+
+    heading: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything that a page says.
+
+    Attributes:
+        title: of the window.
+        verdict: one sentence, the answer.
+        tone: whether that is good.
+        lead: sentences below it.
+        sections: in order.
+        next: what to do, and what it would bring.
+        about: where the figures come from, (name, value).
+        warnings: one line each.
+    """
+
+    title: str
+    verdict: str
+    tone: Tone = ""
+    lead: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    next: tuple[Prose, ...] = ()
+    about: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        """Of its timeline."""
+        found = [part.panels for part in self._parts() if isinstance(part, Moving)]
+        return found[0] if found else ()
+
+    def _parts(self) -> Sequence[Part]:
+        return [part for section in self.sections for part in section.parts]

@@ -1,0 +1,306 @@
+"""What a timeline shows: panels of lanes of bars, made from a predicted step or (`measured.py`) from a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.report.text import duration, printable
+from pgle.schedule.intervals import EMPTY, Intervals, covered, join, union, without
+from pgle.schedule.timeline import ORIGINS, Breakdown, Loop, Stream, Timeline
+from pgle.xla.collectives import async_pairs
+from pgle.xla.hlo.module import Module
+
+
+class Style(IntEnum):
+    """What a bar is, and so how it is drawn."""
+
+    COMPUTE = 0
+    MATMUL = 1
+    COMMUNICATION = 2
+    COPY = 3
+
+
+STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One instruction, as bars of it are described.
+
+    Attributes:
+        name: of the instruction.
+        style: how its bars are drawn.
+        kind: ``all-gather``, ``matmul`` or its opcode.
+        lhs_name: its name when LHS ran, where that is another.
+        op_name: the framework's name.
+        shape: of its result.
+        source: file and line of the program.
+        cost: where its time comes from: ``measured``, ``estimated`` …
+        sync: a collective that runs in turn with compute.
+        follower: of an asynchronous one, the first instruction after its done.
+    """
+
+    name: str
+    style: Style
+    kind: str = ""
+    lhs_name: str = ""
+    op_name: str = ""
+    shape: str = ""
+    source: str = ""
+    cost: str = ""
+    sync: bool = False
+    follower: str = ""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Bars that do not overlap, in order of their start, n of them.
+
+    Attributes:
+        label: ``communication``, ``stream 7``.
+        start_us, duration_us: float64[n], from the start of the panel.
+        named: int32[n], index into the panel's names.
+        count: int64[n], executions that a bar stands for.
+    """
+
+    label: str
+    start_us: npt.NDArray[np.float64]
+    duration_us: npt.NDArray[np.float64]
+    named: npt.NDArray[np.int32]
+    count: npt.NDArray[np.int64]
+
+    @property
+    def end_us(self) -> npt.NDArray[np.float64]:
+        """float64[n], start + duration."""
+        return self.start_us + self.duration_us
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A loop or a step, drawn above the lanes.
+
+    Attributes:
+        label: ``while.38, 4 iterations``.
+        start_us, end_us: of all of it.
+        depth: 0 for the outermost.
+        folded: iterations that are drawn as one, stretched over the time of all; 0: none.
+        folded_start_us, folded_end_us: the part that they take.
+    """
+
+    label: str
+    start_us: float
+    end_us: float
+    depth: int = 0
+    folded: int = 0
+    folded_start_us: float = 0.0
+    folded_end_us: float = 0.0
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One device, or one schedule of one device.
+
+    Attributes:
+        label: ``LHS, no profile``, ``GPU 3``.
+        note: what its times are: ``measured``, ``predicted from estimated costs``.
+        parts: of one step.
+        length_us: of what is drawn.
+        names: the instructions.
+        lanes: compute first.
+        spans: loops and steps.
+        opened: whether the page shows its lanes at first.
+        unit: what `parts` are of.
+    """
+
+    label: str
+    note: str
+    parts: Breakdown
+    length_us: float
+    names: tuple[Named, ...]
+    lanes: tuple[Lane, ...]
+    spans: tuple[Span, ...] = ()
+    opened: bool = True
+    unit: str = "step"
+
+    @property
+    def facts(self) -> str:
+        """``step 6.482 ms · exposed communication 539.2 µs · idle 16 µs``."""
+        parts = self.parts
+        copies = f" · exposed copies {duration(parts.exposed_copy_us)}" if parts.exposed_copy_us > 0 else ""
+        return (
+            f"{self.unit} {duration(parts.step_us)} · exposed communication "
+            f"{duration(parts.exposed_communication_us)}{copies} · idle {duration(parts.idle_us)}"
+        )
+
+    @cached_property
+    def styles(self) -> npt.NDArray[np.uint8]:
+        """uint8[names], their `Style`."""
+        return np.array([item.style for item in self.names], dtype=np.uint8)
+
+    def busy(self, *styles: Style) -> Intervals:
+        """When bars of some styles run, in all lanes."""
+        chosen = [(lane, np.isin(self.styles[lane.named], styles)) for lane in self.lanes if len(lane.named)]
+        if not chosen:
+            return EMPTY
+        starts, ends = ([getattr(lane, of)[rows] for lane, rows in chosen] for of in ("start_us", "end_us"))
+        return union(np.concatenate(starts), np.concatenate(ends))
+
+    @cached_property
+    def compute(self) -> Intervals:
+        """When something computes."""
+        return self.busy(Style.COMPUTE, Style.MATMUL)
+
+    @cached_property
+    def exposed(self) -> Intervals:
+        """When collectives run and nothing computes."""
+        return without(self.busy(Style.COMMUNICATION), self.compute)
+
+    @cached_property
+    def exposed_copies(self) -> Intervals:
+        """When only copies run."""
+        return without(self.busy(Style.COPY), join(self.compute, self.busy(Style.COMMUNICATION)))
+
+    def exposed_us(self, lane: Lane) -> npt.NDArray[np.float64]:
+        """float64[n]: of each bar the time during which nothing computes; of compute nothing."""
+        hidden = covered(self.compute, lane.start_us, lane.end_us)
+        computes = np.isin(self.styles[lane.named], (Style.COMPUTE, Style.MATMUL))
+        return np.where(computes, 0.0, np.maximum(lane.duration_us - hidden, 0.0))
+
+
+def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | None = None) -> Panel:
+    """A predicted step as a panel.
+
+    Args:
+        label: what to call it.
+        timeline: the step.
+        note: where its costs come from: ``measured``, ``estimated``, ``mixed``.
+        module: the scheduled module, for shapes, names of the framework and what waits for a collective.
+    """
+    codes, names = _names(timeline, module)
+    lanes: list[Lane] = []
+    for stream in Stream:
+        rows = np.flatnonzero(timeline.stream == stream)
+        if len(rows) or stream is not Stream.COPY:
+            columns = (timeline.start_us[rows], timeline.duration_us[rows], codes[rows], timeline.count[rows])
+            lanes += disjoint(Lane(stream.name.lower(), *columns))
+    return Panel(
+        label=label,
+        note=f"predicted from {note} costs" if note else "predicted",
+        parts=timeline.breakdown,
+        length_us=timeline.step_us,
+        names=names,
+        lanes=tuple(lanes),
+        spans=tuple(_span(loop) for loop in timeline.loops if loop.trips > 1),
+    )
+
+
+def disjoint(bars: Lane) -> list[Lane]:
+    """Bars as lanes in which none overlaps another: as many as run at once, at least one; only the first has a label.
+
+    Args:
+        bars: in any order.
+    """
+    bars = _chosen(bars, np.argsort(bars.start_us, kind="stable"))
+    end = bars.end_us
+    if bool((bars.start_us[1:] >= end[:-1] - 1e-6).all()):
+        return [bars]
+    ends: list[float] = []
+    place = np.empty(len(end), dtype=np.int32)
+    for row, (first, last) in enumerate(zip(bars.start_us.tolist(), end.tolist(), strict=True)):
+        free = next((lane for lane, until in enumerate(ends) if until <= first + 1e-6), len(ends))
+        ends[free : free + 1] = [last]
+        place[row] = free
+    lanes = [_chosen(bars, np.flatnonzero(place == lane)) for lane in range(len(ends))]
+    return [lanes[0], *(replace(lane, label="") for lane in lanes[1:])]
+
+
+def _chosen(lane: Lane, rows: npt.NDArray[np.intp]) -> Lane:
+    columns = (lane.start_us[rows], lane.duration_us[rows], lane.named[rows], lane.count[rows])
+    return Lane(lane.label, *columns)
+
+
+def _span(loop: Loop) -> Span:
+    return Span(
+        f"{printable(loop.name)}, {loop.trips} iterations",
+        loop.start_us,
+        loop.end_us,
+        loop.depth,
+        loop.folded if loop.folded > 1 else 0,
+        loop.folded_start_us,
+        loop.folded_end_us,
+    )
+
+
+def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.int32], tuple[Named, ...]]:
+    """Of each row its entry, and the entries: one per instruction."""
+    entry = np.zeros(len(timeline.names), dtype=np.int64)
+    entry[timeline.instruction[::-1]] = np.arange(len(timeline))[::-1]  # the first row of each name
+    follower = followers(module, frozenset(timeline.names)) if module is not None else {}
+    found = []
+    for code, name in enumerate(timeline.names):
+        row, stream = int(entry[code]), Stream.COMPUTE
+        origin, sync = ORIGINS[0], False
+        if len(timeline):
+            stream, sync = Stream(int(timeline.stream[row])), bool(timeline.sync[row])
+            origin = ORIGINS[int(timeline.origin[row])]
+        kind = timeline.kinds[code] if timeline.kinds else ""
+        lhs_name = timeline.lhs_names[code] if timeline.lhs_names else name
+        found.append(
+            named(
+                name,
+                Style.MATMUL if stream is Stream.COMPUTE and kind == "matmul" else STYLE_OF[stream],
+                module,
+                kind=kind,
+                lhs_name="" if lhs_name == name else lhs_name,
+                cost=origin.value,
+                sync=sync,
+                follower=follower.get(name, ""),
+            )
+        )
+    return timeline.instruction.astype(np.int32), tuple(found)
+
+
+def named(
+    name: str,
+    style: Style,
+    module: Module | None,
+    *,
+    kind: str = "",
+    lhs_name: str = "",
+    cost: str = "",
+    sync: bool = False,
+    follower: str = "",
+) -> Named:
+    """An instruction with what its module says of it."""
+    known = module.instructions.get(name) if module is not None else None
+    shape, op_name = ("", "") if known is None else (str(known.shape), known.op_name)
+    return Named(name, style, kind, lhs_name, op_name, shape[:300], "", cost, sync, follower)
+
+
+def followers(module: Module, traced: frozenset[str]) -> dict[str, str]:
+    """By asynchronous start, the first of some instructions that stands after its done in the same computation."""
+    found: dict[str, str] = {}
+    after: dict[str, str] = {}
+    pairs = async_pairs(module)
+    dones = {pair.done for pair in pairs}
+    for computation in {pair.computation: module.computations[pair.computation] for pair in pairs}.values():
+        later = ""
+        for instruction in reversed(computation.instructions):
+            if instruction.name in dones:
+                after[instruction.name] = later
+            if instruction.name in traced:
+                later = instruction.name
+    for pair in pairs:
+        found.setdefault(pair.start, after.get(pair.done, ""))
+    return found
+
+
+def shown(panels: Sequence[Panel]) -> float:
+    """The longest panel in microseconds."""
+    return max((panel.length_us for panel in panels), default=0.0)

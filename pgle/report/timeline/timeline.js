@@ -1,0 +1,571 @@
+"use strict";
+// The timeline that moves: bars on a canvas, to be zoomed, searched, and walked through with mouse, finger or keyboard.
+// Its data is the JSON of encode.py. All times are nanoseconds from the start; colours come from the page's style.
+(async () => {
+  const STYLES = ["compute", "matmul", "hidden", "copy"]; // of a name, by number
+  const [LANE, SPACE, STRIP, LOOP, HEAD, AXIS, NARROW, MANY] = [20, 4, 10, 15, 46, 30, 620, 200000];
+  const section = document.getElementById("timeline");
+  const $ = (selector) => section.querySelector(selector);
+  const [canvas, tip, picked, search, found, keys] =
+    ["canvas", ".tip", ".picked", "input", "output", ".keys"].map($);
+  const pen = canvas.getContext("2d");
+
+  // ---- Sets of time: disjoint intervals in order, and how much of them lies before a time. ----
+  class Times {
+    constructor(start, end) {
+      [this.start, this.end, this.sum] = [start, end, new Float64Array(start.length + 1)];
+      for (let i = 0; i < start.length; i++) this.sum[i + 1] = this.sum[i] + end[i] - start[i];
+    }
+    get total() { return this.sum[this.start.length]; }
+    after(time) { // the first interval that ends after a time
+      let [low, high] = [0, this.end.length];
+      while (low < high) { const mid = (low + high) >> 1; if (this.end[mid] > time) high = mid; else low = mid + 1; }
+      return low;
+    }
+    before(time) {
+      const i = this.after(time);
+      return this.sum[i] + (i < this.start.length ? Math.max(0, time - this.start[i]) : 0);
+    }
+    share(from, to) { return (this.before(to) - this.before(from)) / (to - from); }
+  }
+  function combine(one, other, wanted) { // the times where wanted(in one, in other)
+    const [start, end] = [[], []];
+    let [i, j, inOne, inOther, open] = [0, 0, false, false, false];
+    while (i < one.start.length || j < other.start.length) {
+      const a = i < one.start.length ? (inOne ? one.end[i] : one.start[i]) : Infinity;
+      const b = j < other.start.length ? (inOther ? other.end[j] : other.start[j]) : Infinity;
+      const time = Math.min(a, b);
+      if (a === time) { if (inOne) i++; inOne = !inOne; }
+      if (b === time) { if (inOther) j++; inOther = !inOther; }
+      const now = wanted(inOne, inOther);
+      if (now && !open) { if (end[end.length - 1] === time) end.pop(); else start.push(time); }
+      if (!now && open) end.push(time);
+      open = now;
+    }
+    while (end.length < start.length) end.push(start[end.length]);
+    return new Times(Float64Array.from(start), Float64Array.from(end));
+  }
+  const NONE = new Times(new Float64Array(0), new Float64Array(0));
+  const either = (a, b) => a || b, both = (a, b) => a && b, first = (a, b) => a && !b;
+
+  // ---- Data: unpacked, loops folded or unfolded, and what follows from it. ----
+  const packed = Uint8Array.from(atob(document.getElementById("timeline-data").textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const data = await new Response(stream).json();
+  const texts = data.texts;
+  const names = data.names.map(([style, sync, ...told]) => {
+    const [name, kind, lhs, op, shape, source, cost, next] = told.map((number) => texts[number]);
+    return { style, sync, name, kind, lhs, op, shape, source, cost, next };
+  });
+  const length = Math.max(1, ...data.panels.map((panel) => panel.length));
+  const rows = data.panels.reduce((sum, panel) => sum + panel.rows, 0);
+  const loopy = data.panels.some((panel) => panel.spans.some((span) => span.folded > 1));
+  let folded = loopy && rows > MANY;
+
+  function columns(lane) { // times are differences to the one before, without ends
+    let time = 0;
+    const start = lane.start.map((step) => (time += step));
+    return { label: lane.label, start, end: start.map((t, i) => t + lane.duration[i]), name: lane.name,
+             count: lane.count || start.map(() => 1) };
+  }
+  function unfold(lanes, spans) { // each folded iteration again as often as it runs, outer loops first
+    spans = spans.map((span) => ({ ...span }));
+    for (let k = 0; k < spans.length; k++) {
+      const { folded: times, foldedStart: from, foldedEnd: to, depth } = spans[k];
+      if (times < 2) continue;
+      const move = (time, i) => from + (time - from) / times + (i * (to - from)) / times;
+      const inside = (start) => start >= from - 0.5 && start < to - 0.5;
+      lanes = lanes.map((lane) => {
+        const own = lane.start.map((t, i) => inside(t) && lane.count[i] >= times && lane.count[i] % times === 0);
+        const list = [];
+        for (let i = 0; i < own.length; i++) if (!own[i]) list.push([lane.start[i], lane.end[i], lane.name[i], lane.count[i]]);
+        for (let n = 0; n < times; n++) {
+          for (let i = 0; i < own.length; i++) {
+            if (own[i]) list.push([move(lane.start[i], n), move(lane.end[i], n), lane.name[i], lane.count[i] / times]);
+          }
+        }
+        list.sort((a, b) => a[0] - b[0]);
+        const column = (i) => list.map((row) => row[i]);
+        return { label: lane.label, start: column(0), end: column(1), name: column(2), count: column(3) };
+      });
+      const deeper = (span) => span.depth > depth && inside(span.start);
+      const inner = spans.slice(k + 1).filter(deeper);
+      const rest = spans.slice(k + 1).filter((span) => !deeper(span));
+      const copies = Array.from({ length: times }, (_, n) => inner.map((span) => ({
+        ...span, start: move(span.start, n), end: move(span.end, n),
+        foldedStart: move(span.foldedStart, n), foldedEnd: move(span.foldedEnd, n),
+      })));
+      spans = [...spans.slice(0, k), { ...spans[k], folded: 0 }, ...copies.flat(), ...rest];
+    }
+    return [lanes, spans];
+  }
+  function prepare(panel, number) {
+    let [lanes, spans] = [panel.lanes.map(columns), panel.spans];
+    if (!folded) [lanes, spans] = unfold(lanes, spans);
+    const ready = lanes.map((lane) => {
+      const times = new Times(Float64Array.from(lane.start), Float64Array.from(lane.end));
+      const styles = STYLES.map((_, style) => {
+        const own = lane.name.map((_, i) => i).filter((i) => names[lane.name[i]].style === style);
+        return new Times(Float64Array.from(own, (i) => lane.start[i]), Float64Array.from(own, (i) => lane.end[i]));
+      });
+      return { label: lane.label, times, styles, name: Int32Array.from(lane.name), count: lane.count };
+    });
+    const set = (...wanted) => ready.flatMap((lane) => wanted.map((style) => lane.styles[style]))
+      .reduce((sum, times) => (times.start.length ? combine(sum, times, either) : sum), NONE);
+    const [compute, communication, copy] = [set(0, 1), set(2), set(3)];
+    const exposed = combine(communication, compute, first);
+    const exposedCopy = combine(copy, combine(communication, compute, either), first);
+    for (const lane of ready) lane.exposed = combine(lane.styles[2], exposed, both);
+    const open = state.panels[number] ? state.panels[number].open : panel.open;
+    return { ...panel, lanes: ready, spans, compute, exposed, exposedCopy, open };
+  }
+
+  // ---- State and geometry. ----
+  const state = { from: 0, to: length, panels: [], hover: null, pick: null, match: null, hits: [], hit: -1, area: null };
+  let [width, height, gutter, layout, colours, waiting, moving] = [0, 0, 0, [], {}, false, 0];
+  const X = (time) => gutter + ((time - state.from) / (state.to - state.from)) * (width - gutter);
+  const T = (x) => state.from + ((x - gutter) / (width - gutter)) * (state.to - state.from);
+
+  function load() {
+    state.panels = data.panels.map(prepare);
+    state.hover = null;
+    const said = state.panels.map((p) => `${p.label}: compute ${duration(p.compute.total)}, exposed communication ` +
+      `${duration(p.exposed.total)}, exposed copies ${duration(p.exposedCopy.total)} of ${duration(p.length)}`);
+    canvas.setAttribute("aria-label", `Timeline. ${said.join("; ")}. The tables below hold the figures.`);
+    const button = $("[data-do=fold]");
+    button.hidden = !loopy;
+    button.textContent = folded ? "Unfold loops" : "Fold loops";
+    place();
+  }
+  function place() { // which row lies where
+    width = section.querySelector(".stage").clientWidth;
+    const narrow = width < NARROW;
+    gutter = narrow ? 0 : 112;
+    layout = [];
+    let y = AXIS;
+    const add = (row, size, gap) => { layout.push({ ...row, y, size }); y += size + gap; };
+    for (const panel of state.panels) {
+      add({ panel, head: true }, narrow ? HEAD + 14 : HEAD, 0);
+      const depths = Math.min(2, 1 + Math.max(-1, ...panel.spans.map((span) => span.depth)));
+      for (let depth = 0; panel.open && depth < depths; depth++) add({ panel, depth }, LOOP, 3);
+      add({ panel, strip: true }, panel.open ? STRIP : 16, SPACE);
+      for (const lane of panel.open ? panel.lanes : []) {
+        if (narrow) y += 11;
+        add({ panel, lane }, LANE, SPACE);
+      }
+      y += 10;
+    }
+    height = y;
+    const ratio = window.devicePixelRatio || 1;
+    [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+    canvas.style.height = `${height}px`;
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const style = getComputedStyle(section);
+    for (const name of ["paper", "ink", "soft", "line", "idle", "exposed", "in-bar", "mark", ...STYLES]) {
+      colours[name] = style.getPropertyValue(`--${name}`).trim();
+    }
+    redraw();
+  }
+  function show(from, to) { // the part of time to draw
+    const span = Math.min(Math.max(to - from, 50), length);
+    state.from = Math.min(Math.max(from, 0), length - span);
+    state.to = state.from + span;
+    redraw();
+  }
+  function glide(from, to) { // the same, in a few frames
+    cancelAnimationFrame(moving);
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return show(from, to);
+    const [a, b, begin] = [state.from, state.to, performance.now()];
+    const step = (now) => {
+      const part = Math.min((now - begin) / 180, 1), ease = 1 - (1 - part) ** 3;
+      show(a + (from - a) * ease, b + (to - b) * ease);
+      if (part < 1) moving = requestAnimationFrame(step);
+    };
+    moving = requestAnimationFrame(step);
+  }
+  const zoom = (factor, at = (state.from + state.to) / 2, move = show) =>
+    move(at - (at - state.from) * factor, at + (state.to - at) * factor);
+  const pan = (part, move = show) => {
+    const step = (state.to - state.from) * part;
+    move(Math.min(Math.max(state.from + step, 0), length - state.to + state.from), Math.min(Math.max(state.to + step, state.to - state.from), length));
+  };
+
+  // ---- Drawing. What is narrower than two pixels is drawn as how busy each pixel is. ----
+  function redraw() {
+    if (!waiting) requestAnimationFrame(() => { waiting = false; draw(); });
+    waiting = true;
+  }
+  function draw() {
+    pen.fillStyle = colours.paper;
+    pen.fillRect(0, 0, width, height);
+    pen.textBaseline = "middle";
+    axis();
+    for (const row of layout) {
+      if (row.head) header(row);
+      else if (row.strip) strip(row);
+      else if (row.lane) lane(row);
+      else spans(row);
+    }
+    flows();
+    if (state.area) {
+      pen.fillStyle = colours.mark; pen.globalAlpha = 0.15;
+      pen.fillRect(Math.min(...state.area), 0, Math.abs(state.area[1] - state.area[0]), height);
+      pen.globalAlpha = 1;
+    }
+  }
+  function write(text, x, y, colour, font = "11.5px system-ui, sans-serif", room = Infinity, align = "left") {
+    pen.font = font; pen.fillStyle = colour; pen.textAlign = align;
+    if (room < Infinity && pen.measureText(text).width > room) {
+      const keep = Math.floor((text.length * room) / pen.measureText(text).width) - 1;
+      if (keep < 4) return;
+      text = `${text.slice(0, keep)}…`;
+    }
+    pen.fillText(text, x, y);
+  }
+  function duration(ns) {
+    const [unit, scale] = Math.abs(ns) >= 1e9 ? ["s", 1e9] : Math.abs(ns) >= 1e6 ? ["ms", 1e6] : Math.abs(ns) >= 1e3 ? ["µs", 1e3] : ["ns", 1];
+    return `${Number((ns / scale).toPrecision(4))} ${unit}`;
+  }
+  function axis() {
+    const span = state.to - state.from;
+    const rough = (span * 90) / (width - gutter), power = 10 ** Math.floor(Math.log10(rough));
+    const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+    const [unit, scale] = span >= 3e9 ? ["s", 1e9] : span >= 3e6 ? ["ms", 1e6] : span >= 3e3 ? ["µs", 1e3] : ["ns", 1];
+    for (let k = Math.ceil(state.from / step); k * step <= state.to; k++) {
+      const x = X(k * step);
+      pen.fillStyle = colours.line;
+      pen.fillRect(x, AXIS - 6, 1, height - AXIS);
+      if (x < width - 24) write(`${Number(((k * step) / scale).toPrecision(7))} ${unit}`, Math.max(x, gutter + 14), 17, colours.soft, undefined, Infinity, "center");
+    }
+    if (span >= length) return;
+    pen.fillStyle = colours.line; pen.fillRect(gutter, 2, width - gutter, 4); // where in the whole
+    const whole = (width - gutter) / length;
+    pen.fillStyle = colours.soft; pen.fillRect(gutter + state.from * whole, 2, Math.max((state.to - state.from) * whole, 6), 4);
+  }
+  function header({ panel, y, size }) {
+    pen.fillStyle = colours.line; pen.fillRect(0, y + 2, width, 1);
+    const sign = panel.open ? "▾" : "▸";
+    write(`${sign} ${panel.label}`, 0, y + 15, colours.ink, "600 13.5px system-ui, sans-serif", size > HEAD ? width : width * 0.6);
+    const right = size > HEAD ? [0, y + 49, "left"] : [width, y + 15, "right"];
+    write(panel.note, right[0], right[1], colours.soft, undefined, width * (size > HEAD ? 1 : 0.38), right[2]);
+    write(panel.facts, 0, y + 33, colours.soft, undefined, width);
+  }
+  function spans({ panel, depth, y, size }) {
+    for (const span of panel.spans) {
+      if (span.depth !== depth || span.end <= state.from || span.start >= state.to) continue;
+      const [left, right] = [Math.max(X(span.start), gutter), Math.min(X(span.end), width)];
+      pen.strokeStyle = colours.soft; pen.setLineDash(span.folded > 1 ? [3, 2] : []);
+      pen.strokeRect(left + 0.5, y + 0.5, Math.max(right - left - 1, 1), size - 2);
+      pen.setLineDash([]);
+      const text = span.folded > 1 ? `${span.label}, ${span.folded} of them drawn as one, stretched` : span.label;
+      write(text, left + 4, y + size / 2, colours.soft, undefined, right - left - 8);
+    }
+  }
+  function strip({ panel, y, size }) { // what the device as a whole does: the four parts of the step
+    if (gutter) write("device", gutter - 10, y + size / 2, colours.soft, undefined, Infinity, "right");
+    const parts = [["compute", panel.compute], ["exposed", panel.exposed], ["copy", panel.exposedCopy]];
+    const end = Math.min(X(panel.length), width);
+    pen.fillStyle = colours.idle;
+    pen.fillRect(Math.max(X(0), gutter), y, Math.max(end - Math.max(X(0), gutter), 0), size);
+    pixels(Math.max(X(0), gutter), end, parts, y, size);
+  }
+  function pixels(left, right, parts, y, size) { // each pixel by its shares, from below; equal neighbours as one
+    let [begin, last] = [left, ""];
+    let heights = [];
+    const flush = (x) => {
+      let foot = y + size;
+      for (const [colour, part] of heights) { pen.fillStyle = colours[colour]; foot -= part; pen.fillRect(begin, foot, x - begin, part); }
+    };
+    for (let x = Math.floor(left); x < right; x++) {
+      const [from, to] = [T(x), T(x + 1)];
+      const now = [];
+      for (const [colour, times] of parts) {
+        const share = times.start.length ? times.share(from, to) : 0;
+        if (share > 1e-9) now.push([colour, Math.max(Math.round(share * size * 2) / 2, 0.5)]);
+      }
+      const key = now.join();
+      if (key !== last) { flush(Math.max(x, left)); [begin, heights, last] = [Math.max(x, left), now, key]; }
+    }
+    flush(right);
+  }
+  function lane(row) {
+    const { panel, lane: { times, styles, name, label, exposed }, y, size } = row;
+    if (gutter) write(label, gutter - 10, y + size / 2, colours.soft, undefined, gutter - 12, "right");
+    else write(label, 0, y - 5, colours.soft, "10.5px system-ui, sans-serif");
+    const parts = STYLES.map((style, i) => [style, styles[i]]).filter(([, part]) => part.start.length);
+    const wide = [];
+    let done = gutter; // drawn up to here
+    for (let i = times.after(state.from); i < name.length && times.start[i] < state.to;) {
+      const [left, right] = [X(times.start[i]), X(times.end[i])];
+      if (right - left >= 2) { wide.push(i++); continue; }
+      const x = Math.max(Math.floor(left), done);
+      let next = i; // as far as narrow ones follow each other closely
+      let edge = x + 1;
+      while (next < name.length && X(times.start[next]) < edge + 2 && X(times.end[next]) - X(times.start[next]) < 2) {
+        edge = Math.max(edge, Math.ceil(X(times.end[next])));
+        next = Math.max(next + 1, times.after(T(edge)));
+        if (edge > width) break;
+      }
+      pixels(x, Math.min(edge, width), parts, y, size);
+      [done, i] = [edge, Math.max(next, i + 1)];
+    }
+    for (const i of wide) box(row, i);
+    overlay(exposed, y, size);
+    for (const i of wide) caption(row, i);
+    if (state.match) marks(row);
+    for (const at of [state.hover, state.pick]) {
+      if (!at || at.panel !== panel || at.lane !== row.lane) continue;
+      const left = X(times.start[at.i]), right = X(times.end[at.i]);
+      pen.strokeStyle = colours.ink; pen.lineWidth = at === state.pick ? 2 : 1;
+      pen.strokeRect(Math.max(left, gutter - 2) - 0.5, y - 1, Math.max(Math.min(right, width + 2) - Math.max(left, gutter - 2), 2), size + 2);
+      pen.lineWidth = 1;
+    }
+  }
+  const clip = (times, i) => [Math.max(X(times.start[i]), gutter), Math.min(X(times.end[i]), width)];
+  function box({ lane: { times, name }, y, size }, i) {
+    const [left, right] = clip(times, i);
+    pen.fillStyle = colours[STYLES[names[name[i]].style]];
+    pen.fillRect(left, y, Math.max(right - left - (right - left > 3 ? 1 : 0), 1), size);
+  }
+  function overlay(exposed, y, size) { // the exposed parts of communication
+    for (let i = exposed.after(state.from); i < exposed.start.length && exposed.start[i] < state.to;) {
+      const [left, right] = clip(exposed, i);
+      if (right - left >= 1) {
+        pen.fillStyle = colours.exposed;
+        pen.fillRect(left, y, right - left, size);
+        i++;
+      } else {
+        const x = Math.floor(left);
+        pixels(x, x + 1, [["exposed", exposed]], y, size);
+        i = Math.max(i + 1, exposed.after(T(x + 1)));
+      }
+    }
+  }
+  function caption({ lane: { times, name, count }, y, size }, i) {
+    const [left, right] = clip(times, i);
+    if (right - left < 34) return;
+    const { name: text, sync } = names[name[i]];
+    const times_ = count[i] > 1 ? ` × ${count[i]}` : "";
+    write(text + times_ + (sync ? " (synchronous)" : ""), left + 4, y + size / 2 + 0.5, colours["in-bar"], "11px system-ui, sans-serif", right - left - 8);
+  }
+  function marks({ lane: { times, name }, y, size }) { // what the search found: a line below it
+    pen.fillStyle = colours.mark;
+    let last = -1;
+    for (let i = times.after(state.from); i < name.length && times.start[i] < state.to; i++) {
+      if (!state.match.has(name[i])) continue;
+      const [left, right] = clip(times, i);
+      if (right > last + 1) pen.fillRect(left, y + size, Math.max(right - left, 2), 3);
+      last = Math.max(right, left + 2);
+    }
+  }
+  function flows() { // of a transfer: from where it was started, to the first instruction that may use it
+    const at = state.hover || state.pick;
+    if (!at) return;
+    const { lane: own, panel, i } = at, { style, next } = names[own.name[i]];
+    const place_ = (wanted) => layout.find((row) => row.lane === wanted);
+    const home = panel.lanes.find((other) => other !== own && other.styles[0].start.length + other.styles[1].start.length);
+    if (style < 2 || !home || !place_(home) || !place_(own)) return;
+    const [start, end, target] = [own.times.start[i], own.times.end[i], following(panel, next, own.times.start[i])];
+    const from = place_(home), to = place_(own);
+    curve(X(start), from.y + from.size, X(start), to.y);
+    if (target) curve(X(end), to.y, X(target.lane.times.start[target.i]), place_(target.lane).y + place_(target.lane).size);
+  }
+  function curve(x1, y1, x2, y2) {
+    pen.strokeStyle = colours.ink; pen.fillStyle = colours.ink; pen.lineWidth = 1.5;
+    pen.beginPath(); pen.moveTo(x1, y1);
+    pen.bezierCurveTo(x1, (y1 + y2) / 2, x2, (y1 + y2) / 2, x2, y2);
+    pen.stroke();
+    pen.beginPath(); pen.arc(x1, y1, 2.5, 0, 7); pen.arc(x2, y2, 2.5, 0, 7); pen.fill();
+    pen.lineWidth = 1;
+  }
+  function following(panel, name, time) {
+    for (const lane of name ? panel.lanes : []) {
+      for (let i = lane.times.after(time); i < lane.name.length; i++) {
+        if (names[lane.name[i]].name === name && lane.times.start[i] >= time) return { panel, lane, i };
+      }
+    }
+    return null;
+  }
+
+  // ---- What is under the pointer, and what is known of it. ----
+  function under(x, y) {
+    const row = layout.find((item) => y >= item.y && y <= item.y + item.size);
+    if (!row || !row.lane || x < gutter) return null;
+    const { times } = row.lane, reach = ((state.to - state.from) / width) * 2;
+    const i = times.after(T(x));
+    const near = [i, i - 1].filter((k) => k >= 0 && k < times.start.length)
+      .map((k) => [Math.max(times.start[k] - T(x), T(x) - times.end[k], 0), k]).sort((a, b) => a[0] - b[0])[0];
+    return near && near[0] <= reach ? { panel: row.panel, lane: row.lane, i: near[1] } : null;
+  }
+  function facts({ panel, lane, i }) {
+    const item = names[lane.name[i]], [start, end, count] = [lane.times.start[i], lane.times.end[i], lane.count[i]];
+    const list = [["instruction", item.name], ["kind", item.kind + (item.sync ? ", synchronous" : "")],
+      ["takes", count > 1 ? `${duration((end - start) / count)} × ${count} = ${duration(end - start)}` : duration(end - start)],
+      ["starts at", `${duration(start)} in ${panel.label}, ${lane.label}`]];
+    if (item.style === 2) {
+      const exposed = Math.min(lane.exposed.before(end) - lane.exposed.before(start), end - start);
+      list.push(["exposed", `${duration(exposed)} (${Math.round((100 * exposed) / Math.max(end - start, 1e-9))} %)`]);
+    }
+    for (const [label, key] of [["shape", "shape"], ["name when LHS ran", "lhs"], ["op_name", "op"], ["source", "source"], ["cost", "cost"]]) {
+      if (item[key]) list.push([label, item[key]]);
+    }
+    if (item.next) list.push(["waited for before", item.next]);
+    return list;
+  }
+  function element(tag, text, style = "") {
+    const made = document.createElement(tag);
+    made.textContent = text; made.className = style;
+    return made;
+  }
+  function hover(at, x, y) {
+    state.hover = at;
+    tip.hidden = !at;
+    canvas.style.cursor = at ? "pointer" : "default";
+    if (at) {
+      tip.replaceChildren(...facts(at).slice(0, 5).map(([key, text], n) => element("div", n < 2 ? text : `${key} ${text}`, n ? "" : "name")));
+      tip.style.left = `${Math.max(Math.min(x + 12, width - tip.offsetWidth - 4), 0)}px`;
+      tip.style.top = `${y + 16}px`;
+    }
+    redraw();
+  }
+  function pick(at, look = false) { // choose a bar; look: bring it into sight
+    state.pick = at;
+    for (const row of document.querySelectorAll("tr.chosen")) row.classList.remove("chosen");
+    if (!at) { picked.textContent = picked.dataset.none; return redraw(); }
+    const item = names[at.lane.name[at.i]];
+    const list = document.createElement("dl");
+    for (const [key, text] of facts(at)) list.append(element("dt", key), element("dd", text));
+    picked.replaceChildren(list);
+    const linked = tableRow(item);
+    if (linked) {
+      linked.classList.add("chosen");
+      const jump = element("button", "Show in the table");
+      jump.onclick = () => { const fold = linked.closest("details"); if (fold) fold.open = true; linked.scrollIntoView({ block: "center" }); linked.querySelector("button").focus(); };
+      picked.append(jump);
+    }
+    if (look) {
+      if (!at.panel.open) { at.panel.open = true; place(); }
+      const [start, end] = [at.lane.times.start[at.i], at.lane.times.end[at.i]], reach = Math.max(end - start, 100) * 2;
+      glide(Math.max(start - reach, 0), Math.min(end + reach, length));
+    } else redraw();
+  }
+  const tableRow = (item) => [...document.querySelectorAll("tr[data-find]")].find((row) => [item.name, item.lhs].includes(row.dataset.find));
+  function occurrences(wanted) { // bars of some names, in the order of panels and time
+    const list = [];
+    for (const panel of state.panels) {
+      for (const lane of panel.lanes) for (let i = 0; i < lane.name.length; i++) if (wanted.has(lane.name[i])) list.push({ panel, lane, i });
+    }
+    const order = (at) => state.panels.indexOf(at.panel);
+    return list.sort((a, b) => order(a) - order(b) || a.lane.times.start[a.i] - b.lane.times.start[b.i]);
+  }
+  function find(text) {
+    const word = text.trim().toLowerCase();
+    const has = (item) => [item.name, item.lhs, item.op, item.kind, item.source].some((part) => part.toLowerCase().includes(word));
+    state.match = word ? new Set(names.flatMap((item, i) => (has(item) ? [i] : []))) : null;
+    state.hits = word ? occurrences(state.match) : [];
+    state.hit = -1;
+    found.textContent = word ? `${state.hits.length} bars of ${state.match.size} instructions` : "";
+    redraw();
+  }
+  function step(by) { // to the next or the previous one found
+    if (!state.hits.length) return;
+    state.hit = (state.hit + by + state.hits.length) % state.hits.length;
+    found.textContent = `${state.hit + 1} of ${state.hits.length}`;
+    pick(state.hits[state.hit], true);
+  }
+  function along(by) { // to the neighbour of the chosen bar in its lane
+    const lane = state.panels.flatMap((panel) => (panel.open ? panel.lanes.map((item) => [panel, item]) : []));
+    const at = state.pick || (lane.length && { panel: lane[0][0], lane: lane[0][1], i: lane[0][1].times.after(state.from) - by });
+    if (!at || !at.lane.times.start[at.i + by] && at.lane.times.start[at.i + by] !== 0) return;
+    const next = { ...at, i: at.i + by }, [start, end] = [next.lane.times.start[next.i], next.lane.times.end[next.i]];
+    pick(next, X(end) - X(start) < 4 || start < state.from || end > state.to);
+  }
+
+  // ---- Mouse, finger, keyboard, tables. ----
+  const pointers = new Map();
+  const place_ = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+  canvas.addEventListener("pointerdown", (event) => {
+    const [x, y] = place_(event);
+    pointers.set(event.pointerId, [x, y]);
+    canvas.setPointerCapture(event.pointerId);
+    state.drag = { x, y, from: state.from, to: state.to, moved: false, axis: y < AXIS && event.pointerType === "mouse", far: 0 };
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const [x, y] = place_(event), drag = state.drag;
+    if (!pointers.has(event.pointerId)) return hover(under(x, y), x, y);
+    pointers.set(event.pointerId, [x, y]);
+    const [one, other] = [...pointers.values()];
+    if (other) { // two fingers
+      const far = Math.abs(one[0] - other[0]);
+      if (drag.far) zoom(drag.far / Math.max(far, 10), T((one[0] + other[0]) / 2));
+      [drag.far, drag.moved] = [far, true];
+      return;
+    }
+    drag.moved ||= Math.abs(x - drag.x) > 4;
+    if (!drag.moved) return;
+    tip.hidden = true;
+    if (drag.axis) { state.area = [drag.x, x]; redraw(); return; }
+    const shift = ((drag.x - x) / (width - gutter)) * (drag.to - drag.from);
+    show(drag.from + shift, drag.to + shift);
+  });
+  const release = (event) => {
+    const [x, y] = place_(event);
+    if (!pointers.delete(event.pointerId) || pointers.size) return;
+    const area = state.area;
+    state.area = null;
+    if (area && event.type === "pointerup") glide(T(Math.min(...area)), T(Math.max(...area)));
+    else if (!state.drag.moved && event.type === "pointerup") {
+      const head = layout.find((row) => row.head && y >= row.y && y <= row.y + row.size);
+      if (head) { head.panel.open = !head.panel.open; place(); } else pick(under(x, y));
+    }
+  };
+  canvas.addEventListener("pointerup", release);
+  canvas.addEventListener("pointercancel", release);
+  canvas.addEventListener("pointerleave", () => hover(null));
+  canvas.addEventListener("dblclick", (event) => { const at = under(...place_(event)); if (at) pick(at, true); });
+  canvas.addEventListener("wheel", (event) => {
+    const across = event.shiftKey ? event.deltaY : event.deltaX;
+    if (event.ctrlKey || event.metaKey) zoom(1.0025 ** event.deltaY, T(place_(event)[0]));
+    else if (Math.abs(across) > Math.abs(event.deltaY) / 2) pan(across / 1000);
+    else return; // the page scrolls
+    event.preventDefault();
+  }, { passive: false });
+  const DO = {
+    in: () => zoom(1 / 2, undefined, glide), out: () => zoom(2, undefined, glide), all: () => glide(0, length),
+    left: () => pan(-0.25, glide), right: () => pan(0.25, glide), next: () => along(1), back: () => along(-1),
+    look: () => state.pick && pick(state.pick, true), search: () => search.focus(), keys: () => (keys.hidden = !keys.hidden),
+    fold: () => { if (loopy) { folded = !folded; pick(null); load(); find(search.value); } }, clear: () => { search.value = ""; find(""); pick(null); },
+    hit: () => step(1), unhit: () => step(-1),
+  };
+  const KEYS = { "+": "in", "=": "in", w: "in", ArrowUp: "in", "-": "out", s: "out", ArrowDown: "out", 0: "all", Home: "all",
+    ArrowLeft: "left", a: "left", ArrowRight: "right", d: "right", "]": "next", ".": "next", "[": "back", ",": "back",
+    Enter: "look", f: "look", "/": "search", n: "hit", N: "unhit", l: "fold", "?": "keys", Escape: "clear" };
+  canvas.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+    event.preventDefault();
+    DO[KEYS[event.key]]();
+  });
+  for (const button of section.querySelectorAll("[data-do]")) button.onclick = () => DO[button.dataset.do]();
+  search.addEventListener("input", () => find(search.value));
+  search.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
+    if (event.key === "Escape") { DO.clear(); canvas.focus(); }
+  });
+  document.addEventListener("click", (event) => { // from a table to the bar
+    const row = event.target.closest("tr[data-find]");
+    if (!row || !event.target.closest("button")) return;
+    const wanted = new Set(names.flatMap((item, i) => ([item.name, item.lhs].includes(row.dataset.find) ? [i] : [])));
+    const hits = occurrences(wanted), shown = (at) => at.lane.exposed.before(at.lane.times.end[at.i]) - at.lane.exposed.before(at.lane.times.start[at.i]);
+    const best = hits.filter((at) => at.panel === hits[0].panel).sort((a, b) => shown(b) - shown(a))[0];
+    if (!best) return;
+    pick(best, true);
+    section.scrollIntoView({ block: "start", behavior: "smooth" });
+    canvas.focus({ preventScroll: true });
+  });
+  new ResizeObserver(() => { if (section.querySelector(".stage").clientWidth !== width) place(); }).observe($(".stage"));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", place);
+  load();
+  pick(null);
+  section.classList.add("ready");
+  section.view = { show, draw, zoom, state, length, DO }; // for measurements of this page
+})();

@@ -1,0 +1,67 @@
+"""A page: escaped, with no way to the network, the same bytes for the same values, readable colours."""
+
+import base64
+import hashlib
+import re
+
+import pytest
+from scenes import HALF_EXPOSED, timeline
+
+from pgle.report.page.html import render
+from pgle.report.page.palette import DARK, LIGHT, TEXTS, contrast
+from pgle.report.page.parts import Page
+from pgle.report.page.schedules import Schedule, schedules_page
+from pgle.schedule.timeline import Stream
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202etxt.exe"
+
+
+def page(name: str = "ag-start") -> Page:
+    of = timeline((name, "all-gather", Stream.COMMUNICATION, 0, 40), ("dot", "matmul", Stream.COMPUTE, 0, 20))
+    return schedules_page([Schedule(name, of, "estimated")], title=name, verdict=name, lead=[name], next_step=name)
+
+
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+@pytest.mark.parametrize(("text", "ground"), TEXTS)
+def test_every_text_stands_out_from_its_ground(colours: dict[str, str], text: str, ground: str) -> None:
+    assert contrast(colours[text], colours[ground]) >= 4.5
+
+
+def test_contrast_is_that_of_the_guidelines() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.01)  # the guidelines' own example
+
+
+def test_the_page_compares_the_schedules() -> None:
+    schedules = [Schedule(label, HALF_EXPOSED, "measured") for label in ("A & B", "new")]
+    html = render(schedules_page(schedules, title="A & B", verdict="Yes."))
+    assert "<title>A &amp; B</title>" in html
+    row = re.search(r"<td class=\"\">A &amp; B</td>.*?</tr>", html)
+    assert row is not None and '<td class="n ">20 µs</td>' in row[0]
+
+
+def test_hostile_names_are_text_in_the_page() -> None:
+    html = render(page(HOSTILE))
+    assert "<script>alert" not in html and "<img" not in html
+    assert "\x1b" not in html and "\u202e" not in html
+
+
+def test_the_page_s_policy_lets_nothing_load_and_one_script_run() -> None:
+    html = render(page())
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    script = re.search(r"<script>(.*)</script>\n</body>", html, re.DOTALL)
+    assert policy and script
+    allowed = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert policy[1].replace("&#39;", "'").startswith(f"default-src 'none'; script-src 'sha256-{allowed}';")
+
+
+def test_the_page_refers_to_nothing_outside() -> None:
+    assert not re.search(r'\b(src|href)="|url\(|@import|https?://', render(page()))
+
+
+def test_the_same_page_gives_the_same_bytes() -> None:
+    assert render(page()) == render(page())
+
+
+def test_quotes_in_the_page_s_style_stay_quotes() -> None:
+    assert 'system-ui,-apple-system,"Segoe UI"' in render(page())

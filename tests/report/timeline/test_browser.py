@@ -1,0 +1,145 @@
+"""The timeline in a real browser: what it draws is true, the keyboard reaches everything, hostile names stay text."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import CHROMIUM, Page, browser
+from scenes import FOLDED, HALF_EXPOSED, timeline
+
+from pgle.report.page.html import render
+from pgle.report.page.schedules import Schedule, schedules_page
+from pgle.schedule.timeline import Stream, Timeline
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
+HOSTILE = "</script><script>document.title='hacked'</script>"
+VIEW = "document.getElementById('timeline').view"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Page]:
+    with browser() as page:
+        yield page
+
+
+@pytest.fixture
+def show(chromium: Page, tmp_path: Path) -> Any:
+    def open_page(*timelines: Timeline, **options: Any) -> Page:
+        schedules = [Schedule(f"schedule {number}", item, "estimated") for number, item in enumerate(timelines)]
+        path = tmp_path / "page.html"
+        path.write_text(render(schedules_page(schedules, title="test", verdict="Yes.")))
+        chromium.open(path, **options)
+        return chromium
+
+    return open_page
+
+
+def span(page: Page) -> list[float]:
+    found: list[float] = page.run(f"[{VIEW}.state.from, {VIEW}.state.to]")
+    return found
+
+
+def canvas(page: Page) -> tuple[float, float, float, float]:
+    box = page.run("document.querySelector('canvas').getBoundingClientRect().toJSON()")
+    return box["left"], box["top"], box["right"], box["bottom"]
+
+
+def picked(page: Page) -> str:
+    return str(page.run("document.querySelector('.picked').innerText"))
+
+
+def test_the_parts_that_it_draws_are_those_of_the_timeline(show: Any) -> None:
+    said = show(HALF_EXPOSED).run("document.querySelector('canvas').getAttribute('aria-label')")
+    assert "compute 80 µs, exposed communication 20 µs, exposed copies 0 ns of 100 µs" in said
+
+
+def test_unfolded_loops_are_drawn_iteration_by_iteration(show: Any) -> None:
+    page = show(FOLDED)
+    lane = f"{VIEW}.state.panels[0].lanes.find(lane => lane.label === 'communication')"
+    assert page.run(f"[...{lane}.times.start]") == [10_000, 30_000, 50_000, 70_000]
+    assert page.run(f"[...{lane}.times.end]") == [20_000, 40_000, 60_000, 80_000]
+
+
+def test_folded_loops_come_back_by_a_key(show: Any) -> None:
+    page = show(FOLDED)
+    page.run("document.querySelector('canvas').focus()")
+    page.press("l")
+    assert page.run(f"[...{VIEW}.state.panels[0].lanes[1].times.start]") == [10_000]
+
+
+def test_keys_zoom_move_step_and_search(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    page.run("document.querySelector('canvas').focus()")
+    page.press("+")
+    assert span(page) == [25_000, 75_000]
+    page.press("ArrowRight")
+    assert span(page) == [37_500, 87_500]
+    page.press("Home")
+    assert span(page) == [0, 100_000]
+    page.press("]")
+    assert "dot" in picked(page)
+    page.press("/")
+    for letter in "gather":
+        page.press(letter)
+    page.press("Enter")
+    assert "ag-start" in picked(page) and "20 µs (50 %)" in picked(page)
+
+
+def test_a_row_of_a_table_leads_to_its_bar(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    page.run("document.querySelector('tr[data-find=\"ag-start\"] button').click()")
+    page.frame()
+    assert "ag-start" in picked(page)
+    assert span(page) == [0, 100_000]
+    assert page.run("document.querySelector('tr.chosen').dataset.find") == "ag-start"
+
+
+def test_a_bar_leads_to_its_row(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    left, _, _, bottom = canvas(page)
+    page.click(left + 200, bottom - 25)
+    assert "ag-start" in picked(page)
+    page.run("document.querySelector('.picked button').click()")
+    assert page.run("document.activeElement.textContent") == "ag-start"
+
+
+def test_the_wheel_with_control_zooms_where_the_pointer_is(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    left, top, right, _ = canvas(page)
+    page.mouse("mouseWheel", (left + 112 + right) / 2, top + 60, deltaX=0, deltaY=-200, modifiers=2)
+    page.frame()
+    start, end = span(page)
+    assert end - start < 70_000 and (start + end) / 2 == pytest.approx(50_000, rel=0.01)
+
+
+def test_hostile_names_are_shown_and_not_run(show: Any) -> None:
+    of = timeline((HOSTILE, "all-gather", Stream.COMMUNICATION, 0, 40), ("dot", "matmul", Stream.COMPUTE, 0, 20))
+    page = show(of)
+    page.run("document.querySelector('canvas').focus()")
+    page.press("]")
+    page.run("document.querySelector('tr[data-find] button').click()")
+    page.frame()
+    assert HOSTILE in picked(page)
+    assert page.run("document.title") == "test"
+
+
+def test_nothing_is_asked_of_the_network_and_no_error_is_logged(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    asked = [
+        event["params"]["request"]["url"] for event in page.events if event.get("method") == "Network.requestWillBeSent"
+    ]
+    assert all(url.startswith("file:") for url in asked)
+    assert not [event for event in page.events if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+
+
+def test_a_script_that_is_not_the_page_s_own_does_not_run(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    page.run("document.body.append(Object.assign(document.createElement('script'), {text: 'window.foreign = 1'}))")
+    assert page.run("window.foreign === undefined")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_page_fits_a_phone(show: Any, dark: bool) -> None:
+    page = show(HALF_EXPOSED, FOLDED, width=390, height=844, dark=dark)
+    assert page.run("document.documentElement.scrollWidth") == 390
