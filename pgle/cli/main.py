@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import signal
@@ -126,6 +127,7 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):  # scancel, timeout, kubelet: what we started must end with us
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _ended)
+    gc.set_threshold(100_000, 50, 100)  # our values have no cycles; the default walks a million of them again and again
     code = run(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback of the interpreter's end helps nobody
     sys.exit(code)

@@ -57,11 +57,10 @@ def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, 
     from pgle.costs.profile.value import CostKind
     from pgle.report import show as report
 
-    summary = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort)
-    if as_json:
-        report.show_json(str(path), summary, top)
-    else:
-        report.show_text(str(path), summary, 20 if top is None else top)
+    listed = top if top is not None else 0 if as_json else 20
+    summary = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort, top=listed)
+    show = report.show_json if as_json else report.show_text
+    show(str(path), summary)
 
 
 def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:

@@ -35,18 +35,17 @@ _TITLES = {
 }
 
 
-def show_text(name: str, summary: Summary, top: int) -> None:
-    """Totals by kind, the first `top` instructions (0: all), findings; warnings on stderr."""
+def show_text(name: str, summary: Summary) -> None:
+    """Totals by kind, instructions, findings; warnings on stderr."""
     out = console()
     _head(out, name, summary)
-    shown = summary.costs[: top or None]
     out.print()
-    if shown:
-        out.print(_instructions(summary, shown, out.width))
+    if summary.costs:
+        out.print(_instructions(summary, out.width))
     else:
         out.print("no instruction of that kind")
-    if len(shown) < len(summary.costs):
-        out.print(f"… and {len(summary.costs) - len(shown)} more (--top 0 lists all)", style="dim")
+    if len(summary.costs) < summary.listed:
+        out.print(f"… and {summary.listed - len(summary.costs)} more (--top 0 lists all)", style="dim")
     _findings(out, summary.findings)
     warn(summary.warnings)
 
@@ -127,8 +126,9 @@ _WIDTHS = {"cost": 10, "share": 7, "": 10, "kind": 13, "samples": 9, "spread": 8
 """Columns of the table of instructions, with the two blanks between them; `shape` at least."""
 
 
-def _instructions(summary: Summary, shown: Sequence[Cost], width: int) -> Table:
+def _instructions(summary: Summary, width: int) -> Table:
     """The table; columns that no row fills are left out, and those that matter least where there is no room."""
+    shown = summary.costs
     largest = max((cost.cost_us for cost in shown if math.isfinite(cost.cost_us)), default=0.0)
     filled = {
         "samples": any(cost.samples for cost in shown),
@@ -214,8 +214,8 @@ def _importance(finding: Finding) -> float:
     return max(finite) - min(finite) if len(finite) > 1 else abs(finite[0])
 
 
-def show_json(name: str, summary: Summary, top: int | None) -> None:
-    """``pgle.show/1``; all instructions unless `top` says otherwise."""
+def show_json(name: str, summary: Summary) -> None:
+    """``pgle.show/1``."""
     json.show(
         "pgle.show/1",
         {
@@ -228,7 +228,7 @@ def show_json(name: str, summary: Summary, top: int | None) -> None:
             "origins": summary.origins,
             "modules": summary.modules,
             "provenance": summary.provenance,
-            "instructions": list(_records_of(summary, summary.costs[: top or None])),
+            "instructions": [_record(cost, _share(cost, summary)) for cost in summary.costs],
             "findings": summary.findings,
             "warnings": summary.warnings,
         },
@@ -236,21 +236,20 @@ def show_json(name: str, summary: Summary, top: int | None) -> None:
     warn(summary.warnings)
 
 
-def _records_of(summary: Summary, costs: Iterable[Cost]) -> Iterator[dict[str, object]]:
-    for cost in costs:
-        yield {
-            "name": cost.full_name,
-            "cost_us": cost.cost_us,
-            "share": _share(cost, summary),
-            "kind": cost.likely_kind,
-            "kind_is_guess": not cost.kind,
-            "opcode": cost.opcode,
-            "shape": cost.shape,
-            "samples": cost.samples,
-            "min_us": cost.min_us,
-            "max_us": cost.max_us,
-            "spread": cost.spread,
-            "slowest_us": cost.slowest_us,
-            "trace_name": cost.trace_name,
-            "origin": cost.origin,
-        }
+def _record(cost: Cost, share: float | None) -> dict[str, object]:
+    return {
+        "name": cost.full_name,
+        "cost_us": cost.cost_us,
+        "share": share,
+        "kind": cost.likely_kind,
+        "kind_is_guess": not cost.kind,
+        "opcode": cost.opcode,
+        "shape": cost.shape,
+        "samples": cost.samples,
+        "min_us": cost.min_us,
+        "max_us": cost.max_us,
+        "spread": cost.spread,
+        "slowest_us": cost.slowest_us,
+        "trace_name": cost.trace_name,
+        "origin": cost.origin,
+    }

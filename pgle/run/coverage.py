@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,16 +45,6 @@ def verify(request: VerifyRequest) -> Coverage:
     Raises:
         UserError: an input is missing or damaged, or nothing is left to compare.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()  # a module has a million values and no cycles; each collection would walk them all
-    try:
-        return _verify(request)
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _verify(request: VerifyRequest) -> Coverage:
     profile = read_profile(request.profile)
     if not request.hlo and request.schedule is None:
         raise UserError("nothing to verify against", where="pgle verify", remedy="give --hlo DUMP")

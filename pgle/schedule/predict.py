@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pgle.costs.fit.estimate import estimator
 from pgle.costs.fit.launch import DEFAULT, Launch, launch_of
@@ -153,6 +153,6 @@ def on_the_slowest_rank(costs: Mapping[str, Cost]) -> Mapping[str, Cost]:
     if not any(cost.slowest_us is not None for cost in costs.values()):
         return costs
     return {
-        name: cost if cost.slowest_us is None else replace(cost, cost_us=cost.slowest_us)
+        name: cost if cost.slowest_us is None else cost._replace(cost_us=cost.slowest_us)
         for name, cost in costs.items()
     }

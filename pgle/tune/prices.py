@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from pgle.costs.fit.fill import Estimate, fill, kinds_of, signature
@@ -49,7 +49,7 @@ def prices_of(table: LookupTable, profile: Profile, estimate: Estimate) -> Price
             for kind in kinds_of(row):
                 ratios[kind].append(cost.cost_us / guess)
     known = {
-        key: replace(costs[0], cost_us=median(cost.cost_us for cost in costs), slowest_us=_slowest(costs))
+        key: costs[0]._replace(cost_us=median(cost.cost_us for cost in costs), slowest_us=_slowest(costs))
         for key, costs in alike.items()
     }
     return Prices(known, {kind: median(values) for kind, values in ratios.items()})
@@ -77,7 +77,7 @@ def priced(prices: Prices, table: LookupTable, estimate: Estimate) -> tuple[Prof
         if known is None:
             gaps.append(row)
         else:
-            found[name] = replace(known, name=row.filed_as, fingerprint="", trace_name="")
+            found[name] = known._replace(name=row.filed_as, fingerprint="", trace_name="")
     factor = {row.instruction.name: _factor(prices, kinds_of(row)) for row in gaps}
     fills, _ = fill(table, {}, gaps, lambda item: _times(estimate(item), factor.get(item.name, 1.0)))
     for item in fills:

@@ -5,7 +5,6 @@ its own factor. All schedules are predicted with that truth.
 """
 
 import random
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -56,7 +55,7 @@ def truth() -> Profile:
 
     def true(cost: Cost) -> Cost:
         off = factors.setdefault((cost.opcode, cost.shape), chance.uniform(0.7, 1.4))
-        return replace(cost, cost_us=cost.cost_us * off, origin=Origin.MEASURED)
+        return cost._replace(cost_us=cost.cost_us * off, origin=Origin.MEASURED)
 
     return Profile(tuple(map(true, estimate_profile(baseline(), find_hardware(A100)).costs)))
 

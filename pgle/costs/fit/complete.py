@@ -112,7 +112,7 @@ def _writable(profile: Profile, prefix: str, effective: Container[str], costs: I
     """
     taken = set() if prefix else {cost.name for cost in profile.costs if cost.fingerprint}
     return tuple(
-        replace(cost, fingerprint=prefix)
+        cost._replace(fingerprint=prefix)
         for cost in sorted(costs, key=lambda cost: cost.name)
         if not has_remat(cost.name) and cost.name not in taken and cost.name not in effective
     )

@@ -101,7 +101,7 @@ def _program_costs(
     costs.sort(key=lambda cost: cost.name)
     found = ProgramCosts(
         program=program,
-        costs=tuple(replace(cost, origin=Origin.SIMULATED) for cost in costs) if trace.simulated else tuple(costs),
+        costs=tuple(cost._replace(origin=Origin.SIMULATED) for cost in costs) if trace.simulated else tuple(costs),
         window=window,
         left_out=plan.left_out,
         occurrences=occurrence_table(reduced, plan.filed),

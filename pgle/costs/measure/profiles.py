@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from pgle import __version__
@@ -28,7 +28,7 @@ def measured_profile(measured: Measured, xla_flags: str, *, fingerprint_names: b
         (found, name) for found in measured.costs for name in (fingerprints(found) if fingerprint_names else ("",))
     ]
     return Profile(
-        costs=tuple(replace(cost, fingerprint=name) if name else cost for found, name in named for cost in found.costs),
+        costs=tuple(cost._replace(fingerprint=name) if name else cost for found, name in named for cost in found.costs),
         provenance=_provenance(measured, xla_flags),
         warnings=measured.warnings,
         occurrences={

@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
-from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Profile, has_remat, join_name, strip_remat
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Profile, any_number, has_remat, join_name, strip_remat
 
 _NEVER_IN_NAMES = re.compile(r"^%|\s")
-_ODD_NAME = re.compile(r"^%|\s|::|-done|\A\Z")
-"""Any name that `_name` has a word for, and some others."""
 _DONE = re.compile(r".+-done(\.\d+)*")
 _START = re.compile(r"(.+)-start((?:\.\d+)*)")
 
@@ -71,9 +70,8 @@ def _grouped(costs: Iterable[Cost], averages: bool) -> dict[str, list[Cost]]:
 
 def _merged(name: str, costs: Sequence[Cost], averages: bool) -> Cost:
     if len(costs) == 1 or not averages:
-        return costs[-1] if costs[-1].name == name else replace(costs[-1], name=name)
-    return replace(
-        costs[-1],
+        return costs[-1] if costs[-1].name == name else costs[-1]._replace(name=name)
+    return costs[-1]._replace(
         name=name,
         cost_us=sum(cost.cost_us for cost in costs) / len(costs),
         samples=sum(cost.samples for cost in costs),
@@ -138,9 +136,9 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
     for cost in profile.costs:
         if not 0 < cost.cost_us <= MAX_COST_US:
             findings += _value(cost)
-    for cost in {cost.full_name: cost for cost in profile.costs}.values():
-        if _ODD_NAME.search(cost.name) or (cost.kind != CostKind.LOOP and cost.likely_kind == CostKind.LOOP):
-            findings += _name(cost)
+    odd = (cost for cost in profile.costs if _may_be_odd(any_number(cost.name)))
+    for cost in {cost.full_name: cost for cost in odd}.values():
+        findings += _name(cost)
     return (*findings, *masked)
 
 
@@ -181,6 +179,12 @@ def _value(cost: Cost) -> Iterator[Finding]:
     yield Finding(fault, cost.full_name, what, (cost.cost_us,), cost.cost_us)
 
 
+@lru_cache(maxsize=1 << 14)
+def _may_be_odd(name: str) -> bool:
+    """Whether `_name` has something to say of this name, or of one with another number at its end."""
+    return any(True for _ in _name(Cost(name, 0.0)))
+
+
 def _name(cost: Cost) -> Iterator[Finding]:
     effective: float | None = None
     if "::" in cost.name:
@@ -194,7 +198,7 @@ def _name(cost: Cost) -> Iterator[Finding]:
             Fault.DONE,
             "cost of a -done; XLA looks up only the start of a collective, and takes other dones for that long besides",
         )
-    elif cost.likely_kind == CostKind.LOOP and cost.kind != CostKind.LOOP:  # measured as one, it is as it should be
+    elif not cost.kind and cost.likely_kind == CostKind.LOOP:  # what was measured as one is as it should be
         fault, what, effective = (
             Fault.LOOP,
             "whole loop; XLA takes it where the loop stands, and the costs in its body beside it",

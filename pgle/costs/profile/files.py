@@ -259,7 +259,7 @@ def _read_directory(path: AnyPath) -> Profile:
     ends: dict[str, tuple[Ends, ...]] = {}
     for fingerprint, file in found.items():
         profile = read_profile(file)
-        costs += (replace(cost, fingerprint=cost.fingerprint or fingerprint) for cost in profile.costs)
+        costs += (cost._replace(fingerprint=cost.fingerprint or fingerprint) for cost in profile.costs)
         warnings += profile.warnings
         provenance[file.name] = dict(profile.provenance)
         for name, table in profile.occurrences.items():

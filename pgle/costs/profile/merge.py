@@ -211,10 +211,10 @@ def _merged(
     for number in name[counts > 1].tolist():
         cost = costs[number]
         if number in tables:
-            cost = from_occurrences(replace(cost, slowest_us=None), tables[number], over_executions)
+            cost = from_occurrences(cost._replace(slowest_us=None), tables[number], over_executions)
         costs[number] = _described(cost, texts[number])
     for number, slowest_us in _slowest_us(table, rows, options.of).items():
-        costs[number] = replace(costs[number], slowest_us=slowest_us)
+        costs[number] = costs[number]._replace(slowest_us=slowest_us)
     return costs, tables
 
 
@@ -222,8 +222,7 @@ def _described(cost: Cost, texts: Sequence[Description]) -> Cost:
     """The cost with what its inputs together say of it."""
     traced = {found.trace_name for found in texts}
     unknown = any(found.origin == Origin.UNKNOWN for found in texts)
-    return replace(
-        cost,
+    return cost._replace(
         kind=next((found.kind for found in texts if found.kind), CostKind.UNKNOWN),
         opcode=next((found.opcode for found in texts if found.opcode), ""),
         shape=next((found.shape for found in texts if found.shape), ""),

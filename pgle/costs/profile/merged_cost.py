@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -78,8 +77,7 @@ def from_occurrences(base: Cost, table: Mapping[str, float], stat: Statistic) ->
     values = max(groups.values(), key=lambda group: weighted(stat, group, [1] * len(group)))
     ones = [1] * len(values)
     low, middle, high = (weighted(Statistic("", q), values, ones) for q in (10, 50, 90))
-    return replace(
-        base,
+    return base._replace(
         cost_us=weighted(stat, values, ones),
         samples=len(values),
         min_us=min(values),
@@ -121,8 +119,7 @@ def _block_from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterat
     for at, value, count, least, most, spread, cheapest, dearest in zip(*listed, strict=True):
         yield (
             int(name[at]),
-            replace(
-                table.cost(int(rows[at])),
+            table.cost(int(rows[at]))._replace(
                 cost_us=value,
                 samples=count,
                 min_us=least,

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from pgle.costs.profile.effective import Finding, effective_entries, profile_findings
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, is_sound
@@ -44,7 +45,8 @@ class Summary:
 
     Attributes:
         entries: lines of the profile file.
-        costs: each usable cost once, in the order asked for, of the kind asked for.
+        costs: each usable cost once, in the order asked for, of the kind asked for, as many as asked for.
+        listed: how many there are of the kind asked for.
         kinds: totals, costliest first, loops last; of all kinds, whatever was asked for.
         total_us: sum over all but loops, whose bodies count already.
         names: usable costs, of all kinds.
@@ -60,6 +62,7 @@ class Summary:
 
     entries: int
     costs: tuple[Cost, ...]
+    listed: int
     kinds: tuple[KindTotal, ...]
     total_us: float
     names: int
@@ -73,13 +76,14 @@ class Summary:
     skewed: tuple[Cost, ...] = ()
 
 
-def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "cost") -> Summary:
+def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "cost", top: int = 0) -> Summary:
     """Summarise a profile.
 
     Args:
         profile: as read.
         kinds: list only instructions of these kinds; empty: of all.
         sort: a key of `SORTS`.
+        top: list only so many; 0: all.
     """
     usable = effective_entries(profile)
     by_kind: dict[CostKind, list[Cost]] = {}
@@ -92,7 +96,8 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
     listed = [cost for kind, of_kind in by_kind.items() if not kinds or kind in kinds for cost in of_kind]
     return Summary(
         entries=len(profile.costs),
-        costs=tuple(sorted(listed, key=SORTS[sort])),
+        costs=tuple(nsmallest(top or len(listed), listed, key=SORTS[sort])),
+        listed=len(listed),
         kinds=tuple(
             KindTotal(
                 kind,

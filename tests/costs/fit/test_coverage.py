@@ -29,7 +29,7 @@ def step() -> Module:
 def full(step: Module) -> Profile:
     """Estimates that count as measured."""
     profile = estimate_profile(step, find_hardware("a100-40gb"))
-    return replace(profile, costs=tuple(replace(cost, origin=Origin.MEASURED) for cost in profile.costs))
+    return replace(profile, costs=tuple(cost._replace(origin=Origin.MEASURED) for cost in profile.costs))
 
 
 def without(profile: Profile, *names: str) -> Profile:
@@ -64,7 +64,7 @@ def test_time_coverage_counts_loops_by_their_trips() -> None:
 
 
 def test_estimates_of_gaps_are_scaled_to_the_profile(step: Module, full: Profile) -> None:
-    tenfold = replace(full, costs=tuple(replace(cost, cost_us=10 * cost.cost_us) for cost in full.costs))
+    tenfold = replace(full, costs=tuple(cost._replace(cost_us=10 * cost.cost_us) for cost in full.costs))
     costs = {cost.name: cost for cost in tenfold.costs}
     found = main_of(cover(without(tenfold, "all-gather-start.7"), [step]))
     (gap,) = found.gaps
@@ -81,13 +81,13 @@ def test_xla_takes_a_lost_collective_for_five_milliseconds(step: Module, full: P
 
 def test_the_wrapped_name_covers_a_generic_start(step: Module, full: Profile) -> None:
     renamed = tuple(
-        replace(cost, name="reduce-scatter.131") if cost.name == "reduce-scatter-start" else cost for cost in full.costs
+        cost._replace(name="reduce-scatter.131") if cost.name == "reduce-scatter-start" else cost for cost in full.costs
     )
     assert main_of(cover(Profile(renamed), [step])).count.value == 1
 
 
 def test_a_name_of_another_shape_is_a_mismatch_and_no_coverage(step: Module, full: Profile) -> None:
-    costs = tuple(replace(cost, shape="f32[7]") if cost.name == "all-gather-start.7" else cost for cost in full.costs)
+    costs = tuple(cost._replace(shape="f32[7]") if cost.name == "all-gather-start.7" else cost for cost in full.costs)
     found = main_of(cover(Profile(costs), [step]))
     assert [item.name for item in found.mismatches] == ["all-gather-start.7"]
     assert found.gaps[0].is_mismatch
@@ -105,14 +105,14 @@ def test_names_without_opcode_and_shape_may_match_by_accident(step: Module) -> N
 
 
 def test_filled_in_costs_are_counted_apart(step: Module, full: Profile) -> None:
-    estimated = replace(full, costs=tuple(replace(cost, origin=Origin.ESTIMATED) for cost in full.costs))
+    estimated = replace(full, costs=tuple(cost._replace(origin=Origin.ESTIMATED) for cost in full.costs))
     assert main_of(cover(estimated, [step])).filled_in == 2513
     assert main_of(cover(full, [step])).filled_in == 0
 
 
 def test_fingerprint_names_count_for_their_module_only(step: Module, full: Profile) -> None:
     def under(fingerprint: str) -> ModuleCoverage:
-        costs = tuple(replace(cost, fingerprint=fingerprint) for cost in full.costs)
+        costs = tuple(cost._replace(fingerprint=fingerprint) for cost in full.costs)
         return main_of(cover(Profile(costs), [step]))
 
     assert under(step.fingerprint).count.value == 1
@@ -140,7 +140,7 @@ def test_unused_costs_say_why(step: Module, full: Profile) -> None:
 
 def test_processes_that_compiled_differently_must_all_be_covered(full: Profile) -> None:
     modules = [module for module in read_modules(TESTDATA / "pax_fsdp4") if module.program_id == 40]
-    mine = replace(full, costs=tuple(replace(cost, fingerprint=modules[0].fingerprint) for cost in full.costs))
+    mine = replace(full, costs=tuple(cost._replace(fingerprint=modules[0].fingerprint) for cost in full.costs))
     assert cover(full, modules).is_ok(1.0)
     assert not cover(mine, modules).is_ok(0.5)
 

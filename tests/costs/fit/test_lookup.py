@@ -54,8 +54,8 @@ def measured(name: str, chance: random.Random) -> Profile:
         for spelling in chance.choice([[""], [""], ["", ".remat"], ["", ""], [".remat", ".remat3"]]):
             fingerprint = chance.choice(["", "", final.fingerprint, "0" * 32])
             value = chance.uniform(1, 1000)
-            found = replace(cost, name=cost.name + spelling, cost_us=value, fingerprint=fingerprint)
-            costs.append(replace(found, origin=Origin.MEASURED))
+            found = cost._replace(name=cost.name + spelling, cost_us=value, fingerprint=fingerprint)
+            costs.append(found._replace(origin=Origin.MEASURED))
     if chance.random() < 0.5:
         costs = [cost for cost in costs if ".remat" not in cost.name]
     chance.shuffle(costs)
