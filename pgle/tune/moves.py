@@ -1,23 +1,32 @@
 """What can be changed: flags that move collectives, each as an axis along which the search walks.
 
-Which axes there are follows from the program: combine thresholds for the kinds that it has, pipelining where a loop
-holds collectives. Flags are spelled as the compiling jaxlib knows them; what it does not know is left out.
+Which flags decide what is scheduled or how, and which values are worth a trial, stands in the catalogue. Which of them
+can do anything follows from the program: combine thresholds where there is something to combine or to split, pipelining
+where a loop holds collectives. What the compiling jaxlib does not know, or does by default, is left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pgle.tune.trial import Flags
-from pgle.xla.collectives import KINDS, walk_collectives
-from pgle.xla.flags.catalogue import known_in
+from pgle.xla.collectives import is_done, result_shape, walk_collectives
+from pgle.xla.flags.catalogue import Setting, catalogue, known_in, release
+from pgle.xla.flags.choices import SPLIT_WITHOUT_GPU_SINCE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 
 MIB = 1 << 20
 START_BYTES = 8 * MIB
 """Where thresholds start; two to five trials from here find nine tenths of the gain (simulated, five programs)."""
+SHORT_LOOP = 8
+"""Iterations of a loop that may be unrolled whole: longer ones take the compiler minutes."""
+TIGHT = 0.5
+"""Part of the GPU's memory from which on the scheduler may give up overlap for memory."""
+_THRESHOLD = "_combine_threshold_bytes"
+_ON = ("on", "true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,55 +46,113 @@ class Axis:
     number: str = ""
 
 
-def axes(module: Module, jaxlib: str, given: Iterable[str]) -> tuple[Axis, ...]:
+def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: float = 0.0) -> tuple[Axis, ...]:
     """The axes of a program.
 
     Args:
         module: scheduled, without any of these flags.
         jaxlib: that compiles.
         given: names of flags that the user has set; they stay.
+        memory_share: part of the GPU's memory that the program needs.
     """
-    found = list(walk_collectives(module))
-    kinds = {kind for _, kind in found}
-    looped = {kind for item, kind in found if loops(module, item.name)}
-    taken = set(given)
-    every = [*_thresholds(kinds), *_pipelining(looped, jaxlib), *_overlap(len(found))]
-    return tuple(
-        axis for axis in every if not any(_bad(flag, jaxlib, taken) for setting in axis.settings for flag in setting)
-    )
+    program, known = _Program.of(module, memory_share), catalogue()
+    found: list[Axis] = []
+    taken = {*given, *(known[name].use for name in given if name in known)}
+    for setting in known.values():
+        current = setting.use and known_in(setting.use, jaxlib)  # its newer name is tried instead
+        if current or {setting.name, setting.use} & taken or not setting.known_in(jaxlib):
+            continue
+        values = [value for value in setting.tries if value != setting.default(jaxlib)]
+        if values and program.has(setting, jaxlib):
+            found.append(program.axis(setting, values))
+    return (*found, *_together(found))
 
 
-def _bad(flag: str, jaxlib: str, taken: set[str]) -> bool:
-    return flag in taken or known_in(flag, jaxlib) is False
+@dataclass(frozen=True)
+class _Program:
+    """What decides which axes do anything.
+
+    Attributes:
+        kinds: of collectives, each with how many there are.
+        looped: those inside loops.
+        trips: iterations of the shortest loop that holds a collective; 0: there is none.
+        sizes: by kind and computation, bytes and number of tensors of each collective.
+        opcodes: of all instructions.
+        memory_share: part of the GPU's memory that it needs.
+    """
+
+    kinds: Mapping[str, int]
+    looped: frozenset[str]
+    trips: int
+    sizes: Mapping[tuple[str, str], list[tuple[int, int]]]
+    opcodes: frozenset[str]
+    memory_share: float
+
+    @staticmethod
+    def of(module: Module, memory_share: float) -> _Program:
+        kinds: Counter[str] = Counter()
+        looped, trips = set(), []
+        sizes: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        for item, kind in walk_collectives(module):
+            if is_done(item):
+                continue
+            kinds[kind] += 1
+            shape = result_shape(module, item)
+            sizes.setdefault((kind, item.computation), []).append((shape.size_bytes, max(len(shape.elements), 1)))
+            around = loops(module, item.name)
+            if around:
+                looped.add(kind)
+                trips.append(around[-1][1] or SHORT_LOOP + 1)
+        opcodes = frozenset(item.opcode for item in module.walk())
+        return _Program(kinds, frozenset(looped), min(trips, default=0), sizes, opcodes, memory_share)
+
+    def has(self, setting: Setting, jaxlib: str) -> bool:
+        """Whether the program has what the setting is about."""
+        among = self.looped if setting.where == "loop" else self.kinds
+        if setting.about and setting.about not in among:
+            return False
+        if setting.name.endswith(_THRESHOLD):
+            return any(self._tensors(kind, place) > 1 for kind, place in self.sizes if kind == setting.about)
+        return {
+            "": True,
+            "loop": bool(self.looped),
+            "short loop": 0 < self.trips <= SHORT_LOOP,
+            "several": sum(self.kinds.values()) > 1,
+            "copies": "copy-start" in self.opcodes,
+            "product": release(jaxlib) >= release(SPLIT_WITHOUT_GPU_SINCE) and bool(self.kinds),
+            "tight memory": self.memory_share > TIGHT,
+        }[setting.where]
+
+    def axis(self, setting: Setting, values: list[str]) -> Axis:
+        """The axis of a setting."""
+        if setting.name.endswith(_THRESHOLD):
+            start = {setting.name: str(self.start_bytes(setting.about))}
+            return Axis(f"{setting.about} combined to", setting.about, (start,), setting.name)
+        name = setting.name.removeprefix("xla_gpu_")
+        name = name.removeprefix("experimental_")
+        return Axis(name, setting.about, tuple({setting.name: value} for value in values))
+
+    def start_bytes(self, kind: str) -> int:
+        """Where a threshold starts: where nothing is combined, at what two of the smallest come to."""
+        groups = [sizes for (other, _), sizes in self.sizes.items() if other == kind and len(sizes) > 1]
+        if any(count > 1 for (other, _), sizes in self.sizes.items() if other == kind for _, count in sizes):
+            return START_BYTES
+        pair = min((sum(sorted(size for size, _ in sizes)[:2]) for sizes in groups), default=0)
+        return max(START_BYTES, 1 << max(pair - 1, 0).bit_length())
+
+    def _tensors(self, kind: str, place: str) -> int:
+        return sum(count for _, count in self.sizes[kind, place])
 
 
-def _thresholds(kinds: set[str]) -> Iterable[Axis]:
-    for kind in sorted(kinds):
-        if KINDS[kind].moves:
-            flag = f"xla_gpu_{kind.replace('-', '_')}_combine_threshold_bytes"
-            yield Axis(f"{kind} combined to", kind, ({flag: str(START_BYTES)},), flag)
-
-
-def _pipelining(kinds: set[str], jaxlib: str) -> Iterable[Axis]:
-    """Pipelined collectives in loops: kind by kind, then all, then with two copies of the body."""
-    flags: dict[str, str] = {}
-    for kind in ("all-gather", "reduce-scatter", "all-reduce"):
-        if kind in kinds:
-            name = kind.replace("-", "_")
-            new = f"xla_gpu_pipeline_{name}"
-            flags |= {new: "on"} if known_in(new, jaxlib) else {f"xla_gpu_enable_pipelined_{name}": "true"}
-            yield Axis(f"pipeline {kind}s" if len(flags) == 1 else f"pipeline {kind}s too", kind, (dict(flags),))
-    if kinds:
-        double = {"xla_gpu_enable_while_loop_double_buffering": "true"}
-        yield Axis("two copies of each loop body", "", (double,))
-        if len(flags) > 1:
-            yield Axis("pipelining and two copies", "", ({**flags, **double},))
-
-
-def _overlap(collectives: int) -> Iterable[Axis]:
-    if collectives > 1:
-        flag = "xla_gpu_experimental_parallel_collective_overlap_limit"
-        yield Axis("collectives in flight", "", ({flag: "2"},))
+def _together(found: Iterable[Axis]) -> Iterable[Axis]:
+    """What only helps together: all pipelining, and all of it with two copies of each loop body."""
+    on = [(axis, axis.settings[0]) for axis in found if set(axis.settings[0].values()) <= set(_ON)]
+    pipelined = {name: value for axis, setting in on if axis.kind for name, value in setting.items()}
+    if len(pipelined) > 1:
+        yield Axis("all pipelining", "", (pipelined,))
+    double = {name: value for axis, setting in on for name, value in setting.items() if "double_buffering" in name}
+    if pipelined and double:
+        yield Axis("all pipelining and two copies of the loop body", "", ({**pipelined, **double},))
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:

@@ -121,8 +121,9 @@ def _nearest(
 
 
 def in_words(item: Instruction) -> str:
-    """An instruction in the program's words: its operation without the name of the jitted function."""
-    return re.sub(r"^(jit|pjit|pmap)\([^)]*\)/", "", item.op_name)
+    """An instruction in the program's words: its operation without the name of the jitted function, and its line."""
+    operation = re.sub(r"^(jit|pjit|pmap)\([^)]*\)/", "", item.op_name)
+    return f"{operation} at {item.source.rpartition('/')[2]}" if item.source else operation
 
 
 def _help(placed: Placement, made: Instruction | None, needed: Instruction | None, looped: bool) -> str:

@@ -103,6 +103,7 @@ def without_one(accepted: Trial) -> list[tuple[Flags, str]]:
 
 def _label(axis: Axis, setting: Flags, current: Trial) -> str:
     """What is tried, with a plus where it comes on top of flags of other axes."""
-    value = int(setting[axis.number]) if axis.number else 0
-    text = f"{axis.name} {value / (1 << 20):g} MiB" if axis.number else axis.name
+    value = next(iter(setting.values()))
+    text = f"{axis.name} {int(value) / (1 << 20):g} MiB" if axis.number else axis.name
+    text = f"{text}={value}" if not axis.number and len(setting) == 1 else text
     return f"+ {text}" if any(flag not in setting for flag in current.flags) else text

@@ -7,14 +7,19 @@ up to 20 µs longer, and collectives and the kernels beside them slow each other
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
 from pgle.costs.fit.launch import Launch
-from pgle.schedule.contention import Contention, contended_us
+from pgle.costs.profile.value import Profile
+from pgle.schedule.contention import Contention, contended_us, contention_on
+from pgle.schedule.predict import program_of
 from pgle.schedule.program import Op, Program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import Stream
+from pgle.xla.hardware import Hardware
+from pgle.xla.hlo.module import Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +107,21 @@ def step_in(world: World, program: Program, shapes: dict[str, str], launch: Laun
     computations = {name: tuple(here(op) for op in ops) for name, ops in program.computations.items()}
     timeline = run_program(replace(program, computations=computations), launch)
     return timeline.step_us + contended_us(timeline, world.contention(model))
+
+
+def steps_in(
+    among: Iterable[World], module: Module, profile: Profile, launch: Launch, hardware: Hardware
+) -> tuple[float, ...]:
+    """Microseconds of a scheduled module's step in each of some worlds.
+
+    Args:
+        among: the worlds.
+        module: scheduled.
+        profile: its costs as they are thought to be; what it lacks is estimated.
+        launch: gaps between kernels.
+        hardware: the GPU.
+    """
+    program = program_of(module, profile, hardware, launch)
+    shapes = {name: f"{item.opcode}:{item.shape}" for name, item in module.instructions.items()}
+    model = contention_on(hardware)
+    return tuple(step_in(world, program, shapes, launch, model) for world in among)

@@ -104,8 +104,8 @@ def test_a_judgement_without_worlds_accepts_nothing() -> None:
     assert not Judged(0, 0, 0.0, 0.0).accepted
 
 
-def program(*kinds: str, looped: bool = False) -> Module:
-    shape = Shape("bf16", (64, 64))
+def program(*kinds: str, looped: bool = False, size: int = 64) -> Module:
+    shape = Shape("bf16", (size, size))
     items = [Instruction("x", "parameter", shape, "b" if looped else "e")]
     items += [Instruction(f"c{n}", kind, shape, items[0].computation, ("x",)) for n, kind in enumerate(kinds)]
     if not looped:
@@ -120,10 +120,15 @@ def flags_of(found: Sequence[Axis]) -> set[str]:
     return {flag for axis in found for setting in axis.settings for flag in setting}
 
 
-def test_thresholds_are_those_of_the_kinds_that_the_program_has() -> None:
-    found = flags_of(axes(program("all-gather", "all-to-all"), "0.10.2", ()))
+def test_thresholds_are_those_of_the_kinds_that_the_program_has_more_than_one_of() -> None:
+    found = flags_of(axes(program("all-gather", "all-gather", "reduce-scatter", "all-to-all"), "0.10.2", ()))
     assert "xla_gpu_all_gather_combine_threshold_bytes" in found
     assert THRESHOLD not in found
+
+
+def test_a_threshold_starts_where_it_joins_two_of_the_smallest() -> None:
+    (axis,) = [a for a in axes(program("all-gather", "all-gather", size=4096), "0.10.2", ()) if a.number]
+    assert axis.settings == ({"xla_gpu_all_gather_combine_threshold_bytes": str(64 * MIB)},)
 
 
 def test_collectives_are_pipelined_only_where_a_loop_holds_them() -> None:
@@ -137,5 +142,27 @@ def test_flags_are_spelled_as_the_release_knows_them() -> None:
     assert "xla_gpu_enable_pipelined_all_gather" not in found
 
 
+def test_what_a_release_does_by_default_is_tried_the_other_way() -> None:
+    settings = [s for a in axes(program("reduce-scatter", looped=True), "0.12.0.1", ()) for s in a.settings]
+    assert {"xla_gpu_pipeline_reduce_scatter": "off"} in settings
+    assert {"xla_gpu_pipeline_reduce_scatter": "on"} not in settings
+
+
+def test_pipelining_is_tried_together_with_two_copies_of_the_loop_body() -> None:
+    found = axes(program("all-gather", "all-reduce", looped=True), "0.12.0.1", ())
+    assert {
+        "xla_gpu_pipeline_all_gather": "on",
+        "xla_gpu_pipeline_all_reduce": "on",
+        "xla_gpu_enable_while_loop_double_buffering": "true",
+    } in [dict(setting) for axis in found for setting in axis.settings]
+
+
 def test_what_the_user_has_set_stays() -> None:
-    assert THRESHOLD not in flags_of(axes(program("reduce-scatter"), "0.10.2", (THRESHOLD,)))
+    two = program("reduce-scatter", "reduce-scatter")
+    assert THRESHOLD in flags_of(axes(two, "0.10.2", ()))
+    assert THRESHOLD not in flags_of(axes(two, "0.10.2", (THRESHOLD,)))
+
+
+def test_what_the_user_has_set_by_its_older_name_stays() -> None:
+    older = ("xla_gpu_enable_pipelined_all_gather",)
+    assert not [f for f in flags_of(axes(program("all-gather", looped=True), "0.12.0.1", older)) if "pipeline" in f]

@@ -18,15 +18,14 @@ from pgle.files import write_files
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
+from pgle.xla.flags.catalogue import catalogue
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 
 SCHEDULER_FLAGS = frozenset(
-    ("--xla_gpu_enable_latency_hiding_scheduler", "--xla_gpu_memory_limit_slop_factor",
-     "--xla_gpu_experimental_parallel_collective_overlap_limit", "--xla_gpu_enable_analytical_latency_estimator",
-     "--xla_gpu_enable_analytical_sol_latency_estimator", "--xla_gpu_analytical_latency_estimator_options",
-     "--xla_gpu_pgle_accuracy_checker", "--xla_gpu_experimental_collective_perf_table_path",
-     "--xla_gpu_experimental_matmul_perf_table_path")
+    ("--xla_gpu_analytical_latency_estimator_options", "--xla_gpu_experimental_collective_perf_table_path",
+     "--xla_gpu_experimental_matmul_perf_table_path",
+     *(f"--{setting.name}" for setting in catalogue().values() if setting.stage == "schedule"))
 )  # fmt: skip
 """Flags that only the passes from scheduling on read."""
 

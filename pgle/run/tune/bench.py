@@ -18,11 +18,10 @@ from pgle.run.rehearse.rehearse import LHS
 from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.run.rehearse.session import SCHEDULER_FLAGS, Session
 from pgle.run.tune.request import Scheduled, TuneRequest
-from pgle.schedule.contention import contention_on
-from pgle.schedule.predict import predict, program_of
+from pgle.schedule.predict import predict
 from pgle.tune.prices import Prices, priced, prices_of
 from pgle.tune.trial import Flags, Trial, exposed_by_kind
-from pgle.tune.worlds import World, step_in, worlds
+from pgle.tune.worlds import World, steps_in, worlds
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
@@ -39,6 +38,7 @@ class Bench:
         session: its schedules of the module.
         module: without a profile.
         jaxlib: that compiles.
+        memory_share: part of the GPU's memory that the program needs.
     """
 
     request: TuneRequest
@@ -46,6 +46,7 @@ class Bench:
     session: Session
     module: Module = field(init=False)
     jaxlib: str = ""
+    memory_share: float = 0.0
     _prices: Prices = field(init=False)
     _given: Profile = field(init=False)
     _worlds: tuple[World, ...] = ()
@@ -78,6 +79,7 @@ class Bench:
         given = read_profile(request.profile) if request.profile is not None else None
         result = self.session.schedule("no-profile", self.session.base.flags)
         self.jaxlib, self.module = result.jaxlib, read_module(result.after_optimizations)
+        self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
         table = _table(result, self.module)
         estimate = estimator(table.module, self.hardware)
         self._given = given or estimate_profile(table.module, self.hardware)
@@ -150,11 +152,7 @@ class Bench:
 
     def steps(self, found: Scheduled, among: tuple[World, ...]) -> tuple[float, ...]:
         """Microseconds of a schedule's step in some worlds."""
-        launch = found.prediction.launch
-        program = program_of(found.module, found.profile, self.hardware, launch)
-        shapes = {name: f"{item.opcode}:{item.shape}" for name, item in found.module.instructions.items()}
-        model = contention_on(self.hardware)
-        return tuple(step_in(world, program, shapes, launch, model) for world in among)
+        return steps_in(among, found.module, found.profile, found.prediction.launch, self.hardware)
 
     def options(self, flags: Flags) -> tuple[str, ...]:
         """All XLA flags of a setting."""

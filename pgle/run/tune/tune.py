@@ -91,7 +91,7 @@ class _Search:
         """Search, then prove the best; where the proof does not stand, the next best."""
         request, pgle = self.request, self.pgle
         given = [flag.name for flag in parse_flags(" ".join(request.setting.flags)).flags]
-        moves = axes(self.bench.module, self.bench.jaxlib, given)
+        moves = axes(self.bench.module, self.bench.jaxlib, given, self.bench.memory_share)
         ceiling = pgle.prediction.ceiling.step_us
         search(pgle.trial, ceiling, moves, self.attempt, budget=request.budget, memory_limit=request.memory_limit)
         left = [trial for trial in self.trials if judge(trial.worlds_us, pgle.trial.worlds_us).accepted]

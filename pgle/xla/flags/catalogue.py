@@ -57,6 +57,12 @@ class Setting:
         remarks: traps.
         fingerprint: ``changes``, ``same`` or empty (not known).
         source: where the facts are from.
+        stage: ``program``: it decides what the instructions are; ``schedule``: only the passes from scheduling on read
+            it; empty: neither, or not known.
+        tries: values that a search for flags tries.
+        about: the kind of collective that it moves; empty: all, or none in particular.
+        where: what a program needs for it to do anything (`pgle.tune.moves`); empty: nothing.
+        interacts: settings that change what it does.
     """
 
     name: str
@@ -71,6 +77,11 @@ class Setting:
     remarks: tuple[str, ...] = ()
     fingerprint: str = ""
     source: tuple[str, ...] = ()
+    stage: str = ""
+    tries: tuple[str, ...] = ()
+    about: str = ""
+    where: str = ""
+    interacts: tuple[str, ...] = ()
 
     @property
     def is_flag(self) -> bool:
@@ -220,6 +231,11 @@ def _setting(entry: Mapping[str, Any], reader: str) -> Setting:
         remarks=tuple(entry.get("remarks", ())),
         fingerprint=entry.get("fingerprint", ""),
         source=tuple(entry.get("source", ())),
+        stage=entry.get("stage", ""),
+        tries=tuple(entry.get("tries", ())),
+        about=entry.get("about", ""),
+        where=entry.get("where", ""),
+        interacts=tuple(entry.get("interacts", ())),
     )
 
 

@@ -1,0 +1,175 @@
+"""What `pgle tune` finds for many programs, and whether that holds in worlds that it never saw.
+
+    python benchmarks/tune.py -o DIR [--python PYTHON] [--programs FOLDER] [--modules FOLDER] [--only WORD] [--budget N]
+    python benchmarks/tune.py -o DIR --table
+
+The programs are pgle's workloads, the jax programs of a folder (`--programs`: files that take ``--devices N``), and HLO
+modules of a folder, such as `xla/tools/benchmarks/hlo` of openxla/xla; ``--python`` names the interpreter whose jax
+compiles them, so that several releases can be shown side by side. A line per program is kept in DIR/results.jsonl;
+what stands there is not done again. All steps are simulated, with estimated costs, for H100.
+
+An accepted setting is judged again in 60 worlds with other seeds: 20 with the spread of the search, 20 with twice the
+spread of costs and latency, and 20 with the contention doubled; the target is to lose in at most 10 % of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pgle.report.text import duration, say
+from pgle.run.rehearse.command import RehearseCommand, prepared
+from pgle.run.tune.request import TuneRequest, Tuning
+from pgle.run.tune.tune import SAME_STEP, tune
+from pgle.tune.trial import judge
+from pgle.tune.worlds import Spread, steps_in, worlds
+from pgle.xla.hardware import find_hardware
+from pgle.xla.targets import load_target
+
+FRESH = ((71, Spread()), (72, Spread(0.2, 0.4, 40.0, 1.0)), (73, Spread(contention=2.0)))
+"""Seeds and spreads that no search uses."""
+WORKLOADS = {
+    "FSDP, 8 layers": "fsdp --layers 8",
+    "FSDP, scan over 8 layers": "fsdp --layers 8 --scan",
+    "FSDP, wide": "fsdp --layers 4 --model-dim 2048 --ff-dim 8192 --batch 8",
+    "tensor parallel": "tensor",
+    "pipeline ring": "ring",
+    "offload": "offload",
+    "one gather beside one product": "overlap",
+}
+DEVICES = 8
+
+
+@dataclass(frozen=True)
+class Program:
+    """Something to tune: a name, the words of `pgle tune`, a topology."""
+
+    name: str
+    words: tuple[str, ...]
+    topology: str
+
+
+def programs(python: str, folder: Path | None, modules: Path | None) -> Iterator[Program]:
+    """All of them."""
+    shape = f"1x1x{DEVICES}"
+    for name, words in WORKLOADS.items():
+        module, *rest = words.split()
+        more = ("--devices", str(DEVICES), "--compile-only", *rest)
+        yield Program(name, (python, "-m", f"pgle.workloads.{module}", *more), shape)
+    for path in sorted(folder.glob("*.py")) if folder else ():
+        if not path.stem.startswith("_"):
+            yield Program(path.stem, (python, str(path), "--devices", str(DEVICES)), shape)
+    for path in sorted(modules.glob("*.hlo*")) if modules else ():
+        size = re.search(r"_(\d+)x(\d+)\.", path.name)
+        yield Program(path.name.split(".")[0], (str(path),), f"1x{size[1]}x{size[2]}" if size else shape)
+
+
+def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
+    """One program tuned; its line of the table."""
+    asked = RehearseCommand(program.words, None, "h100", program.topology, None, (), None, str(out), None, 20.0)
+    with prepared(asked, resumes="trials.jsonl") as (folder, setting):
+        request = TuneRequest(
+            setting, load_target("h100"), folder, topology=program.topology, budget=budget, cached=False
+        )
+        began, before = time.perf_counter(), _cpu_s()
+        found = tune(request)
+        wall_s, cpu_s = time.perf_counter() - began, _cpu_s() - before
+    tuned, pgle = found.tuned.trial, found.pgle.trial
+    held = judge(tuned.worlds_us, pgle.worlds_us)
+    return {
+        "program": program.name, "jaxlib": found.jaxlib, "verdict": found.verdict,
+        "baseline_us": found.baseline.trial.step_us, "pgle_us": pgle.step_us, "tuned_us": tuned.step_us,
+        "ceiling_us": found.pgle.prediction.ceiling.step_us, "mean": held.mean, "won": held.won, "of": held.of,
+        "fresh": [_fresh(found, seed, spread) for seed, spread in FRESH] if found.proof else [],
+        "whole": found.proof.change if found.proof else None, "used": found.proof.used if found.proof else None,
+        "refused": found.refused, "flags": dict(tuned.flags), "temp_bytes": tuned.temp_bytes,
+        "pgle_temp_bytes": pgle.temp_bytes, "trials": len(found.trials), "trial_cpu_s": [t.cpu_s for t in found.trials],
+        "cpu_s": cpu_s, "wall_s": wall_s,
+    }  # fmt: skip
+
+
+def _fresh(found: Tuning, seed: int, spread: Spread) -> tuple[int, int, float]:
+    """Worlds won, worlds, mean change."""
+    among, hardware = worlds(20, seed, spread), find_hardware("h100")
+    after, before = (
+        steps_in(among, side.module, side.profile, side.prediction.launch, hardware)
+        for side in (found.tuned, found.pgle)
+    )
+    held = judge(after, before)
+    return held.won, held.of, held.mean
+
+
+def _cpu_s() -> float:
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Markdown, and what is to be seen over all programs."""
+    heads = ("program", "jaxlib", "LHS", "PGLE", "tuned", "all hidden", "over worlds", "won", "fresh worlds lost")
+    heads += ("temp memory", "trials", "CPU, wall")
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    for row in rows:
+        steps = [duration(row[key]) for key in ("baseline_us", "pgle_us", "tuned_us", "ceiling_us")]
+        better = row["verdict"] == "better"
+        cells = [*steps, row["verdict"].replace("-", " "), "–", "–", "–"]
+        if better:
+            lost = sum(of - won for won, of, _ in row["fresh"])
+            memory = "–" if not row["pgle_temp_bytes"] else f"{row['temp_bytes'] / row['pgle_temp_bytes'] - 1:+.0%}"
+            cells = [*steps, f"**{row['mean']:+.1%}**", f"{row['won']} of {row['of']}", f"{lost} of 60", memory]
+        else:
+            cells[2] = "–"
+        took = f"{row['cpu_s']:.0f} s, {row['wall_s']:.0f} s"
+        yield f"| {row['program']} | {row['jaxlib']} | {' | '.join(cells)} | {row['trials']} | {took} |"
+    accepted = [row for row in rows if row["verdict"] == "better"]
+    worlds_of = sum(of for row in accepted for _, of, _ in row["fresh"])
+    lost = sum(of - won for row in accepted for won, of, _ in row["fresh"])
+    worst = max((sum(of - won for won, of, _ in row["fresh"]) / 60 for row in accepted), default=0.0)
+    same = sum(abs(row["whole"]) < SAME_STEP for row in accepted)
+    yield ""
+    yield f"{len(accepted)} of {len(rows)} better."
+    yield f"Fresh worlds lost: {lost} of {worlds_of}, at most {worst:.0%} of those of one setting."
+    yield f"The whole compilation gave the trial's step in {same} of {len(accepted)} accepted settings."
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--programs", type=Path)
+    parser.add_argument("--modules", type=Path)
+    parser.add_argument("--only", default="", help="programs whose name holds this word")
+    parser.add_argument("--budget", type=int, default=12)
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    results = options.out / "results.jsonl"
+    options.out.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    for program in () if options.table else programs(options.python, options.programs, options.modules):
+        key = f"{program.name} {Path(options.python).resolve().name}".replace(" ", "-").replace(",", "")
+        if options.only not in program.name or any(row["key"] == key for row in done):
+            continue
+        try:
+            row = {"key": key, **run(program, options.out / key, options.budget)}
+        except Exception as error:  # one program that fails does not end the table
+            say(f"{program.name}: {error}")
+            continue
+        done.append(row)
+        with results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        say(f"{program.name}: {row['verdict']} {row['mean']:+.1%}")
+    print("\n".join(table(done)))
+
+
+if __name__ == "__main__":
+    main()
