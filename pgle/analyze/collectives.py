@@ -13,8 +13,8 @@ from pgle.analyze.window import DeviceWindow
 from pgle.costs.fit.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
 from pgle.costs.measure.naming import Filed, NamingPlan
 from pgle.costs.profile.value import Cost, CostKind
-from pgle.schedule.intervals import covered, union
 from pgle.schedule.timeline import Stream
+from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
 from pgle.xla.collectives import KINDS, collective_kind, is_sync
 from pgle.xla.hardware import Hardware

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from pgle.schedule.intervals import Intervals, complement, join, union, without
 from pgle.schedule.timeline import Breakdown, Stream
+from pgle.trace.intervals import Intervals, complement, join, union, without
 from pgle.trace.table import Kind, Trace
 from pgle.trace.windows import Executions
 

@@ -8,6 +8,7 @@ from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.summary import most_skewed
 from pgle.costs.profile.value import CostKind
 from pgle.report import json
+from pgle.report.predict import contention_json, contention_line
 from pgle.report.show import MIN_SKEW, skew_line
 from pgle.report.text import console, duration, table, warn, wrote
 from pgle.run.convert import Conversion
@@ -35,6 +36,8 @@ def show_text(result: Conversion) -> None:
         if skew_us is not None and skew_us > MIN_SKEW * step_us:
             line = skew_line(skew_us, step_us, skewed)
             out.print(f"{program.program.key.name}: per step, {line}; costs are typical ones", soft_wrap=True)
+        if program.contention is not None and (line := contention_line(program.contention)):
+            out.print(f"{program.program.key.name}: {line}", soft_wrap=True)
     for line in _left_out(result):
         out.print(f"left out: {line}", style="dim", highlight=False)
     for written in result.written:
@@ -104,6 +107,7 @@ def show_json(result: Conversion) -> None:
                     "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
                     "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),
                     "skew_us": program.skew_us,
+                    "contention": contention_json(program.contention),
                     "skewed": [
                         {"name": cost.name, "cost_us": cost.cost_us, "slowest_us": cost.slowest_us}
                         for cost in most_skewed(program.costs)

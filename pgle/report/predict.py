@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pgle.costs.fit.contention import Contention
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn
 from pgle.report.timeline.scene import panel_of
@@ -32,6 +33,8 @@ def show_text(found: Predicted) -> None:
     screen.print(table(("", "time", "share"), cells, right="time|share", whole="time|share"))
     if prediction.skew_us:
         screen.print(f"of it {duration(prediction.skew_us)} wait for the slowest rank")
+    if line := contention_line(prediction.contention) or _modelled(prediction):
+        screen.print(line, soft_wrap=True)
     exposures = prediction.timeline.exposures
     if exposures:
         screen.print()
@@ -50,6 +53,29 @@ def show_text(found: Predicted) -> None:
     screen.print(text_timeline([panel]), highlight=False, markup=False, soft_wrap=True)
     screen.print(advice(found), style="bold", soft_wrap=True)
     warn(found.warnings)
+
+
+def contention_line(found: Contention) -> str:
+    """How much slower kernels were measured to be beside collectives; empty where that was not."""
+    kinds = (("matrix products", found.product), ("other kernels", found.other))
+    parts = [f"{kind} {item.likely:.2f} times ({item.samples} launches)" for kind, item in kinds if item.samples]
+    return f"beside collectives kernels take longer, as measured: {', '.join(parts)}" if parts else ""
+
+
+def _modelled(prediction: Prediction) -> str:
+    """What the range of the step holds of contention that nobody measured."""
+    if not prediction.contended_us:
+        return ""
+    product, other = prediction.contention.at(1)
+    return (
+        f"beside collectives kernels take longer, by a model up to {product:.2f} times (matrix products) and "
+        f"{other:.2f} times (others): in the range, not in the step"
+    )
+
+
+def contention_json(found: Contention | None) -> dict[str, object] | None:
+    """Both factors with range and samples."""
+    return None if found is None else {"product": found.product, "other": found.other}
 
 
 def advice(found: Predicted) -> str:
@@ -93,6 +119,7 @@ def show_json(found: Predicted) -> None:
             "step_us": prediction.step_us,
             "interval_us": prediction.interval_us,
             "contended_us": prediction.contended_us,
+            "contention": contention_json(prediction.contention),
             "skew_us": prediction.skew_us,
             "ceiling_us": prediction.ceiling.step_us,
             "breakdown": prediction.timeline.breakdown,

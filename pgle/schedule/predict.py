@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from pgle.costs.fit.contention import Contention, Factors, contention_of, contention_on
 from pgle.costs.fit.estimate import estimator
 from pgle.costs.fit.launch import DEFAULT, Launch, launch_of
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.ceiling import Ceiling, ceiling
-from pgle.schedule.contention import contended_us, contention_on
 from pgle.schedule.program import Program, read_program
 from pgle.schedule.simulate import run_program
-from pgle.schedule.timeline import Timeline
+from pgle.schedule.timeline import Stream, Timeline
+from pgle.trace.intervals import covered
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Target
@@ -37,8 +40,10 @@ class Prediction:
         costs_are: ``measured``, ``estimated`` or ``mixed``.
         estimated_share: of the activity time, the part whose cost was not measured.
         launch: the gaps that were used.
-        contended_us: compute that the step loses where collectives slow the kernels beside them, by the model of
-            `pgle.schedule.contention`; costs measured beside collectives hold it already.
+        contention: how much longer kernels take beside collectives: measured, and then the timeline holds it; else a
+            range, and the timeline holds none.
+        steps_us: the step with the least of that contention, the likely one and the most.
+        contended_us: compute that the step loses to it: the likely one where it was measured, else the most.
         skew_us: part of the step that is the wait for the slowest rank; 0 where ranks were not compared.
     """
 
@@ -47,6 +52,8 @@ class Prediction:
     costs_are: str
     estimated_share: float
     launch: Launch
+    contention: Contention
+    steps_us: tuple[float, float, float]
     contended_us: float = 0.0
     skew_us: float = 0.0
 
@@ -62,10 +69,12 @@ class Prediction:
 
     @property
     def interval_us(self) -> tuple[float, float]:
-        """The step's range: the model's error; of estimates what they were off elsewhere, and contention."""
+        """The step's range: the model's error; of estimates what they were off elsewhere; contention."""
         low, high = (1 + (factor - 1) * self.estimated_share for factor in ESTIMATE_RANGE)
-        contended = self.contended_us * self.estimated_share  # measured costs hold it already
-        return self.step_us * (low - MODEL_ERROR), self.step_us * (high + MODEL_ERROR) + contended
+        # Without a measurement of contention, costs that were measured hold it already, unknown how much.
+        part = 1.0 if self.contention.samples else self.estimated_share
+        least, most = (part * (end(self.steps_us) - self.step_us) for end in (min, max))
+        return self.step_us * (low - MODEL_ERROR) + least, self.step_us * (high + MODEL_ERROR) + most
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +83,25 @@ class Gain:
 
     Attributes:
         share: with the costs as they are.
-        low, high: its range, from no contention to the model's.
+        low, high: its range, from the least contention to the most.
         idle_share: the part in which nothing runs, which is the model's noise rather than overlap.
+        samples: launches that the contention was measured on; 0: it is a model's.
     """
 
     share: float
     low: float
     high: float
     idle_share: float
+    samples: int = 0
 
 
 def gain(before: Prediction, after: Prediction) -> Gain:
     """What `after` gains over `before`: more hidden communication slows the kernels it hides behind."""
     step = max(before.step_us, 1e-9)
     share = (before.step_us - after.step_us) / step
-    contended = share - (after.contended_us - before.contended_us) / step
+    shares = [share, *((a - b) / max(a, 1e-9) for a, b in zip(before.steps_us, after.steps_us, strict=True))]
     idle = (before.timeline.breakdown.idle_us - after.timeline.breakdown.idle_us) / step
-    return Gain(share, min(share, contended), max(share, contended), idle)
+    return Gain(share, min(shares), max(shares), idle, min(before.contention.samples, after.contention.samples))
 
 
 def predict(
@@ -107,7 +118,8 @@ def predict(
 
     Args:
         module: scheduled: the final one, or as LHS saw it.
-        profile: None: everything is estimated. Costs of another fingerprint are left out.
+        profile: None: everything is estimated. Costs of another fingerprint are left out. What its trace showed of
+            contention is taken out of costs measured beside collectives, and put on whatever runs beside one here.
         target: the GPU, for the estimates.
         launch: gaps between kernels; by default those recorded in the profile, else public figures.
         expand_loops: draw every iteration.
@@ -118,31 +130,56 @@ def predict(
     hardware = target if isinstance(target, Hardware) else find_hardware(target)
     launch = launch or (launch_of(profile, module.name) if profile is not None else None) or DEFAULT
     typical = effective_costs(profile, module.fingerprint) if profile is not None else {}
+    contention = contention_on(hardware) if profile is None else contention_of(profile, module.name, hardware)
     slowest = on_the_slowest_rank(typical)
-    program = _program(module, slowest, hardware, launch)
-    timeline = run_program(program, launch, name=module.name, expand_loops=expand_loops)
-    skew_us = 0.0
-    if slowest is not typical:
-        skew_us = timeline.step_us - run_program(_program(module, typical, hardware, launch), launch).step_us
-    share = timeline.estimated_share
+
+    def run(costs: Mapping[str, Cost], factors: Factors, *, expand: bool = False) -> tuple[Program, Timeline]:
+        program = _program(module, contention.alone(module, costs, factors), hardware, launch)
+        return program, run_program(program, launch, factors, name=module.name, expand_loops=expand)
+
+    program, timeline = run(slowest, contention.likely, expand=expand_loops)
+    step_us, share = timeline.step_us, timeline.estimated_share
+    skew_us = 0.0 if slowest is typical else step_us - run(typical, contention.likely)[1].step_us
+    at = {factors: run(slowest, factors)[1] for factors in {contention.at(0), contention.at(1)} - {contention.likely}}
+    at[contention.likely] = timeline
+    shown = contention.likely if contention.samples else contention.at(1)
     return Prediction(
         timeline=timeline,
         ceiling=ceiling(module, program, launch, timeline.breakdown),
         costs_are="measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed",
         estimated_share=share,
         launch=launch,
-        contended_us=contended_us(timeline, contention_on(hardware)),
+        contention=contention,
+        steps_us=(at[contention.at(0)].step_us, step_us, at[contention.at(1)].step_us),
+        contended_us=contended_us(at[shown], shown),
         skew_us=skew_us,
     )
 
 
-def program_of(module: Module, profile: Profile, hardware: Hardware, launch: Launch) -> Program:
-    """What the runtime does with a scheduled module, each op with the cost that `predict` takes."""
-    return _program(module, on_the_slowest_rank(effective_costs(profile, module.fingerprint)), hardware, launch)
+def program_of(module: Module, profile: Profile, hardware: Hardware, found: Prediction) -> Program:
+    """What the runtime does with a scheduled module, each op with the cost that it took in a prediction."""
+    costs = on_the_slowest_rank(effective_costs(profile, module.fingerprint))
+    return _program(module, found.contention.alone(module, costs, found.contention.likely), hardware, found.launch)
 
 
 def _program(module: Module, costs: Mapping[str, Cost], hardware: Hardware, launch: Launch) -> Program:
     return read_program(module, costs, estimator(module, hardware), launch.kernels)
+
+
+def contended_us(timeline: Timeline, slower: Factors) -> float:
+    """How much compute a schedule loses to the collectives that it hides.
+
+    Args:
+        timeline: whose kernels take `slower` times as long beside them.
+
+    Returns:
+        Microseconds of a step: in the time that a kernel shares with a collective it gets done a part of its work.
+    """
+    compute = timeline.stream == Stream.COMPUTE
+    beside = covered(timeline.busy(Stream.COMMUNICATION), timeline.start_us[compute], timeline.end_us[compute])
+    is_product = np.array([kind == "matmul" for kind in timeline.kinds] or [False])
+    factor = np.where(is_product[timeline.instruction[compute]], slower.product, slower.other)
+    return float((beside * (1.0 - 1.0 / factor)).sum())
 
 
 def on_the_slowest_rank(costs: Mapping[str, Cost]) -> Mapping[str, Cost]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from pgle.costs.fit.compute import is_product
 from pgle.costs.fit.fill import Estimate
 from pgle.costs.fit.lookup import LookupTable, is_sound
 from pgle.costs.profile.value import Cost, Origin
@@ -211,9 +212,6 @@ def kind_of(module: Module, instruction: Instruction) -> str:
     kind = collective_kind(module, instruction)
     if kind is not None:
         return kind
-    target = instruction.custom_call_target
-    if instruction.opcode == "dot" or "cublas" in target or "gemm" in target or "fmha" in target:
-        return "matmul"
-    if instruction.opcode == "fusion" and instruction.fusion_kind == "kCustom" and "gemm" in instruction.backend_config:
+    if is_product(module, instruction):
         return "matmul"
     return (module.wrapped(instruction) or instruction).opcode.removesuffix("-start")

@@ -7,23 +7,22 @@ synchronous run on the compute stream itself, after those under way. A loop runs
 repeats; from then on one iteration stands for the rest, so time and memory are linear in the module, whatever the trip
 counts.
 
-Not modelled: kernels run slower while a collective runs (on the 4 x A100 step of testdata/ 1.7 times, for 3 % of its
-compute); costs measured under overlap hold that already, for the overlap that was measured.
+Kernels take what they take alone, times the factors of their contention while an asynchronous collective runs.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-import numpy as np
-
+from pgle.costs.fit.contention import NONE, Factors
 from pgle.costs.fit.estimate import estimator
 from pgle.costs.fit.launch import DEFAULT, Launch
 from pgle.costs.profile.value import Cost
 from pgle.schedule.program import COLLECTIVES, Action, Op, Program, read_program
-from pgle.schedule.timeline import ORIGINS, Loop, Stream, Timeline
+from pgle.schedule.rows import Rows
+from pgle.schedule.timeline import Loop, Stream, Timeline
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Module
 
@@ -43,6 +42,7 @@ def simulate(
     *,
     hardware: Hardware | None = None,
     launch: Launch = DEFAULT,
+    slower: Factors = NONE,
     expand_loops: bool = False,
 ) -> Timeline:
     """One step of a scheduled module.
@@ -52,46 +52,38 @@ def simulate(
         costs: measured or other costs, microseconds per execution, by the name that LHS looks up.
         hardware: estimates what `costs` lacks; without, that counts as nothing and is listed in `Timeline.missing`.
         launch: gaps between kernels.
+        slower: how many times as long kernels take beside a collective.
         expand_loops: draw every iteration, as long as that makes no more than `MAX_ROWS` rows.
     """
     estimate = estimator(module, hardware) if hardware is not None else None
     program = read_program(module, costs, estimate, launch.kernels)
-    return run_program(program, launch, name=module.name, expand_loops=expand_loops)
+    return run_program(program, launch, slower, name=module.name, expand_loops=expand_loops)
 
 
-def run_program(program: Program, launch: Launch = DEFAULT, *, name: str = "", expand_loops: bool = False) -> Timeline:
+def run_program(
+    program: Program,
+    launch: Launch = DEFAULT,
+    slower: Factors = NONE,
+    *,
+    name: str = "",
+    expand_loops: bool = False,
+) -> Timeline:
     """One step of a program whose costs are known; see `simulate`."""
-    device = _Device(program, launch, expand_loops)
+    device = _Device(program, launch, slower, expand_loops)
     device.run(program.entry)
-    return device.timeline(name)
-
-
-@dataclass(slots=True)
-class _Rows:
-    """Columns in the making."""
-
-    code: list[int] = field(default_factory=list)
-    stream: list[int] = field(default_factory=list)
-    sync: list[bool] = field(default_factory=list)
-    start: list[float] = field(default_factory=list)
-    duration: list[float] = field(default_factory=list)
-    count: list[int] = field(default_factory=list)
-    cause: list[int] = field(default_factory=list)
-    origin: list[int] = field(default_factory=list)
+    timeline = device.rows.timeline(device.loops, name)
+    return replace(timeline, missing=program.missing, warnings=program.warnings)
 
 
 class _Device:
     """The state of host and streams. Times in microseconds from the start."""
 
-    def __init__(self, program: Program, launch: Launch, expand: bool) -> None:
+    def __init__(self, program: Program, launch: Launch, slower: Factors, expand: bool) -> None:
         self.program = program
         self.launch = launch
+        self.slower = slower
         self.expand = expand
-        self.rows = _Rows()
-        self.names: list[str] = []
-        self.kinds: list[str] = []
-        self.lhs_names: list[str] = []
-        self.codes: dict[str, int] = {}
+        self.rows = Rows()
         self.loops: list[Loop] = []
         self.depth = 0
         self.host = 0.0
@@ -101,6 +93,7 @@ class _Device:
         self.lanes: dict[str, tuple[float, int]] = {}  # end and row of the last activity of each other queue
         self.lanes_of: dict[str, set[str]] = {}
         self.ends: dict[str, tuple[float, int]] = {}  # and of each async op that nothing has waited for yet
+        self.begins: dict[str, float] = {}  # when those of them that communicate begin
 
     def run(self, computation: str) -> None:
         for op in self.program.computations.get(computation, ()):
@@ -126,8 +119,8 @@ class _Device:
             queue_free, queue_row = self.lanes.get(COLLECTIVES, _NEVER)
             if queue_free + self.launch.gap_us > start:
                 start, cause = queue_free + self.launch.gap_us, queue_row
-        self.last = self._row(op, start, cause, sync=sync)
-        self.free = start + op.cost_us
+        self.free = start + op.cost_us if sync else self._end(op, start)
+        self.last = self.rows.add(op, start, self.free - start, cause, sync=sync)
         if sync:
             self.lanes[COLLECTIVES] = (self.free, self.last)
         self.ready = self.free + self.launch.gap_us
@@ -137,11 +130,31 @@ class _Device:
         queue_free, queue_row = self.lanes.get(op.lane, _NEVER)
         reached, queued = self.free + self.launch.switch_us, queue_free + self.launch.gap_us
         start = max(reached, queued, self.host - self.launch.host_us)
-        row = self._row(op, start, self.last if reached >= queued else queue_row)
+        row = self.rows.add(op, start, op.cost_us, self.last if reached >= queued else queue_row)
         self.lanes[op.lane] = self.ends[op.name] = (start + op.cost_us, row)
+        if op.stream is Stream.COMMUNICATION:
+            self.begins[op.name] = start
+
+    def _end(self, op: Op, start: float) -> float:
+        """When a kernel ends that gets less done while collectives run; later ones wait for the kernel to end."""
+        factor = self.slower.of(product=op.kind == "matmul")
+        left, clock = op.cost_us, start
+        if factor == 1.0:
+            return clock + left
+        for begin, end in sorted((begin, self.ends[name][0]) for name, begin in self.begins.items()):
+            if end <= clock:
+                continue
+            if clock + left <= begin:
+                break
+            left, clock = left - max(begin - clock, 0.0), max(begin, clock)
+            if left * factor <= end - clock:
+                return clock + left * factor
+            left, clock = left - (end - clock) / factor, end
+        return clock + left
 
     def _done(self, op: Op) -> None:
         end, row = self.ends.pop(op.start, (self.free, self.last))
+        self.begins.pop(op.start, None)
         if end > self.free:
             self.free, self.ready, self.last = end, end + self.launch.switch_us, row
 
@@ -149,7 +162,7 @@ class _Device:
         """The longest branch: which one is taken is not known before."""
         best: tuple[float, str] | None = None
         for body in op.bodies:
-            trial = _Device(self.program, self.launch, expand=False)
+            trial = _Device(self.program, self.launch, self.slower, expand=False)
             trial.run(body)
             length = max([trial.free, *(end for end, _ in trial.lanes.values())])
             if best is None or length > best[0]:
@@ -166,7 +179,7 @@ class _Device:
         self.depth += 1
         done, before, folded, folded_from, folded_to = 0, None, 0, begin, begin
         while done < op.trips:
-            clock, host, rows, loops = self.free, self.host, len(self.rows.start), len(self.loops)
+            clock, host, rows, loops = self.free, self.host, len(self.rows), len(self.loops)
             self.run(body)
             done += 1
             state, period = self._state(body), self.free - clock
@@ -209,16 +222,13 @@ class _Device:
     def _repeat(self, rows: int, loops: int, clock: float, host: float, times: int) -> None:
         """Let the iteration that made all from row `rows` on stand for `times` of them."""
         period = self.free - clock
-        columns, more = self.rows, len(self.rows.start) - rows
+        more = len(self.rows) - rows
         moved = 0
-        if self.expand and len(columns.start) + more * (times - 1) <= MAX_ROWS:
-            self._unfold(rows, more, period, times)
+        if self.expand and len(self.rows) + more * (times - 1) <= MAX_ROWS:
+            self.rows.unfold(rows, period, times)
             moved = more * (times - 1)
         else:
-            for i in range(rows, len(columns.start)):
-                columns.start[i] = clock + (columns.start[i] - clock) * times
-                columns.duration[i] *= times
-                columns.count[i] *= times
+            self.rows.stretch(rows, clock, times)
             self.loops[loops:] = [loop.moved(clock, times) for loop in self.loops[loops:]]
         extra = period * (times - 1)
         self.host += (self.host - host) * (times - 1)
@@ -229,20 +239,8 @@ class _Device:
             for key, (end, row) in table.items():
                 if row >= rows:
                     table[key] = (end + extra, row + moved)
-
-    def _unfold(self, rows: int, more: int, period: float, times: int) -> None:
-        """Append `times` - 1 copies of the last `more` rows."""
-        columns = self.rows
-        columns.start += [
-            columns.start[i] + repeat * period for repeat in range(1, times) for i in range(rows, rows + more)
-        ]
-        # What released a row is in the same iteration or in the one before; anything older stays what it is.
-        causes = columns.cause[rows : rows + more]
-        columns.cause += [
-            cause + repeat * more if cause >= rows - more else cause for repeat in range(1, times) for cause in causes
-        ]
-        for column in (columns.code, columns.stream, columns.sync, columns.duration, columns.count, columns.origin):
-            column += column[rows : rows + more] * (times - 1)
+                    if table is self.ends and key in self.begins:
+                        self.begins[key] += extra
 
     def _lanes(self, body: str) -> set[str]:
         """Queues beside the compute stream that a computation and what it calls put work on."""
@@ -251,49 +249,6 @@ class _Device:
             own = {COLLECTIVES if op.lane == "compute" else op.lane for op in ops if _uses_queue(op)}
             self.lanes_of[body] = own.union(*(self._lanes(called) for op in ops for called in op.bodies))
         return self.lanes_of[body]
-
-    def _row(self, op: Op, start: float, cause: int, *, sync: bool = False) -> int:
-        rows = self.rows
-        code = self.codes.get(op.name)
-        if code is None:
-            code = self.codes[op.name] = len(self.names)
-            self.names.append(op.name)
-            self.kinds.append(op.kind)
-            self.lhs_names.append(op.lhs_name)
-        rows.code.append(code)
-        rows.stream.append(op.stream)
-        rows.sync.append(sync)
-        rows.start.append(start)
-        rows.duration.append(op.cost_us)
-        rows.count.append(1)
-        rows.cause.append(cause)
-        rows.origin.append(ORIGINS.index(op.origin))
-        return len(rows.start) - 1
-
-    def timeline(self, module: str) -> Timeline:
-        """What has run, with the first activity at time 0."""
-        rows = self.rows
-        start = np.array(rows.start, dtype=np.float64)
-        duration = np.array(rows.duration, dtype=np.float64)
-        first = float(start.min()) if len(start) else 0.0
-        return Timeline(
-            names=tuple(self.names),
-            instruction=np.array(rows.code, dtype=np.int32),
-            stream=np.array(rows.stream, dtype=np.uint8),
-            sync=np.array(rows.sync, dtype=bool),
-            start_us=start - first,
-            duration_us=duration,
-            count=np.array(rows.count, dtype=np.int64),
-            cause=np.array(rows.cause, dtype=np.int32),
-            origin=np.array(rows.origin, dtype=np.uint8),
-            step_us=float((start + duration).max()) - first if len(start) else 0.0,
-            module=module,
-            kinds=tuple(self.kinds),
-            lhs_names=tuple(self.lhs_names),
-            loops=tuple(loop.moved(0.0, 1, -first) for loop in self.loops),
-            missing=self.program.missing,
-            warnings=self.program.warnings,
-        )
 
 
 def _uses_queue(op: Op) -> bool:

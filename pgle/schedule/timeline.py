@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.profile.value import Origin
-from pgle.schedule.intervals import Intervals, complement, covered, join, overlap, union
+from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union
 
 ORIGINS: tuple[Origin, ...] = tuple(Origin)
 """`Timeline.origin` indexes this."""

@@ -73,7 +73,9 @@ def in_percent(gained: Gain) -> str:
     """A gain and its range: ``3.1% (1.6 … 3.1%)``."""
     if gained.high - gained.low < 5e-4:
         return f"{gained.share:.1%}"
-    return f"{gained.share:.1%} ({100 * gained.low:.1f} … {gained.high:.1%} with kernels slowed beside collectives)"
+    slowed = f", as measured on {gained.samples} launches" if gained.samples else ""
+    low, high = f"{100 * gained.low:.1f}", f"{gained.high:.1%}"
+    return f"{gained.share:.1%} ({low} … {high} with kernels slowed beside collectives{slowed})"
 
 
 def _moved(moves: Sequence[Move], copies_us: float) -> str:

@@ -2,7 +2,7 @@
 
 A setting that wins by the costs as they stand can lose where they are a little different; it is judged by its mean over
 worlds. Kernels of one shape differ by up to a tenth together, collectives of one kind by a fifth, each collective takes
-up to 20 µs longer, and collectives and the kernels beside them slow each other by a share of the model's contention.
+up to 20 µs longer, and collectives and kernels slow each other by some share of the range of contention.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
+from pgle.costs.fit.contention import Contention
 from pgle.costs.fit.launch import Launch
 from pgle.costs.profile.value import Profile
-from pgle.schedule.contention import Contention, contended_us, contention_on
-from pgle.schedule.predict import program_of
+from pgle.schedule.predict import Prediction, program_of
 from pgle.schedule.program import Op, Program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import Stream
@@ -30,7 +30,7 @@ class Spread:
         compute: share by which kernels of one shape differ together.
         collectives: the same of collectives of one kind.
         latency_us: a collective takes up to so much longer.
-        contention: the largest share of the model's contention.
+        contention: the largest share of its range.
     """
 
     compute: float = 0.1
@@ -71,12 +71,8 @@ class World:
 
     @property
     def contended(self) -> float:
-        """The share of the model's contention that holds here."""
+        """The share of the range of contention that holds here."""
         return self.spread.contention * self.draw("contention")
-
-    def contention(self, model: Contention) -> Contention:
-        """How much kernels beside collectives slow down here."""
-        return Contention(1 + (model.product - 1) * self.contended, 1 + (model.other - 1) * self.contended)
 
 
 def worlds(count: int, seed: int = 0, spread: Spread | None = None) -> tuple[World, ...]:
@@ -84,7 +80,7 @@ def worlds(count: int, seed: int = 0, spread: Spread | None = None) -> tuple[Wor
     return tuple(World(f"{seed}.{number}", spread or Spread()) for number in range(count))
 
 
-def step_in(world: World, program: Program, shapes: dict[str, str], launch: Launch, model: Contention) -> float:
+def step_in(world: World, program: Program, shapes: dict[str, str], launch: Launch, contention: Contention) -> float:
     """Microseconds of a step in a world.
 
     Args:
@@ -92,7 +88,7 @@ def step_in(world: World, program: Program, shapes: dict[str, str], launch: Laun
         program: a schedule with its costs.
         shapes: what kernels of one shape share, by instruction.
         launch: gaps between kernels.
-        model: contention at its worst.
+        contention: its range, of which a world takes a share.
     """
     factors: dict[tuple[str, str], float] = {}
 
@@ -105,12 +101,11 @@ def step_in(world: World, program: Program, shapes: dict[str, str], launch: Laun
         return replace(op, cost_us=factors[key])
 
     computations = {name: tuple(here(op) for op in ops) for name, ops in program.computations.items()}
-    timeline = run_program(replace(program, computations=computations), launch)
-    return timeline.step_us + contended_us(timeline, world.contention(model))
+    return run_program(replace(program, computations=computations), launch, contention.at(world.contended)).step_us
 
 
 def steps_in(
-    among: Iterable[World], module: Module, profile: Profile, launch: Launch, hardware: Hardware
+    among: Iterable[World], module: Module, profile: Profile, found: Prediction, hardware: Hardware
 ) -> tuple[float, ...]:
     """Microseconds of a scheduled module's step in each of some worlds.
 
@@ -118,10 +113,9 @@ def steps_in(
         among: the worlds.
         module: scheduled.
         profile: its costs as they are thought to be; what it lacks is estimated.
-        launch: gaps between kernels.
+        found: its prediction, of which launch gaps and contention are taken.
         hardware: the GPU.
     """
-    program = program_of(module, profile, hardware, launch)
+    program = program_of(module, profile, hardware, found)
     shapes = {name: f"{item.opcode}:{item.shape}" for name, item in module.instructions.items()}
-    model = contention_on(hardware)
-    return tuple(step_in(world, program, shapes, launch, model) for world in among)
+    return tuple(step_in(world, program, shapes, found.launch, found.contention) for world in among)

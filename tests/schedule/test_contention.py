@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
+from pgle.costs.fit.contention import Factors
 from pgle.costs.profile.value import Cost, Profile
-from pgle.schedule.contention import Contention, contended_us, contention_on
-from pgle.schedule.predict import gain, on_the_slowest_rank, predict
+from pgle.schedule.predict import contended_us, gain, on_the_slowest_rank, predict
 from pgle.schedule.timeline import Stream, Timeline
 from pgle.schedule.worth import judge_worth
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 
@@ -33,25 +32,17 @@ def timeline(*rows: tuple[str, Stream, float, float]) -> Timeline:
 
 def test_a_product_half_beside_a_collective_loses_half_of_that_half() -> None:
     found = timeline(("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 50, 100))
-    assert contended_us(found, Contention(product=2.0, other=1.5)) == pytest.approx(25)
+    assert contended_us(found, Factors(product=2.0, other=1.5)) == pytest.approx(25)
 
 
 def test_other_kernels_lose_by_their_own_factor() -> None:
     found = timeline(("fusion", Stream.COMPUTE, 0, 90), ("all-gather", Stream.COMMUNICATION, 0, 90))
-    assert contended_us(found, Contention(product=2.0, other=1.5)) == pytest.approx(30)
+    assert contended_us(found, Factors(product=2.0, other=1.5)) == pytest.approx(30)
 
 
 def test_without_overlap_nothing_is_lost() -> None:
     found = timeline(("matmul", Stream.COMPUTE, 0, 100), ("all-gather", Stream.COMMUNICATION, 100, 100))
-    assert contended_us(found, Contention(2.0, 2.0)) == 0
-
-
-# Kernels of equal shape beside a collective and alone, over their time (`benchmarks/contention.py`).
-@pytest.mark.parametrize(("gpu", "product", "other"), [("a100", 1.85, 1.37), ("h100", 2.08, 1.33)])
-def test_the_model_meets_what_two_real_jobs_show(gpu: str, product: float, other: float) -> None:
-    found = contention_on(find_hardware(gpu))
-    assert found.product == pytest.approx(product, rel=0.1)
-    assert found.other == pytest.approx(other, rel=0.1)
+    assert contended_us(found, Factors(2.0, 2.0)) == 0
 
 
 def step(order: str) -> Module:
@@ -76,6 +67,34 @@ def test_a_gain_that_hides_communication_is_less_under_contention() -> None:
     assert found.share == pytest.approx(0.44, abs=0.02)
     assert found.low == pytest.approx(found.share - 400 * 0.5 / 900, abs=0.01)  # 400 µs hidden at half the speed
     assert found.high == found.share
+
+
+def measured(share: float) -> Profile:
+    """A trace in which products beside collectives took twice as long, and `gemm` was beside one for a share."""
+    slowdown = {"likely": 2.0, "low": 1.8, "high": 2.2, "samples": 60}
+    contention = {"product": slowdown, "other": slowdown, "beside": {"gemm": share}}
+    return Profile(COSTS.costs, {"modules": [{"name": "m", "contention": contention}]})
+
+
+def test_a_kernel_beside_a_collective_takes_as_many_times_longer_as_was_measured() -> None:
+    found = predict(step("start gemm done"), measured(0.0), "h100")
+    assert found.step_us == pytest.approx(500 + 400 / 2, abs=5)  # the gather begins a launch gap later or earlier
+    assert found.contended_us == pytest.approx(400 / 2, abs=5)
+
+
+def test_a_cost_measured_beside_a_collective_is_met_again_beside_one() -> None:
+    alone, again = (predict(step(order), measured(0.8), "h100") for order in ("start done gemm", "start gemm done"))
+    assert alone.step_us == pytest.approx(400 + 500 * (1 - 0.8 / 2), abs=10)
+    assert again.step_us == pytest.approx(500, abs=10)
+
+
+def test_a_measured_gain_holds_the_contention_and_its_range_is_that_of_the_samples() -> None:
+    before, after = (predict(step(order), measured(0.0), "h100") for order in ("start done gemm", "start gemm done"))
+    found = gain(before, after)
+    assert found.share == pytest.approx(1 - 700 / 900, abs=0.01)
+    assert found.high - found.low == pytest.approx(400 * (1 / 1.8 - 1 / 2.2) / 900, abs=0.01)
+    assert found.samples == 120
+    assert "as measured on 120 launches" in judge_worth(before, after, [], "measured")
 
 
 def test_the_sentence_says_the_range() -> None:

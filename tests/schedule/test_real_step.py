@@ -15,9 +15,9 @@ from pgle.costs.measure.aggregate import AggregateOptions, aggregate
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.value import Origin
-from pgle.schedule.intervals import join, union
 from pgle.schedule.simulate import simulate
 from pgle.schedule.timeline import Timeline
+from pgle.trace.intervals import join, union
 from pgle.trace.nsys.read import read_nsys
 from pgle.trace.table import Trace
 from pgle.xla.collectives import collective_kind

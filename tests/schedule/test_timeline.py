@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from pgle.costs.fit.launch import Launch
 from pgle.costs.profile.value import Cost
 from pgle.schedule.ceiling import ceiling
-from pgle.schedule.intervals import union
 from pgle.schedule.program import read_program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import Timeline, breakdown
+from pgle.trace.intervals import union
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 ARRAY = Shape("f32", (8,))

@@ -2,13 +2,13 @@
 
 import pytest
 
+from pgle.costs.fit.contention import Contention, Slowdown
 from pgle.costs.fit.launch import DEFAULT
-from pgle.schedule.contention import Contention
 from pgle.schedule.program import Action, Op, Program
 from pgle.schedule.timeline import Stream
 from pgle.tune.worlds import Spread, step_in, worlds
 
-NO_CONTENTION = Contention(1.0, 1.0)
+NO_CONTENTION = Contention(Slowdown(1.0, 1.0, 1.0), Slowdown(1.0, 1.0, 1.0))
 GEMM = Op("g", Action.LAUNCH, cost_us=100.0, kind="matmul")
 GATHER = Op("a", Action.LAUNCH, Stream.COMMUNICATION, cost_us=100.0, kind="all-gather")
 

@@ -173,15 +173,26 @@ def _contracting(backend_config: str) -> list[int]:
     return [int(item) for item in numbers.get("lhs_contracting_dimensions", [])]
 
 
+def is_product(module: Module, instruction: Instruction) -> bool:
+    """Whether an instruction mostly multiplies matrices: dots, fused too, library calls, convolutions, attention."""
+    return is_attention(instruction) or next(matmuls(module, instruction), None) is not None
+
+
+def is_attention(instruction: Instruction) -> bool:
+    """Whether it is a fused attention call: of cuDNN, Transformer Engine or a kernel that is called so."""
+    target = instruction.custom_call_target.lower()
+    return "fmha" in target or "attn" in target or "flash_attention" in target
+
+
 def attention_operations(module: Module, instruction: Instruction) -> float:
     """Multiplications and additions of a fused attention call (cuDNN, Transformer Engine); 0 for anything else.
 
     Two products per head, queries with keys and weights with values; backward five, two of them again. A causal mask
     leaves half.
     """
-    target = instruction.custom_call_target.lower()
-    if "fmha" not in target and "attn" not in target and "flash_attention" not in target:
+    if not is_attention(instruction):
         return 0.0
+    target = instruction.custom_call_target.lower()
     query, key = _operand_shape(module, instruction, 0), _operand_shape(module, instruction, 1)
     if query is None or key is None or len(query.dimensions) != 4 or len(key.dimensions) != 4:
         return 0.0

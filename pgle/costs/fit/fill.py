@@ -15,7 +15,7 @@ from statistics import median
 from pgle.costs.fit.lookup import LookupTable, Row, is_sound
 from pgle.costs.profile.value import Cost, CostKind, Origin
 from pgle.xla.collectives import group_size
-from pgle.xla.hlo.module import Instruction
+from pgle.xla.hlo.module import Instruction, Module
 
 Estimate = Callable[[Instruction], float | None]
 """Microseconds per execution of an instruction that has no measured cost; None where nothing can be said."""
@@ -102,13 +102,17 @@ class _Same:
 
 def signature(table: LookupTable, row: Row) -> Hashable:
     """What two instructions share when one's measurement is good for the other, in this module or in another."""
-    module, item = table.module, row.instruction
-    inner = module.wrapped(item) or item
+    group = group_size(table.module, row.instruction) if row.kind is CostKind.COLLECTIVE else 0
+    return _outline(row), work_of(table.module, row.instruction), group
+
+
+def work_of(module: Module, instruction: Instruction) -> Hashable:
+    """What two instructions share that do the same work: shapes of result and operands, what is fused or called."""
+    inner = module.wrapped(instruction) or instruction
     operands = tuple(str(module.instructions[name].shape) for name in inner.operands if name in module.instructions)
     fused = module.computations.get(inner.called[0]) if inner.opcode == "fusion" and inner.called else None
     contents = frozenset(Counter(op.opcode for op in fused.instructions).items()) if fused else frozenset()
-    group = group_size(module, item) if row.kind is CostKind.COLLECTIVE else 0
-    return _outline(row), str(inner.shape), operands, inner.fusion_kind, inner.custom_call_target, contents, group
+    return inner.opcode, str(inner.shape), operands, inner.fusion_kind, inner.custom_call_target, contents
 
 
 def _outline(row: Row) -> Hashable:

@@ -79,7 +79,7 @@ def measure_launch(
     Returns:
         None where they have fewer than `MIN_GAPS` gaps.
     """
-    parts = _executions(trace, kept)
+    parts = execution_rows(trace, kept, MAX_EXECUTIONS)
     found = [_gaps(trace, part, collective) for part in parts]
     gaps = np.concatenate([*(same for same, _ in found), np.empty(0)])
     if len(gaps) < MIN_GAPS:
@@ -94,9 +94,11 @@ def measure_launch(
     )
 
 
-def _executions(trace: Trace, kept: Mapping[int, npt.NDArray[np.bool_]]) -> list[npt.NDArray[np.int64]]:
-    """Row numbers of each of the first kept executions on each device."""
-    last = max((int(np.flatnonzero(mask)[:MAX_EXECUTIONS].max(initial=-1)) for mask in kept.values()), default=-1)
+def execution_rows(
+    trace: Trace, kept: Mapping[int, npt.NDArray[np.bool_]], at_most: int
+) -> list[npt.NDArray[np.int64]]:
+    """Row numbers of each of the first kept executions on each device, `at_most` in all."""
+    last = max((int(np.flatnonzero(mask)[:at_most].max(initial=-1)) for mask in kept.values()), default=-1)
     rows = np.flatnonzero((trace.execution >= 0) & (trace.execution <= last))
     rows = rows[np.isin(trace.module[rows], list(kept))]
     known = np.zeros(len(rows), dtype=bool)
@@ -108,7 +110,7 @@ def _executions(trace: Trace, kept: Mapping[int, npt.NDArray[np.bool_]]) -> list
     if len(rows) == 0:
         return []
     edges = np.flatnonzero((np.diff(trace.device[rows]) != 0) | (np.diff(trace.execution[rows]) != 0)) + 1
-    return np.split(rows, edges)[:MAX_EXECUTIONS]
+    return np.split(rows, edges)[:at_most]
 
 
 def _typical(gaps: npt.NDArray[np.float64]) -> float:

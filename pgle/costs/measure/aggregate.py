@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from pgle.costs.fit.contention import Contention, measure_contention
 from pgle.costs.fit.launch import measure_launch
 from pgle.costs.measure.loop_costs import loop_costs
 from pgle.costs.measure.naming import NamingPlan, plan_names
@@ -106,11 +107,20 @@ def _program_costs(
         left_out=plan.left_out,
         occurrences=occurrence_table(reduced, plan.filed),
         launch=measure_launch(trace, collective, kept),
+        contention=_contention(trace, program, plan, kept),
         ranks=max((len(group) for item in plan.filed for group in item.groups), default=0),
         rank_ids=rank_ids(trace, executions.device[np.isin(executions.module, program.indices)]),
         ends=ranks.ends,
     )
     return replace(found, warnings=warnings_of(found, ranks.alignment))
+
+
+def _contention(trace: Trace, program: Program, plan: NamingPlan, kept: Mapping[int, Flags]) -> Contention | None:
+    """None without HLO, and where no GPU ran: a simulated one has no contention."""
+    if program.hlo is None or trace.simulated:
+        return None
+    names, owners = [item.name for item in plan.filed], [item.owner for item in plan.filed]
+    return measure_contention(trace, program.hlo, names, owners, plan.naming.target, _communicates(plan), kept)
 
 
 def _communicates(plan: NamingPlan) -> Flags:

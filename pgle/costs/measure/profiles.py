@@ -81,6 +81,7 @@ def _provenance(measured: Measured, xla_flags: str) -> dict[str, object]:
                 "names": len(found.costs),
                 "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in found.costs),
                 "launch": None if found.launch is None else asdict(found.launch),
+                "contention": None if found.contention is None else asdict(found.contention),
             }
             for found in measured.costs
         ],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pgle.costs.fit.contention import Contention
 from pgle.costs.fit.launch import Launch
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.align import Alignment
@@ -55,6 +56,7 @@ class ProgramCosts:
         occurrences: of each collective, what `Profile.occurrences` keeps.
         warnings: one line each.
         launch: gaps between kernels; None where too few were seen.
+        contention: how kernels slowed beside collectives; None where the trace does not show it.
         ranks: how many meet in the largest collective; 0 where no HLO says it.
         rank_ids: JAX's global ids of the devices that ran it; empty where the trace does not say all of them.
         ends: what `Profile.ends` keeps.
@@ -67,6 +69,7 @@ class ProgramCosts:
     occurrences: Mapping[str, Mapping[str, float]]
     warnings: tuple[str, ...] = ()
     launch: Launch | None = None
+    contention: Contention | None = None
     ranks: int = 0
     rank_ids: tuple[int, ...] = ()
     ends: tuple[Ends, ...] = ()

@@ -12,7 +12,7 @@ import numpy as np
 from pgle.report.page.style import style_sheet, templates
 from pgle.report.text import duration
 from pgle.report.timeline.scene import Lane, Panel, Span, Style, shown
-from pgle.schedule.intervals import Intervals, covered, union, without
+from pgle.trace.intervals import Intervals, covered, union, without
 
 WIDTH, GUTTER, MARGIN = 1200.0, 118.0, 18.0
 LANE, STRIP, SPACE, LOOP_LANE = 28.0, 12.0, 6.0, 16.0

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.report.text import duration, printable
-from pgle.schedule.intervals import EMPTY, Intervals, covered, join, union, without
 from pgle.schedule.timeline import ORIGINS, Breakdown, Loop, Stream, Timeline
+from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
 from pgle.xla.collectives import async_pairs
 from pgle.xla.hlo.module import Module
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pgle.report.text import duration
 from pgle.report.timeline.scene import Panel, Style, shown
-from pgle.schedule.intervals import Intervals, covered
+from pgle.trace.intervals import Intervals, covered
 
 _SHADES = " ░▒▓█"
 _KINDS = {"compute": (Style.COMPUTE, Style.MATMUL), "communication": (Style.COMMUNICATION,), "copy": (Style.COPY,)}

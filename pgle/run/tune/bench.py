@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pgle.costs.fit.contention import as_if_alone
 from pgle.costs.fit.estimate import estimate_profile, estimator
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile
@@ -82,7 +83,7 @@ class Bench:
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
         table = _table(result, self.module)
         estimate = estimator(table.module, self.hardware)
-        self._given = given or estimate_profile(table.module, self.hardware)
+        self._given = as_if_alone(given) if given else estimate_profile(table.module, self.hardware)
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
             raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)
@@ -152,7 +153,7 @@ class Bench:
 
     def steps(self, found: Scheduled, among: tuple[World, ...]) -> tuple[float, ...]:
         """Microseconds of a schedule's step in some worlds."""
-        return steps_in(among, found.module, found.profile, found.prediction.launch, self.hardware)
+        return steps_in(among, found.module, found.profile, found.prediction, self.hardware)
 
     def options(self, flags: Flags) -> tuple[str, ...]:
         """All XLA flags of a setting."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.schedule.intervals import Intervals, complement, covered, join, overlap, union, without
+from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union, without
 
 SIZE = 40
 PAIRS = st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)), max_size=12)

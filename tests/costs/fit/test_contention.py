@@ -1,0 +1,146 @@
+"""How much longer kernels take beside a collective: measured on a trace, kept in a sidecar, else a model's range."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from pgle.costs.fit.contention import (
+    Contention,
+    Factors,
+    Slowdown,
+    as_if_alone,
+    contention_of,
+    contention_on,
+    measure_contention,
+)
+from pgle.costs.profile.value import Cost, Profile
+from pgle.trace.table import Device, ModuleKey, Trace
+from pgle.xla.hardware import TABLE
+from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
+
+H100 = TABLE["h100-sxm"]
+SHAPE = Shape("f32", (1024, 1024))
+DOTS, ADDS = (tuple(f"{kind}{number}" for number in range(12)) for kind in ("dot", "add"))
+NAMES = (*DOTS, *ADDS, "gather")
+MODULE = Module(
+    "jit_step", 1, "", "e", is_scheduled=True,
+    computations={"e": Computation("e", (
+        Instruction("x", "parameter", SHAPE, "e"),
+        *(Instruction(name, "dot", SHAPE, "e", ("x", "x"), dot_lhs_contracting=(1,)) for name in DOTS),
+        *(Instruction(name, "add", SHAPE, "e", ("x", "x")) for name in ADDS),
+        Instruction("gather", "all-gather", SHAPE, "e", ("x",)),
+    ), "gather")},
+)  # fmt: skip
+MEASURED = Contention(Slowdown(1.9, 1.8, 2.0, 60), Slowdown(1.3, 1.0, 1.6, 500), {"dot0": 1.0})
+
+
+def trace(dots_us: float, adds_us: float, *, gather_us: float = 1e4) -> Trace:
+    """Six of each run alone, 10 µs each, then the others beside a gather, in the times given."""
+    rows = [(name, 10.0) for name in (*DOTS[:6], *ADDS[:6])]
+    rows += [(name, dots_us) for name in DOTS[6:]] + [(name, adds_us) for name in ADDS[6:]]
+    start = np.cumsum([0.0, *(time + 1 for _, time in rows)])[:-1]
+    found = [(when, name, time) for when, (name, time) in zip(start.tolist(), rows, strict=True)]
+    found = sorted([*found, (start[12] - 0.5, "gather", gather_us)])
+    n = len(found)
+    return Trace(
+        start_ns=np.array([when * 1e3 for when, *_ in found], np.int64),
+        duration_ns=np.array([time * 1e3 for *_, time in found], np.int64),
+        kind=np.zeros(n, np.uint8),
+        device=np.zeros(n, np.int32),
+        stream=np.zeros(n, np.int32),
+        module=np.zeros(n, np.int32),
+        instruction=np.array([NAMES.index(name) for _, name, _ in found], np.int32),
+        execution=np.zeros(n, np.int32),
+        instance=np.arange(n, dtype=np.int32),
+        modules=(ModuleKey("jit_step", 1),),
+        instructions=NAMES,
+        devices=(Device("h:1", 0),),
+    )
+
+
+def measured(of: Trace) -> Contention | None:
+    target = np.arange(len(NAMES), dtype=np.int32)
+    collective = np.array([name == "gather" for name in NAMES])
+    return measure_contention(of, MODULE, NAMES, NAMES, target, collective, {0: np.array([True])})
+
+
+def test_products_and_other_kernels_have_a_factor_each() -> None:
+    found = measured(trace(dots_us=20, adds_us=13))
+    assert found is not None
+    assert found.likely == pytest.approx((2.0, 1.3))
+    assert (found.product.samples, found.other.samples) == (6, 6)
+
+
+def test_what_ran_beside_a_collective_is_known_by_name() -> None:
+    found = measured(trace(dots_us=20, adds_us=13))
+    assert found is not None
+    assert found.beside == dict.fromkeys((*DOTS[6:], *ADDS[6:]), 1.0)
+
+
+def test_a_launch_that_is_beside_a_collective_for_half_its_time_is_no_sample() -> None:
+    found = measured(trace(dots_us=20, adds_us=13, gather_us=0.5 + 10))
+    assert found is not None
+    assert (found.product.samples, found.beside) == (0, {DOTS[6]: 0.5})
+
+
+def test_without_overlap_nothing_is_measured() -> None:
+    assert measured(trace(dots_us=20, adds_us=13, gather_us=0.1)) is None
+
+
+def test_kernels_that_are_faster_beside_a_collective_are_not_sped_up() -> None:
+    found = measured(trace(dots_us=8, adds_us=13))
+    assert found is not None
+    assert found.product.likely == 1.0
+
+
+def sidecar(found: object) -> Profile:
+    return Profile((), {"modules": [{"name": "jit_step", "contention": found}]})
+
+
+def test_a_profile_keeps_what_was_measured() -> None:
+    assert contention_of(sidecar(asdict(MEASURED)), "jit_step", H100) == MEASURED
+
+
+def test_of_another_module_nothing_was_measured() -> None:
+    assert contention_of(sidecar(asdict(MEASURED)), "jit_init", H100) == contention_on(H100)
+
+
+def test_a_kind_without_samples_is_the_models() -> None:
+    found = contention_of(sidecar({**asdict(MEASURED), "other": asdict(Slowdown(1, 1, 1))}), "jit_step", H100)
+    assert (found.product, found.other) == (MEASURED.product, contention_on(H100).other)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [None, 7, {}, {"product": 2.0}, {**asdict(MEASURED), "beside": 3}, {**asdict(MEASURED), "product": {"likely": "x"}},
+     {**asdict(MEASURED), "product": asdict(Slowdown(float("nan"), 1, 2, 9))},
+     {**asdict(MEASURED), "product": {**asdict(MEASURED.product), "samples": "many"}},
+     {**asdict(MEASURED), "product": asdict(Slowdown(-1, -1, 2, 9))}],
+)  # fmt: skip
+def test_a_damaged_record_is_left_aside(damaged: object) -> None:
+    assert contention_of(sidecar(damaged), "jit_step", H100) == contention_on(H100)
+
+
+def test_costs_measured_beside_a_collective_are_less_alone() -> None:
+    costs = {"dot0": Cost("dot0", 190.0, slowest_us=380.0), "dot1": Cost("dot1", 190.0)}
+    found = MEASURED.alone(MODULE, costs, MEASURED.likely)
+    assert (found["dot0"].cost_us, found["dot0"].slowest_us) == (pytest.approx(100.0), pytest.approx(200.0))
+    assert found["dot1"] == costs["dot1"]
+
+
+def test_for_other_schedules_it_is_forgotten_what_ran_beside_collectives() -> None:
+    found = contention_of(as_if_alone(sidecar(asdict(MEASURED))), "jit_step", H100)
+    assert (found.likely, found.beside) == (MEASURED.likely, {})
+
+
+def test_a_share_of_the_range() -> None:
+    assert MEASURED.at(0.5) == Factors(pytest.approx(1.9), pytest.approx(1.3))
+
+
+# Kernels of equal work beside a collective and alone, over their time (`benchmarks/contention.py`).
+@pytest.mark.parametrize(("gpu", "product", "other"), [("a100-40gb", 1.85, 1.37), ("h100-sxm", 2.08, 1.33)])
+def test_the_model_at_its_most_meets_what_two_real_jobs_show(gpu: str, product: float, other: float) -> None:
+    found = contention_on(TABLE[gpu])
+    assert found.at(1) == pytest.approx((product, other), rel=0.1)
+    assert found.likely == (1.0, 1.0)
