@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgle.costs.fit.contention import Contention
 from pgle.report import json
-from pgle.report.text import console, duration, printable, table, warn
+from pgle.report.text import WIDTH, console, duration, printable, table, warn
 from pgle.report.timeline.scene import panel_of
 from pgle.report.timeline.text import text_timeline
 from pgle.run.predict import Predicted
@@ -50,7 +50,7 @@ def show_text(found: Predicted) -> None:
         screen.print(f"… and {len(exposures) - SHOWN} more (--json has all)", style="dim")
     screen.print()
     panel = panel_of(found.module.name, prediction.timeline, prediction.costs_are)
-    screen.print(text_timeline([panel]), highlight=False, markup=False, soft_wrap=True)
+    screen.print(text_timeline([panel], min(screen.width, WIDTH)), highlight=False, markup=False, soft_wrap=True)
     screen.print(advice(found), style="bold", soft_wrap=True)
     warn(found.warnings)
 

@@ -8,7 +8,7 @@ from pgle.files import write_files
 from pgle.report import json
 from pgle.report.page.html import TRACE, page_files
 from pgle.report.page.schedules import Schedule, schedules_page
-from pgle.report.text import console, duration, near, table, warn
+from pgle.report.text import WIDTH, console, duration, near, table, warn
 from pgle.report.timeline.text import text_timeline
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
 from pgle.schedule.moves import Move, Placement
@@ -105,9 +105,8 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
         exposed = _change(*(duration(side.exposed_copy_us) for side in copies))
         screen.print(f"copies to and from host memory: {duration(copies[0].copy_us)}, exposed {exposed}")
     screen.print()
-    screen.print(
-        text_timeline([item.panel for item in _schedules(result)]), highlight=False, markup=False, soft_wrap=True
-    )
+    panels = [item.panel for item in _schedules(result)]
+    screen.print(text_timeline(panels, min(screen.width, WIDTH)), highlight=False, markup=False, soft_wrap=True)
     screen.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
     if result.verdict.proof:
         screen.print(f"  {result.verdict.proof}", style="dim")

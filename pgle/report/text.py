@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 
 from rich.cells import cell_len
@@ -30,8 +30,12 @@ WIDTH = 100
 MAX_WIDTH = 200
 SHORT = 14
 """Characters of a cell that stays on one line."""
-LONG = 32
-"""Characters from which on a word is broken where the table is too wide otherwise."""
+GAP = 2
+"""Columns between those of a table."""
+_TIED = "\ue000"
+"""Stands for the blank of "12.3 ms" until it is printed, so that no line ends there."""
+_UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
+_COMMAND = re.compile(r"(\s*)(?:next: )?(?:pgle|export|eval) ")
 _BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
@@ -43,11 +47,19 @@ def reader_left() -> NoReturn:
 
 class _Console(Console):
     def print(self, *objects: Any, **options: Any) -> None:
-        """As rich prints, but words are never broken, and lines in files and pipes end where their text does."""
+        """As rich prints, but words are never broken or cut, and lines in pipes end where their text does.
+
+        Lines with ``soft_wrap`` stay whole where nothing says how wide the reader is; a command that does not fit goes
+        on after a backslash, so that it can be copied.
+        """
         options.setdefault("crop", False)
-        words = (word for item in objects if isinstance(item, str | Text) for word in str(item).split())
-        if any(cell_len(word) > self.width for word in words):  # a path, to be copied whole
-            options.setdefault("soft_wrap", True)
+        objects = tuple(_tied(item) if isinstance(item, str) else item for item in objects)
+        if objects and all(isinstance(item, str | Text) for item in objects):
+            whole = options.get("soft_wrap", False) and not self.is_fitted
+            words = (word for item in objects for word in str(item).split())
+            if options.get("soft_wrap") or any(cell_len(word) > self.width for word in words):
+                objects = objects if whole else tuple(map(self._wrapped, objects))
+                options["soft_wrap"] = True
         if self.is_terminal:
             super().print(*objects, **options)
             return
@@ -55,13 +67,32 @@ class _Console(Console):
             super().print(*objects, **options)
         self.file.write(_BLANKS_AT_END.sub("", lines.get()))
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the terminal or COLUMNS says how wide the lines may be."""
+        return self.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
+
+    def _wrapped(self, item: Any) -> Text:
+        lines: list[str] = []
+        for line in str(item).split("\n"):
+            if cell_len(line) <= self.width:
+                lines.append(line)
+                continue
+            follow_on = " \\" if _COMMAND.match(line) else ""
+            indent = " " * (len(line) - len(line.lstrip()) + 2 * len(follow_on))
+            parts = wrap(line, self.width - len(follow_on), break_long_words=False, break_on_hyphens=False,
+                         subsequent_indent=indent)  # fmt: skip
+            lines += [f"{part}{follow_on}" for part in parts[:-1]] + parts[-1:]
+        return Text("\n".join(lines), item.style if isinstance(item, Text) else "")
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """As rich renders; what a name holds is printed, never obeyed by the terminal."""
         for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
+            text = segment.text.replace(_TIED, " ")
+            if segment.control or text.isprintable():
+                yield segment if text == segment.text else Segment(text, segment.style)
             else:
-                yield Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
+                yield Segment("\n".join(map(printable, text.split("\n"))), segment.style)
 
     def on_broken_pipe(self) -> None:
         reader_left()
@@ -86,32 +117,52 @@ def _width(stream: TextIO) -> int:
 
 
 class _Table(Table):
-    """A table whose columns are at least as wide as their longest word, even where it then exceeds the width."""
+    """A table that breaks no word: columns for which there is no room stand below their row, the last ones first."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        gaps = 2 * (len(self.columns) - 1)
         texts = [[str(column.header), *map(str, column.cells)] for column in self.columns]
-        widths = _widths(texts, [column.no_wrap for column in self.columns], options.max_width - gaps)
-        for column, width in zip(self.columns, widths, strict=True):
+        least = [max((cell_len(part) for text in column for part in _unbroken(text)), default=0) for column in texts]
+        room = next((k for k in range(len(least), 1, -1) if sum(least[:k]) + GAP * (k - 1) <= options.max_width), 1)
+        shown = self.columns[:room]
+        widths = _widths(
+            texts[:room], [column.no_wrap for column in shown], least, options.max_width - GAP * (room - 1)
+        )
+        for column, width in zip(shown, widths, strict=True):
             column.width, column.no_wrap = width, False
-        self.width = sum(widths) + gaps
-        yield from super().__rich_console__(console, options)
+        self.width = sum(widths) + GAP * (room - 1)
+        if room == len(least):
+            yield from self._plainly(console, options)
+            return
+        for index in range(self.row_count):
+            row = _Table(box=None, pad_edge=False, show_header=not index, title=None if index else self.title,
+                         title_justify="left", title_style="bold")  # fmt: skip
+            for column in shown:
+                row.add_column(column.header, justify=column.justify, overflow="fold", width=column.width)
+            row.add_row(*(list(column.cells)[index] for column in shown))
+            yield from row._plainly(console, options)
+            rest = (f"{text[0]} {text[index + 1]}" for text in texts[room:] if text[0] and text[index + 1].strip())
+            for line in wrap(", ".join(rest), max(options.max_width - 4, 20), break_long_words=False,
+                             break_on_hyphens=False):  # fmt: skip
+                yield Text(f"    {line}".replace(_TIED, " "))
+
+    def _plainly(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for item in super().__rich_console__(console, options):
+            yield Segment(item.text.replace(_TIED, " "), item.style) if isinstance(item, Segment) else item
 
 
-def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], room: int) -> list[int]:
-    """The width of each column, so that they fit into `room` if no word of `LONG` characters is broken.
+def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequence[int], room: int) -> list[int]:
+    """The width of each column, so that they fit into `room` where `least` does.
 
     Args:
         texts: of each column the head and the cells.
         whole: the columns whose cells stay on one line where there is room.
+        least: the width of each column's longest word.
         room: for all columns together.
     """
     widest = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
-    words = [max((cell_len(part) for text in column for part in _unbroken(text)), default=0) for column in texts]
-    widths = [wide if keep else word for wide, keep, word in zip(widest, whole, words, strict=True)]
-    for least in (words, [min(word, LONG) for word in words]):  # first wrap what should stay whole, then break names
-        for index in sorted(range(len(widths)), key=lambda index: least[index] - widths[index]):
-            widths[index] = max(least[index], widths[index] - max(sum(widths) - room, 0))
+    widths = [wide if keep else word for wide, keep, word in zip(widest, whole, least, strict=False)]
+    for index in sorted(range(len(widths)), key=lambda index: least[index] - widths[index]):  # wrap the widest first
+        widths[index] = max(least[index], widths[index] - max(sum(widths) - room, 0))
     wishes = {index: widest[index] - widths[index] for index in range(len(widths))}
     spare = max(room - sum(widths), 0)
     for rank, index in enumerate(sorted(wishes, key=wishes.__getitem__)):  # the most modest first
@@ -126,6 +177,11 @@ def _unbroken(cell: str) -> list[str]:
     return [cell] if len(cell) <= SHORT else cell.split()
 
 
+def _tied(text: str) -> str:
+    """A number and its unit as one word."""
+    return _UNIT.sub(_TIED, text)
+
+
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "", title: str = ""
 ) -> Table:
@@ -138,13 +194,13 @@ def table(
         whole: the columns whose cells stay on one line, separated by ``|``; the others wrap between words.
         title: above the table.
     """
-    numeric, unbroken = set(right.split("|")), set(whole.split("|"))
+    numeric, unbroken = set(right.split("|")) - {""}, set(whole.split("|")) - {""}
     result = _Table(box=None, pad_edge=False, title=title or None, title_justify="left", title_style="bold")
     for name in columns:
         justify: Literal["right", "left"] = "right" if name in numeric else "left"
         result.add_column(name, justify=justify, overflow="fold", no_wrap=name in unbroken)
     for row in rows:
-        result.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in row))
+        result.add_row(*(cell if isinstance(cell, Text) else Text(_tied(printable(str(cell)))) for cell in row))
     return result
 
 

@@ -1,4 +1,4 @@
-"""Tables fold what may be folded, never names."""
+"""Tables and sentences fold between words at any width; columns without room stand below."""
 
 from io import StringIO
 
@@ -30,8 +30,45 @@ def test_no_word_is_broken_at_any_width(width: int) -> None:
     rows = [("executions/ns", "reduce-scatter.62", "12.38 ms", "a longer text that can be wrapped anywhere it must")]
     screen = Console(width=width, record=True, file=StringIO())
     screen.print(table(("instruction name", "kind", "total", "why"), rows), crop=False)
-    words = set(screen.export_text().split())
+    words = set(screen.export_text().replace(",", " ").split())
     assert words == {"instruction", "name", "kind", "total", "why", *" ".join(rows[0]).split()}
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_columns_without_room_stand_below_their_row(width: int) -> None:
+    rows = [("all-gather-start.1", "1.5 ms", "0.2 ms", "the scheduler put nothing", "yes")]
+    screen = Console(width=width, record=True, file=StringIO())
+    screen.print(table(("collective", "time", "exposed", "why", "moved"), rows, right="time|exposed"))
+    text = " ".join(screen.export_text().replace(",", " ").split())
+    assert set(" ".join(rows[0]).split()) <= set(text.split())
+    assert ("moved yes" in text) == (width < 60)
+
+
+def test_a_number_keeps_its_unit() -> None:
+    screen = Console(width=24, record=True, file=StringIO())
+    screen.print(table(("name", "what"), [("a", "it took 12.3 ms in all, and 4 GiB")]))
+    assert not any(line.rstrip().endswith(("12.3", " 4")) for line in screen.export_text().splitlines())
+
+
+@pytest.mark.parametrize("width", ["60", "80"])
+def test_a_long_command_can_be_copied(
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    command = "  pgle convert runs/a-long-name/trace.nsys-rep --hlo runs/a-long-name/hlo -o profile.pbtxt"
+    console().print(command, soft_wrap=True)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= int(width)
+    assert printed.replace(" \\\n", " ").split() == command.split()
+
+
+def test_a_long_sentence_wraps_where_the_width_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sentence = "some words that need more than forty columns and must not be broken"
+    monkeypatch.setenv("COLUMNS", "40")
+    console().print(sentence, soft_wrap=True)
+    assert [len(line) <= 40 for line in capsys.readouterr().out.splitlines()] == [True, True]
 
 
 def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
