@@ -68,11 +68,11 @@ rehearse: | $(VENV)/.installed  ## Compile for TARGET with and without a profile
 $(VENV)/.installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "pgle needs Python 3.11 or newer; say make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13,dev]'
 	@touch $@
 
 test: lint types unit  ## Lint, types and every test that this machine can run

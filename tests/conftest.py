@@ -27,7 +27,7 @@ MISSING = {
     "tensorflow": None if _has("tensorflow") else "needs the tensorflow extra",
     "rehearse": None
     if _has("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
-    else "needs the CUDA plugin wheels: pip install 'pgle[rehearse]'",
+    else "needs the CUDA plugin wheels: pip install 'pgle[rehearse-cuda13]'",
 }
 """Why tests with a marker cannot run here; None where they can."""
 

@@ -3,32 +3,75 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import json_option, python_option, run_dir_option
-from pgle.report import doctor as report
-from pgle.report import json
-from pgle.run.doctor.doctor import diagnose
-from pgle.run.doctor.world import this_world
+from pgle.cli.options import capture_option, json_option, python_option, run_dir_option, target_option
 
 
 @click.command(cls=Command)
-@run_dir_option(".", "Where runs are to be kept.")
+@click.option("--fix", is_flag=True, help="Show the command that mends jax's CUDA plugin: missing, double or old.")
+@click.option("--yes", is_flag=True, help="With --fix: run it. jax itself is never moved.")
+@click.option("--prove", is_flag=True, help="Run the whole chain on a small program, and say what each link proves.")
+@click.option("--bundle", type=click.Path(path_type=Path), metavar="FILE.tar.gz",
+              help="With --prove: pack its small files to attach to a report.")  # fmt: skip
+@run_dir_option(None, "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]")
+@capture_option
+@target_option
 @python_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, run_dir: Path, python: str | None, as_json: bool) -> None:
+def command(
+    ctx: click.Context,
+    /,
+    fix: bool,
+    yes: bool,
+    prove: bool,
+    bundle: Path | None,
+    run_dir: Path | None,
+    capture: Any,
+    target: str,
+    python: str | None,
+    as_json: bool,
+) -> None:
     """Check GPUs, driver, jax, its CUDA plugin, nsys, CUPTI, flags, caches and permissions.
 
-    Exit code 1 where something fails; warnings are allowed.
+    Exit code 1 where something fails; warnings are allowed. With --prove what counts is not what is installed but what
+    works: a small program is profiled, converted, verified, run with its profile, confirmed and compared, on the GPUs
+    of this machine or, where there are none, on the simulated GPU.
 
     \b
     pgle doctor
+    pgle doctor --fix --yes
+    pgle doctor --prove --bundle proof.tar.gz
     pgle doctor --python /path/to/env/bin/python
     """
-    diagnosis = diagnose(this_world(python), str(run_dir))
+    from pgle.report import doctor as report
+    from pgle.report import json
+    from pgle.report.text import say
+    from pgle.run.doctor import doctor, mend
+    from pgle.run.doctor.prove import prove as prove_chain
+    from pgle.run.doctor.world import this_world
+
+    if prove:
+        proof = prove_chain(run_dir or Path("runs/proof"), capture, target, say, bundle)
+        if as_json:
+            json.show("pgle.proof/1", {"ok": proof.ok, **json.plain(proof)})
+        else:
+            report.proof_text(proof)
+        ctx.exit(0 if proof.ok else 1)
+    world = this_world(python)
+    if fix:
+        mended = mend.mend(world, yes=yes)
+        if as_json:
+            line = mended.repair.line if mended.repair else ""
+            json.show("pgle.fix/1", {"ok": mended.ok, "command": line, **json.plain(mended)})
+        else:
+            report.mended_text(mended)
+        ctx.exit(0 if mended.ok else 1)
+    diagnosis = doctor.diagnose(world, str(run_dir or "."))
     if as_json:
         json.show("pgle.doctor/1", report.doctor_json(diagnosis))
     else:

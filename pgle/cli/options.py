@@ -215,23 +215,25 @@ def top_option(what: str, *, default: int | None = 20) -> Callable[[F], F]:
     return click.option("--top", type=click.IntRange(0), default=default, show_default=shown, help=f"{what}; 0: all.")
 
 
-def run_dir_option(default: str = "runs/default", text: str = "Where the experiment lives.") -> Callable[[F], F]:
+def run_dir_option(default: str | None = "runs/default", text: str = "Where the experiment lives.") -> Callable[[F], F]:
     """``--run-dir``."""
+    shown = default is not None
     return click.option(
-        "--run-dir", default=default, show_default=True, type=click.Path(path_type=Path), metavar="DIR", help=text
+        "--run-dir", default=default, show_default=shown, type=click.Path(path_type=Path), metavar="DIR", help=text
     )
 
 
+capture_option = click.option(
+    "--capture",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "jax", "nsys", "simulated"]),
+    help="Profiler; simulated needs no GPU. auto: jax where there is a GPU.",
+)
 stage_options = _together(
     click.argument("words", nargs=-1, metavar="-- COMMAND..."),
     run_dir_option(),
-    click.option(
-        "--capture",
-        default="auto",
-        show_default=True,
-        type=click.Choice(["auto", "jax", "nsys", "simulated"]),
-        help="Profiler; simulated needs no GPU. auto: jax where there is a GPU.",
-    ),
+    capture_option,
     target_option,
     click.option("--devices", default=4, show_default=True, type=click.IntRange(1), help="Devices to simulate."),
     topology_option,

@@ -143,7 +143,7 @@ class _Table(Table):
             rest = (f"{text[0]} {text[index + 1]}" for text in texts[room:] if text[0] and text[index + 1].strip())
             for line in wrap(", ".join(rest), max(options.max_width - 4, 20), break_long_words=False,
                              break_on_hyphens=False):  # fmt: skip
-                yield Text(f"    {line}".replace(_TIED, " "))
+                yield Text(f"    {line}".replace(_TIED, " "), no_wrap=True, overflow="ignore")
 
     def _plainly(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for item in super().__rich_console__(console, options):

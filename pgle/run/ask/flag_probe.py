@@ -36,6 +36,8 @@ PACKAGES = (
     "jax-cuda12-pjrt",
     "jax-cuda13-plugin",
     "jax-cuda13-pjrt",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cuda-runtime",
     "numpy",
     "protobuf",
     "flax",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import lint_flags
+from pgle.run.ask.plugins import repair
 from pgle.run.doctor.world import Check, World
 from pgle.run.experiment.manifest import Gpu
 from pgle.run.launch.environment import user_flags
@@ -31,26 +31,16 @@ def check_jax(world: World) -> Check:
 
 
 def check_plugin(world: World) -> Check:
-    """Whether the CUDA plugin is there, complete and of jaxlib's version."""
-    plugins = world.installed.plugins
-    if not plugins:
-        remedy = "pip install 'jax[cuda13]' (with a GPU) or 'pgle[rehearse]' (without)"
-        return Check("CUDA plugin", "warn", "none: no GPU and no rehearsal", remedy)
+    """Whether the CUDA plugin is there, complete, alone and of jaxlib's version."""
     jaxlib = world.installed.jaxlib
-    found = ", ".join(f"{name} {version}" for name, version in plugins.items())
-    majors = {re.sub(r"\D", "", name) for name in plugins}
-    if len(majors) > 1:
-        return Check("CUDA plugin", "fail", f"{found}: two CUDA versions", "uninstall one of them")
-    cuda = majors.pop()
-    for half in ("plugin", "pjrt"):
-        name = f"jax-cuda{cuda}-{half}"
-        if name not in plugins:
-            return Check("CUDA plugin", "fail", f"{found}: {name} is missing", f"pip install {name}=={jaxlib}")
-        if jaxlib and plugins[name] != jaxlib:
-            found = f"{found}, but jaxlib {jaxlib}: jax leaves the plugin out"
-            return Check("CUDA plugin", "fail", found, f"pip install 'jax[cuda{cuda}]=={jaxlib}'")
-    if release(jaxlib) < release(OLDEST_REHEARSAL) or jaxlib == "0.4.36":
-        return Check("CUDA plugin", "warn", f"{found}: cannot compile without a GPU", "use another jaxlib to rehearse")
+    found = ", ".join(f"{name} {version}" for name, version in world.installed.plugins.items())
+    mended = repair(world.installed.versions, world.python)
+    if mended is not None:
+        what = f"{found}: {mended.what}" if found else "none: no GPU and no rehearsal"
+        return Check("CUDA plugin", "fail" if mended.fails else "warn", what, f"{mended.line}, or: pgle doctor --fix")
+    if not found or release(jaxlib) < release(OLDEST_REHEARSAL) or jaxlib == "0.4.36":
+        found = f"{found or 'none'}: cannot compile without a GPU"
+        return Check("CUDA plugin", "warn", found, "use another jaxlib to rehearse")
     return Check("CUDA plugin", "ok", f"{found}: usable for rehearsals")
 
 

@@ -165,7 +165,7 @@ def compiler_of(command: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     if theirs.jaxlib == ours.jaxlib:
         return None, ()
     what = f"{python} has jaxlib {theirs.jaxlib} and no CUDA plugin: pgle's jaxlib {ours.jaxlib} compiles in its place"
-    return None, (f"{what}, and schedules of two releases differ; install jax[cuda12] or jax[cuda13] there",)
+    return None, (f"{what}, and schedules of two releases differ; pgle doctor --python {python} --fix",)
 
 
 def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[Finding, ...]]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.ask.flag_probe import lint_flags
+from pgle.run.ask.flag_probe import installed, lint_flags
+from pgle.run.ask.plugins import repair
 from pgle.run.launch.capture_modules import Program, candidates, capture_warnings, choose_module
 from pgle.run.launch.environment import user_flags
 from pgle.xla.flags.text import Finding, Flag, FlagList, parse_flags
@@ -60,6 +61,9 @@ def settle(modules: Sequence[Path], choose: str | None, program: Program, flags:
     module = choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
     python, warnings = _compiling_python(program)
     kept, more = _flags(flags, python)
+    doubt = repair(installed(python).versions, python)
+    if doubt and doubt.fails:
+        warnings = (*warnings, f"the CUDA plugin: {doubt.what}; {doubt.line}")
     others = candidates([path for path in modules if path != module])
     return Setting(module, tuple(others), python, kept, (*capture_warnings(module), *warnings, *more))
 
@@ -68,13 +72,12 @@ def _compiling_python(program: Program) -> tuple[str, tuple[str, ...]]:
     """The program's own interpreter where that can compile for GPUs, else ours, with a warning where they differ."""
     if program.plugin and program.version >= OLDEST_PYTHON:
         return program.python, ()
-    from pgle.run.ask.flag_probe import installed
-
     ours = installed().jaxlib
     if not program.python or program.jaxlib == ours:
         return sys.executable, ()
     why = "has no CUDA plugin" if not program.plugin else f"is Python {'.'.join(map(str, program.version))}"
-    remedy = "pip install 'jax[cuda13-local]' there" if not program.plugin else "use Python 3.11 or newer there"
+    mended = repair({"jaxlib": program.jaxlib}, program.python)
+    remedy = mended.line if mended and not program.plugin else "use Python 3.11 or newer there"
     what = f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's jaxlib {ours} compiles here"
     return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from machines import SMI_4_H100, VERSIONS, world
 
-from pgle.cli import doctor
 from pgle.cli.main import run
+from pgle.run.doctor import world as world_module
 from pgle.run.doctor.world import World
 
 NO_DEVICES = "No devices were found\n"
@@ -18,7 +18,7 @@ def on(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def look(machine: World, *options: str) -> int:
-        monkeypatch.setattr(doctor, "this_world", lambda python: machine)
+        monkeypatch.setattr(world_module, "this_world", lambda python: machine)
         return run(["doctor", "--run-dir", str(tmp_path), *options])
 
     return look

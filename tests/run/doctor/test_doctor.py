@@ -172,7 +172,7 @@ def test_a_newer_jaxlib_fails():
     ("versions", "verdict", "words"),
     [
         (VERSIONS, "ok", "usable for rehearsals"),
-        (VERSIONS | {"jax-cuda13-pjrt": "0.10.1"}, "fail", "but jaxlib 0.10.2"),
+        (VERSIONS | {"jax-cuda13-pjrt": "0.10.1"}, "fail", "not of jaxlib 0.10.2"),
         (without("jax-cuda13-pjrt"), "fail", "jax-cuda13-pjrt is missing"),
         (VERSIONS | {"jax-cuda12-plugin": "0.10.2"}, "fail", "two CUDA versions"),
         ({"jax": "0.10.2", "jaxlib": "0.10.2"}, "warn", "none"),

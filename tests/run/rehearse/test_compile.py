@@ -32,7 +32,7 @@ from pgle.xla.targets import load_target
 JAX = importlib.util.find_spec("jax_plugins") and any(
     importlib.util.find_spec(f"jax_plugins.{name}") for name in ("xla_cuda13", "xla_cuda12")
 )
-pytestmark = [pytest.mark.rehearse, pytest.mark.skipif(not JAX, reason="needs the CUDA plugin: pgle[rehearse]")]
+pytestmark = [pytest.mark.rehearse, pytest.mark.skipif(not JAX, reason="needs the CUDA plugin: pgle[rehearse-cuda13]")]
 
 TARGET = load_target("a100-40gb")
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.run.ask.jax_private.pjrt import INSTALL, Plugin, XlaError, library
+from pgle.run.ask.jax_private.pjrt import Plugin, XlaError, library
 from pgle.run.ask.jax_private.programs import Program, first_line, read_program
 
 __all__ = ["Plugin", "Program", "XlaError", "compile_program", "first_line", "library", "needed_flags", "read_program"]
@@ -28,12 +28,12 @@ def version() -> tuple[int, ...]:
     try:
         import jaxlib
     except ImportError as error:
-        raise UserError(f"jax cannot be imported ({error})", remedy=INSTALL) from None
+        raise UserError(f"jax cannot be imported ({error})", remedy="pip install jax") from None
     found = tuple(int(part) for part in re.findall(r"\d+", jaxlib.__version__)[:4])
     if found < OLDEST_JAX or found[:3] == (0, 4, 36):
         raise UserError(
             f"jaxlib {jaxlib.__version__} cannot compile for a GPU that is not there",
-            remedy="install jax 0.4.38 or newer: pip install -U 'pgle[rehearse]'",
+            remedy="rehearse in an environment with jax 0.4.38 or newer",
         )
     return found
 
@@ -108,7 +108,7 @@ def refused_topology(said: str, topology: str) -> UserError:
     if "topology must be" in said:
         return UserError(f"topology {topology!r} is not of the form SLICESxHOSTSxDEVICES")
     return UserError(
-        f"no GPU compiler: {first_line(said)}", remedy=f"check that the CUDA plugin matches jax: {INSTALL}"
+        f"no GPU compiler: {first_line(said)}", remedy="check that the CUDA plugin matches jax: pgle doctor --fix"
     )
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
 from pgle.errors import UserError
+from pgle.run.ask.plugins import install_command
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 LIBRARY = "xla_cuda_plugin.so"
-INSTALL = "pip install 'pgle[rehearse]'"
 
 _FUNCTIONS = 40  # bytes before the first function: struct_size, extensions, and a version of four fields
 _ERROR_MESSAGE, _PLUGIN_INITIALIZE, _TOPOLOGY_CREATE, _COMPILE = 1, 3, 82, 89
@@ -100,7 +101,9 @@ class Plugin:
         try:
             self._library = ctypes.CDLL(str(path))
         except OSError as error:
-            raise UserError(f"the CUDA plugin cannot be loaded ({error})", where=path, remedy=INSTALL) from None
+            raise UserError(
+                f"the CUDA plugin cannot be loaded ({error})", where=path, remedy=install_command()
+            ) from None
         self._library.GetPjrtApi.restype = _Pointer
         self._api: int = self._library.GetPjrtApi()
 
@@ -164,16 +167,24 @@ class Plugin:
 
 
 def library() -> Path:
-    """The plugin's library file.
+    """The plugin's library file; of several the one of jaxlib's version.
 
     Raises:
         UserError: none is installed.
     """
-    for name in PLUGINS:
-        for folder in _folders(name):
-            if (folder / LIBRARY).is_file():
-                return folder / LIBRARY
-    raise UserError("the CUDA plugin of jax is not installed, no GPU compiler to rehearse with", remedy=INSTALL)
+    found = {name: folder / LIBRARY for name in PLUGINS for folder in _folders(name) if (folder / LIBRARY).is_file()}
+    if not found:
+        remedy = install_command()
+        raise UserError("the CUDA plugin of jax is not installed, no GPU compiler to rehearse with", remedy=remedy)
+    fitting = [name for name in found if _version(f"jax-{name.rsplit('_', 1)[1]}-pjrt") == _version("jaxlib")]
+    return found[fitting[0] if fitting else next(iter(found))]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _folders(name: str) -> list[Path]:

@@ -1,0 +1,111 @@
+"""jax's CUDA plugin: which wheels the jax at hand needs, and the commands that mend what is missing, double or old.
+
+Nothing here moves jax, and nothing adds a second plugin: wheels are named with jaxlib's version, without dependencies.
+Standard library only, since the compiler's process may be another Python than ours.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+HALVES = ("plugin", "pjrt")
+FIRST_CUDA13 = (0, 7, 2)
+"""The jaxlib that brought the CUDA 13 plugin."""
+RUNTIMES = {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
+"""The wheel that `jax[cudaN]` brings beside its plugin: whose CUDA this environment runs on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What is wrong with the plugin, and what mends it.
+
+    Attributes:
+        what: a clause.
+        fails: whether jax will not run on GPUs so; else only rehearsals are not possible.
+        commands: argument lists, to be run in order.
+    """
+
+    what: str
+    fails: bool
+    commands: tuple[tuple[str, ...], ...]
+
+    @property
+    def line(self) -> str:
+        """The commands as one line of a shell."""
+        return " && ".join(map(shlex.join, self.commands))
+
+
+def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair | None:
+    """What to do about the plugin of an environment; None: nothing.
+
+    Args:
+        versions: of its packages: jaxlib, the plugin's wheels, CUDA's runtime; those that are not installed are absent.
+        python: its interpreter.
+    """
+    jaxlib = versions.get("jaxlib", "")
+    if not jaxlib:
+        return None
+    majors = sorted(
+        {int(match[1]) for name in versions if (match := re.match(r"jax-cuda(\d+)-(?:plugin|pjrt)$", name))}
+    )
+    if not majors:
+        cuda = 13 if _numbers(jaxlib) >= FIRST_CUDA13 else 12
+        return Repair("none is installed", False, (_install(python, cuda, jaxlib),))
+    kept = _kept(majors, versions, jaxlib)
+    if len(majors) > 1:
+        surplus = [name for name in sorted(versions) if name.startswith("jax-cuda") and f"cuda{kept}-" not in name]
+        return Repair("two CUDA versions, of which jax can load one", True, (_remove(python, surplus),))
+    names = [f"jax-cuda{kept}-{half}" for half in HALVES]
+    if absent := [name for name in names if name not in versions]:
+        return Repair(f"{absent[0]} is missing", True, (_install(python, kept, jaxlib),))
+    if any(versions[name] != jaxlib for name in names):
+        return Repair(f"not of jaxlib {jaxlib}, so jax leaves it out", True, (_install(python, kept, jaxlib),))
+    return None
+
+
+def install_command() -> str:
+    """The one command that gives this interpreter what it needs to compile for GPUs."""
+    names = ["jaxlib", *RUNTIMES.values(), *(f"jax-cuda{cuda}-{half}" for cuda in RUNTIMES for half in HALVES)]
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    mended = repair(found)
+    return mended.line if mended else shlex.join((*_pip(sys.executable, "install"), "pgle[rehearse-cuda13]"))
+
+
+def _kept(majors: list[int], versions: Mapping[str, str], jaxlib: str) -> int:
+    """Of several plugins the one whose CUDA is installed, else the one of jaxlib's version, else the older."""
+    running = [cuda for cuda in majors if RUNTIMES.get(cuda) in versions]
+    fitting = [cuda for cuda in majors if all(versions.get(f"jax-cuda{cuda}-{half}") == jaxlib for half in HALVES)]
+    return next((found[0] for found in (running, fitting) if len(found) == 1), majors[0])
+
+
+def _install(python: str, cuda: int, jaxlib: str) -> tuple[str, ...]:
+    wheels = (f"jax-cuda{cuda}-{half}=={jaxlib}" for half in HALVES)
+    return (*_pip(python, "install"), "--no-deps", *wheels)
+
+
+def _remove(python: str, names: list[str]) -> tuple[str, ...]:
+    words = _pip(python, "uninstall")
+    return (*words, *(() if words[0] == "uv" else ("-y",)), *names)
+
+
+def _pip(python: str, verb: str) -> tuple[str, ...]:
+    """pip of an interpreter; uv where it has none, as uv's own environments."""
+    if not any(Path(python).parent.glob("pip*")) and shutil.which("uv"):
+        return "uv", "pip", verb, "--python", python
+    return python, "-m", "pip", verb
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:3])

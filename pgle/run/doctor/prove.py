@@ -1,0 +1,152 @@
+"""`pgle doctor --prove`: the whole chain on a small program of ours, and what each link shows to work here."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import socket
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgle.costs.profile.files import read_profile
+from pgle.errors import UserError
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.pipeline import Pipeline, PipelineRequest, run_pipeline
+from pgle.run.experiment.run_stage import Capture, choose_back_end
+from pgle.run.experiment.stage import StageRequest
+from pgle.run.launch.simulated import SimulatedBackEnd
+
+PROGRAM = ("-m", "pgle.workloads.overlap")
+"""Two gathers beside a chain of matmuls: two seconds on a GPU, and its schedule changes with a profile."""
+DEVICES = 4
+IN_BUNDLE = ("manifest.json", "profile.pbtxt", "profile.pbtxt.json", "facts.json", "steps.jsonl", "output.log")
+MAX_FILE_BYTES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link of the chain.
+
+    Attributes:
+        name: of the link.
+        ok: whether it held.
+        proves: what that shows.
+        found: the evidence.
+    """
+
+    name: str
+    ok: bool
+    proves: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The chain.
+
+    Attributes:
+        links: in order.
+        simulated: whether the GPU is; then its times are of the simulation.
+        run: the run directory, which is kept.
+        bundle: a small archive to attach to a report; None where it was not asked for.
+    """
+
+    links: tuple[Link, ...]
+    simulated: bool
+    run: Path
+    bundle: Path | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every link held."""
+        return all(link.ok for link in self.links)
+
+
+def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], None], bundle: Path | None) -> Proof:
+    """Run all stages of `pgle run` on our small program, and look at what each left.
+
+    Args:
+        run: a new run directory.
+        capture: as of `pgle run`; ``auto`` takes the GPUs where there are any.
+        target: the GPU to simulate where there is none.
+        announce: called with the name of each stage before it starts.
+        bundle: a ``.tar.gz`` to write.
+
+    Raises:
+        UserError: the run directory is not empty, or a stage cannot be run.
+    """
+    if run.exists() and any(run.iterdir()):
+        raise UserError("is not empty", where=run, remedy="choose a new --run-dir")
+    if bundle is not None and bundle.exists():
+        raise UserError("already exists", where=bundle, remedy="choose another name")
+    directory = RunDirectory(run)
+    back_end = choose_back_end(capture, target=target, devices=DEVICES, topology=None, choose=None, quiet_s=20.0)
+    simulated = isinstance(back_end, SimulatedBackEnd)
+    words = (sys.executable, *PROGRAM, *(("--devices", str(DEVICES), "--compile-only") if simulated else ()))
+    stage = StageRequest("profile", words, directory, "sync", flags=(), stdout=2)
+    result = run_pipeline(PipelineRequest(stage, back_end), announce)
+    proof = Proof(links(result), simulated, run, bundle)
+    if bundle is not None:
+        bundle.write_bytes(packed(run, proof))
+    return proof
+
+
+def links(result: Pipeline) -> tuple[Link, ...]:
+    """What each stage left, as evidence."""
+    run = result.run
+    profile = read_profile(run.profile)
+    traces = run.stage("profile").trace_files()
+    size = sum(path.stat().st_size for path in traces)
+    modules = result.coverage.main
+    collectives = [module.collectives for module in modules]
+    covered = sum(share.covered for share in collectives), sum(share.total for share in collectives)
+    time = min((module.time.value or 0.0 for module in modules), default=0.0)
+    name = modules[0].module if modules else "no module"
+    verdict = next((item.verdict for item in result.stages if item.verdict), None)
+    compared = result.comparison
+    change = f"{compared.verdict}, {compared.ratio - 1:+.1%}" if compared else "; ".join(result.warnings)
+    return (
+        Link(
+            "capture",
+            size > 0,
+            "a profiler records the steps of a program here",
+            f"{len(traces)} trace{'s' * (len(traces) != 1)}, {size:,} bytes",
+        ),
+        Link("conversion", len(profile) > 0, "kernels of steady steps become costs", f"{len(profile)} costs of {name}"),
+        Link(
+            "names",
+            0 < covered[1] == covered[0],
+            "costs stand under the names that the scheduler looks up",
+            f"{covered[0]:g} of {covered[1]:g} collectives",
+        ),
+        Link("coverage", result.covered, "XLA will find the costs of this module", f"{time:.1%} of its time"),
+        Link(
+            "use",
+            result.used,
+            "XLA scheduled with these costs, by its own schedule and log",
+            verdict.why if verdict else "no verdict",
+        ),
+        Link("step times", compared is not None, "runs without and with the profile can be compared", change),
+    )
+
+
+def packed(run: Path, proof: Proof) -> bytes:
+    """The small files of a run directory as ``.tar.gz``; names of hosts, users and home folders are replaced."""
+    hidden = {str(Path.home()): "~", str(run.resolve()): "RUN", socket.gethostname(): "HOST", getpass.getuser(): "USER"}
+    files = {"proof.txt": "".join(f"{'ok' if x.ok else 'FAILED'}  {x.name}: {x.found}\n" for x in proof.links).encode()}
+    for path in sorted(run.rglob("*")):
+        if path.is_file() and path.name.startswith(IN_BUNDLE) and not path.is_symlink():
+            files[str(path.relative_to(run))] = path.read_bytes()[-MAX_FILE_BYTES:]
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, data in files.items():
+            text = data.decode(errors="replace")
+            for word, other in hidden.items():
+                text = text.replace(word, other) if len(word) > 2 else text
+            entry = tarfile.TarInfo(f"pgle-proof/{name}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return out.getvalue()
