@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import io
+import re
 import socket
 import sys
 import tarfile
@@ -145,7 +146,7 @@ def packed(run: Path, proof: Proof) -> bytes:
         for name, data in files.items():
             text = data.decode(errors="replace")
             for word, other in hidden.items():
-                text = text.replace(word, other) if len(word) > 2 else text
+                text = re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", other, text)
             entry = tarfile.TarInfo(f"pgle-proof/{name}")
             entry.size = len(text.encode())
             archive.addfile(entry, io.BytesIO(text.encode()))
