@@ -27,7 +27,7 @@ from pgle.cli.options import PATH, json_option, module_option
 )
 @json_option
 @click.pass_context
-def command(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
+def command(ctx: click.Context, /, log: str, as_json: bool, **options: Any) -> None:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
     LOG is the output of a run, stdout and stderr together, of any size; - reads stdin; a run directory stands for its
@@ -43,14 +43,17 @@ def command(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     python train.py 2>&1 | tee run.log | pgle confirm -
     pgle confirm run.log --schedule dump/ --profile profile.pbtxt
     """
+    from pgle.files import as_path
     from pgle.report import confirm as report
     from pgle.report.text import progress
-    from pgle.run.confirm import ConfirmRequest, confirm, given_profile
-    from pgle.xla.log.reasons import ProfileUse
+    from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
+    from pgle.xla.log.module_verdict import ProfileUse
 
+    path = as_path(log)  # no spooled stdin: a program that still runs may be at the other end
+    check_log(path, may_be_empty=options["schedule"] is not None)
     with progress("reading log") as advance:
         profile, why_not = given_profile(options.pop("profile"), needed=options["schedule"] is None)
-        request = ConfirmRequest(**options, profile=profile, unreadable=why_not, named=True)
+        request = ConfirmRequest(path, **options, profile=profile, unreadable=why_not)
         verdict = confirm(request, progress=advance)
     (report.show_json if as_json else report.show)(verdict)
     if verdict.main.verdict is not ProfileUse.USED:

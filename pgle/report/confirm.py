@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pgle.report import json
 from pgle.report.text import console, printable, table, warn
-from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
+from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.verdict import LogVerdict
 
 SCHEMA = "pgle.confirm/1"

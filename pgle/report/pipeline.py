@@ -9,7 +9,7 @@ from pgle.report import convert as convert_report
 from pgle.report import json, stage
 from pgle.report.text import console, warn
 from pgle.run.experiment.pipeline import Pipeline
-from pgle.xla.log.reasons import ProfileUse
+from pgle.xla.log.module_verdict import ProfileUse
 
 
 def announce(line: str) -> None:

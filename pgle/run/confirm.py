@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from pgle.costs.fit.lookup import LookupTable, is_sound
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
-from pgle.run.experiment.directory import RankFiles, RunDirectory, StageFolder
+from pgle.run.experiment.directory import RankFiles, RunDirectory
 from pgle.run.launch.hook import read_facts
+from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
@@ -23,7 +24,7 @@ from pgle.xla.log.schedule_evidence import ScheduleEvidence, schedule_evidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
 STDIN = "-"
-_GIVE = "give the log of the run, stdout and stderr together"
+"""The log that is read from stdin."""
 
 
 @dataclass(frozen=True)
@@ -31,34 +32,52 @@ class ConfirmRequest:
     """What to confirm.
 
     Attributes:
-        log: path of the log (``.gz`` and ``.xz`` are read), ``-`` for stdin, or a run directory: its perf stage.
+        log: a file (``.gz`` and ``.xz`` are read), `STDIN`, or a run directory: its perf stage.
         module: regular expression for the main module; None: the weightiest.
         schedule: schedule dump, or a directory that holds some; None: the log alone, of a run directory its own.
         profile: of the run; None: the one that the log names, where it is still there.
         unreadable: why a profile that was named cannot be read.
         release: version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings.
-        named: somebody named this log, so an empty one is a mistake; that of a program which said nothing is not.
         whole: the program is known to have ended by itself, so that the log is not cut.
     """
 
-    log: str
+    log: AnyPath
     module: str | None = None
     schedule: AnyPath | None = None
     profile: Profile | None = None
     unreadable: str = ""
     release: str | None = None
-    named: bool = False
     whole: bool = False
 
 
 @dataclass(frozen=True)
-class _Source:
+class _RankLog:
     """The log of one rank, or of all, the schedule dumps beside it, and whether the program ended by itself."""
 
-    log: str
+    path: AnyPath
     rank: str = ""
     schedule: AnyPath | None = None
     whole: bool = False
+
+
+def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
+    """Raise `UserError` where what somebody named is no log; an empty one may be that of a program that said nothing.
+
+    Pipes and archives are taken as they come.
+    """
+    remedy = "give the log of the run, stdout and stderr together"
+    if {".pbtxt", ".pb"} & set(path.suffixes[-2:]):  # .hlo.pb.xz too
+        raise UserError("a profile or a dump by its name, not a log", where=path, remedy=remedy)
+    if str(path) == STDIN or path.is_dir():
+        return
+    check_file(path, pipe=True)
+    if not path.is_file() or path.suffix in (".gz", ".xz"):
+        return
+    head = read_head(path, 4096)
+    if not head and not may_be_empty:
+        raise UserError("an empty file", where=path, remedy=remedy)
+    if head.count(0) > len(head) // 10 or head.startswith(SQLITE_MAGIC):
+        raise UserError("not a log, but binary", where=path, remedy=remedy)
 
 
 def given_profile(path: AnyPath | None, *, needed: bool) -> tuple[Profile | None, str]:
@@ -84,21 +103,21 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         UserError: the log, or a path that was given, cannot be read.
     """
     release = _release(request.release)
-    sources = _sources(request)
-    log = collect(event for source in sources for event in _events(source, request, progress))
+    logs = _rank_logs(request)
+    log = collect(event for item in logs for event in _events(item, progress))
     evidence: dict[str, ScheduleEvidence] = {}
     warnings: tuple[str, ...] = ()
     try:
-        evidence = _evidence(request, sources, log)
+        evidence = _evidence(request, logs, log)
     except UserError as error:
         warnings = (f"the schedule dump was not looked at: {error}",)
     verdict = judge(
         log,
         module=request.module,
-        schedule=evidence if len(sources) > 1 else evidence.get(sources[0].rank),
+        schedule=evidence if len(logs) > 1 else evidence.get(logs[0].rank),
         names=tuple(cost.name for cost in request.profile.costs) if request.profile else (),
         release=release,
-        whole=all(source.whole for source in sources),
+        whole=all(item.whole for item in logs),
     )
     return replace(verdict, warnings=(*verdict.warnings, *warnings))
 
@@ -112,27 +131,23 @@ def _release(text: str | None) -> tuple[int, ...] | None:
     return tuple(map(int, numbers[0].split(".")))
 
 
-def _sources(request: ConfirmRequest) -> list[_Source]:
+def _rank_logs(request: ConfirmRequest) -> list[_RankLog]:
     """The log, or of a run directory those that the ranks of its perf stage left."""
     if request.schedule is not None:
         _check_schedule(request.schedule)
-    if request.log == STDIN or not as_path(request.log).is_dir():
-        return [_Source(request.log, schedule=request.schedule, whole=request.whole)]
-    folder = as_path(request.log)
-    stage = StageFolder(RunDirectory(Path(str(folder))), "perf")
-    names = [re.fullmatch(r"output(?:\.rank(\d+))?\.log", path.name) for path in sorted(stage.path.glob("output*.log"))]
-    ranks = [int(name[1] or 0) for name in names if name]
-    if not ranks:
+    if str(request.log) == STDIN or not request.log.is_dir():
+        return [_RankLog(request.log, schedule=request.schedule, whole=request.whole)]
+    stage = RunDirectory(Path(request.log)).stage("perf")
+    found = [_rank_log(files, str(rank), request) for rank, files in stage.ranks_with_log().items()]
+    if not found:
         what = "a directory without the log of a perf stage (perf/output.log)"
-        raise UserError(what, where=folder, remedy="run `pgle perf`, or name a log")
-    found = [_source(stage.rank(rank), rank, request) for rank in ranks]
+        raise UserError(what, where=request.log, remedy="run `pgle perf`, or name a log")
     return found if len(found) > 1 else [replace(found[0], rank="")]
 
 
-def _source(files: RankFiles, rank: int, request: ConfirmRequest) -> _Source:
-    dumps = files.hlo if files.hlo.is_dir() and any(files.hlo.rglob("*.schedule.*")) else None
+def _rank_log(files: RankFiles, rank: str, request: ConfirmRequest) -> _RankLog:
     ended = bool(read_facts(files).get("finished"))
-    return _Source(str(files.log), str(rank), request.schedule or dumps, request.whole or ended)
+    return _RankLog(files.log, rank, request.schedule or files.schedule_dumps, request.whole or ended)
 
 
 def _check_schedule(schedule: AnyPath) -> None:
@@ -144,36 +159,15 @@ def _check_schedule(schedule: AnyPath) -> None:
         raise UserError(what, where=schedule, remedy=f"name the log's own: {schedule}/perf")
 
 
-def _events(source: _Source, request: ConfirmRequest, progress: Progress | None) -> Iterator[Event]:
-    with _open(source.log, may_be_empty=request.schedule is not None or not request.named) as stream:
-        yield from read_events(stream, rank=source.rank, progress=progress)
+def _events(log: _RankLog, progress: Progress | None) -> Iterator[Event]:
+    stdin = str(log.path) == STDIN
+    with nullcontext(sys.stdin.buffer) if stdin else open_bytes(log.path, pipe=True) as stream:
+        yield from read_events(stream, rank=log.rank, progress=progress)
 
 
-def _open(log: str, *, may_be_empty: bool) -> IO[bytes]:
-    if log == STDIN:
-        return sys.stdin.buffer
-    path = as_path(log)
-    if {".pbtxt", ".pb"} & set(path.suffixes[-2:]):  # .hlo.pb.xz too
-        raise UserError("a profile or a dump by its name, not a log", where=log, remedy=_GIVE)
-    check_file(path, pipe=True)
-    _check_log(path, may_be_empty)
-    return open_bytes(path, pipe=True)
-
-
-def _check_log(path: AnyPath, may_be_empty: bool) -> None:
-    """Raise `UserError` where a file holds nothing, or no text; pipes and archives are taken as they come."""
-    if not path.is_file() or path.suffix in (".gz", ".xz"):
-        return
-    head = read_head(path, 4096)
-    if not head and not may_be_empty:
-        raise UserError("an empty file", where=path, remedy=_GIVE)
-    if head.count(0) > len(head) // 10 or head.startswith(b"SQLite format 3"):
-        raise UserError("not a log, but binary", where=path, remedy=_GIVE)
-
-
-def _evidence(request: ConfirmRequest, sources: Sequence[_Source], log: Log) -> dict[str, ScheduleEvidence]:
+def _evidence(request: ConfirmRequest, logs: Sequence[_RankLog], log: Log) -> dict[str, ScheduleEvidence]:
     """What the schedule dumps prove of the main module, by rank."""
-    dumps = {source.rank: source.schedule for source in sources if source.schedule is not None}
+    dumps = {item.rank: item.schedule for item in logs if item.schedule is not None}
     if not dumps:
         return {}
     profile = request.profile or _profile_of(log, request.unreadable)

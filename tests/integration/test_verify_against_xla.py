@@ -14,6 +14,7 @@ from pgle.costs.profile.value import Cost, Profile
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events
 from pgle.xla.log.verdict import judge
 
@@ -63,7 +64,7 @@ def test_confirm_counts_as_verify_does(record: ModuleType, tmp_path: Path) -> No
     profile = Profile(tuple(Cost(name, 7.0) for name in names))
 
     count = cover(profile, [schedule.module], {"jit_step": schedule}).modules[0].count
-    main = judge(read_events(io.BytesIO(log.encode()))).main
+    main = judge(collect(read_events(io.BytesIO(log.encode())))).main
 
     assert main.covered == count.covered
     assert main.wanted == count.total + 1  # the other loop condition: no line of the log says that it is one

@@ -22,7 +22,7 @@ from pgle.run.launch.environment import interpreter
 from pgle.run.launch.evidence import lines_about
 from pgle.run.launch.hook import read_facts
 from pgle.run.launch.real import RealBackEnd, checked_window
-from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
+from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.wordings import EMPTY_TRACE, PGLE_CACHE_MISS, PGLE_CACHE_WRITE
 
 FIRST_RELEASE = (0, 4, 31)
@@ -131,7 +131,7 @@ def run_auto(request: AutoRequest) -> AutoResult:
     outcome, why = _outcome(request, files.log, facts)
     seen = facts.get("auto_pgle", {})
     loaded = seen.get("hits", ()) if outcome == "loaded" else ()
-    verdict = confirm(ConfirmRequest(str(files.log))).main if outcome == "recompiled" else None
+    verdict = confirm(ConfirmRequest(files.log)).main if outcome == "recompiled" else None
     result = AutoResult(
         request, outcome, why, dict(seen.get("recompiled", {})), tuple(loaded), verdict, stage,
         warnings=(*notes, *stage.warnings),

@@ -14,6 +14,7 @@ RUN/STAGE/                        profile, baseline, perf, auto or auto-nsys; an
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from pgle.errors import UserError
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
 
 RANK_LABEL = "rank{:04d}"
+_LOG = re.compile(r"output(?:\.rank(\d+))?\.log")
 ANY_RANK = "<rank>"
 """Stands for the label of a rank in the paths that the hook is given."""
 
@@ -92,6 +94,11 @@ class RankFiles:
         return self.trace.with_name(f"{self.label}.nsys-rep")
 
     @property
+    def schedule_dumps(self) -> Path | None:
+        """The folder of dumps where LHS left a schedule in it."""
+        return self.hlo if self.hlo.is_dir() and next(self.hlo.rglob("*.schedule.*"), None) else None
+
+    @property
     def is_traced(self) -> bool:
         """Whether a profiler has left something for this rank."""
         return any(self.traces())
@@ -131,6 +138,11 @@ class StageFolder:
     def rank(self, rank: int = 0) -> RankFiles:
         """The files of a rank."""
         return RankFiles.of(self.path, RANK_LABEL.format(rank), rank_suffix(rank))
+
+    def ranks_with_log(self) -> dict[int, RankFiles]:
+        """The ranks that have printed something, with their files."""
+        named = (_LOG.fullmatch(path.name) for path in sorted(self.path.glob("output*.log")))
+        return {rank: self.rank(rank) for rank in (int(name[1] or 0) for name in named if name)}
 
     def for_hook(self) -> dict[str, Any]:
         """Every path that the hook may need, whichever rank it turns out to run in: JSON types."""

@@ -25,7 +25,7 @@ from pgle.run.experiment.stage import (
 from pgle.run.launch.ranks import find_rank
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
-from pgle.xla.log.reasons import ProfileUse
+from pgle.xla.log.module_verdict import ProfileUse
 
 
 @dataclass(frozen=True)

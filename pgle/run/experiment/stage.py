@@ -15,7 +15,7 @@ from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.run.experiment.manifest import FileRecord, record_file
 from pgle.run.launch.environment import given_flags, kept_argv, kept_flags
 from pgle.xla.flags.modes import Mode
-from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
+from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 
 PROGRAM_FILES = (".py", ".sh", ".mlir")
 """Files that a command names and that count as its inputs. Others may be what it writes."""

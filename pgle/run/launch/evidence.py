@@ -16,7 +16,7 @@ from pgle.run.experiment.directory import RankFiles
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines, as_lines, console_records
 from pgle.run.launch.process import mentions
 from pgle.run.step_inputs import read_runs
-from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
+from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.wordings import EMPTY_TRACE, NSYS_FAILED, PROFILER_TROUBLE, PROFILER_WORDS
 
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
@@ -160,11 +160,10 @@ def verdict(profile: Path | None, files: RankFiles, facts: Mapping[str, Any]) ->
     if not facts and not files.seen.exists() and not files.log.stat().st_size:
         why = "the program left neither log lines nor facts"
         return ModuleVerdict("", ProfileUse.CANNOT_TELL, why, profile=str(profile))
-    has_dump = files.hlo.is_dir() and next(files.hlo.rglob("*.schedule.*"), None) is not None
     return confirm(
         ConfirmRequest(
-            str(files.log),
-            schedule=files.hlo if has_dump else None,
+            files.log,
+            schedule=files.schedule_dumps,
             profile=read_profile(profile),
             release=facts.get("versions", {}).get("jax"),
             whole=bool(facts.get("finished")),

@@ -31,7 +31,7 @@ from pgle.run.launch.evidence import (
 from pgle.run.launch.hook import hook_config, read_facts, with_hook
 from pgle.run.launch.process import launch
 from pgle.run.launch.ranks import find_rank
-from pgle.xla.log.reasons import ModuleVerdict
+from pgle.xla.log.module_verdict import ModuleVerdict
 
 _WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
 

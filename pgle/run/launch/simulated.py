@@ -35,7 +35,7 @@ from pgle.trace.windows import find_executions
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.flags.text import Flag, parse_flags
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.log.reasons import ModuleVerdict
+from pgle.xla.log.module_verdict import ModuleVerdict
 from pgle.xla.targets import load_target
 
 PROFILED_STEPS = 8
@@ -227,5 +227,5 @@ def _verdict(request: StageRequest, compiled: RehearsalResult) -> ModuleVerdict 
     if request.profile is None:
         return None
     profile = read_profile(request.profile)
-    wanted = ConfirmRequest(str(compiled.log), schedule=compiled.schedule, profile=profile, whole=True)
+    wanted = ConfirmRequest(compiled.log, schedule=compiled.schedule, profile=profile, whole=True)
     return confirm(wanted).main

@@ -30,7 +30,7 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import FREE_TARGETS
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
-from pgle.xla.log.reasons import ModuleVerdict, ProfileUse
+from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
 
 PARTITIONED_LATER = "CustomSPMDPartitioning"
@@ -150,7 +150,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         plain = session.schedule("default", request.setting.flags) if _has_default(request, first) else None
     given = read_profile(profile)
     baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
-    verdict = confirm(ConfirmRequest(str(second.log), schedule=second.schedule, profile=given, whole=True)).main
+    verdict = confirm(ConfirmRequest(second.log, schedule=second.schedule, profile=given, whole=True)).main
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
         placements(profiled.module, profiled.prediction.timeline, request.setting.flags),

@@ -25,7 +25,7 @@ from pgle.tune.trial import Flags, Trial, judge
 from pgle.tune.worlds import FRESH, FRESH_SEED, worlds
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
-from pgle.xla.log.reasons import ProfileUse
+from pgle.xla.log.module_verdict import ProfileUse
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
 """Compilations side by side; each takes a core, and a step of the search has three settings at most."""
@@ -133,7 +133,7 @@ class _Search:
         wanted = replace(bench.session.base, dump_dir=folder, flags=bench.options(trial.flags), profile=path)
         result = bench.compiler.compile(wanted)
         found = bench.judged(trial.flags, trial.label, result, profile, modelled)
-        use = confirm(ConfirmRequest(str(result.log), schedule=result.schedule, profile=profile, whole=True)).main
+        use = confirm(ConfirmRequest(result.log, schedule=result.schedule, profile=profile, whole=True)).main
         schedules = {} if result.schedule is None else {found.module.name: read_schedule_dump(result.schedule)}
         fresh = worlds(self.request.worlds, FRESH_SEED + self.request.seed, FRESH)
         return Proof(

@@ -1,122 +1,16 @@
-"""Events gathered into blocks: what the log of each rank says of the scheduling of each module."""
+"""Events gathered into blocks: what the log of each rank says, module by module."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pgle.xla.log.block import Block
 from pgle.xla.log.events import Event
 from pgle.xla.log.wordings import Kind, is_clone, is_sub_module
 
-MAX_NAMES = 2000
-"""Missing names kept per module; more are counted only."""
 MAX_THREADS = 4096
-
-_END = re.compile(r"(.+)-(start|done)(?:\.\d+)*")
-_FINGERPRINT_FILE = re.compile(r"(?:^|/)([0-9a-f]{32})\.pb(?:txt)?$")
-
-
-@dataclass(slots=True)
-class Block:
-    """What the log says about the scheduling of one module.
-
-    Attributes:
-        thread: that schedules it; empty where the log does not say.
-        order: number of the block in the rank's log.
-        module: its name; empty where no line names it.
-        fingerprint: where a line gives it.
-        said: the first line of each kind.
-        found: instructions with a cost; None where no line counts them.
-        missing: instructions without; None where no line counts them.
-        missing_names: at most `MAX_NAMES` of them.
-        listed: how many the log lists.
-        missing_ends: how many of these are the start or the done of what, such as ``("fusion", "done")``.
-        costs_found: VLOG lines that take a cost from the profile.
-        began: time of day of its first line; None where lines have none.
-        ended: the same of the last line before the next block.
-        closed: the module is done, or the next one has begun.
-    """
-
-    thread: str
-    order: int
-    module: str = ""
-    fingerprint: str = ""
-    said: dict[Kind, Event] = field(default_factory=dict)
-    found: int | None = None
-    missing: int | None = None
-    missing_names: list[str] = field(default_factory=list)
-    listed: int = 0
-    missing_ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    costs_found: int = 0
-    began: float | None = None
-    ended: float | None = None
-    closed: bool = False
-
-    def miss(self, name: str) -> None:
-        """Note a name that the log lists as missing."""
-        self.listed += 1
-        if len(self.missing_names) < MAX_NAMES:
-            self.missing_names.append(name)
-        if end := _END.fullmatch(name):
-            self.missing_ends[end[1], end[2]] += 1
-
-    @property
-    def took_profile(self) -> bool:
-        """Whether the scheduler got its costs from the profile."""
-        return bool(self.said.keys() & {Kind.FOUND_PROFILE, Kind.FOUND, Kind.MISSING})
-
-    @property
-    def lacked_profile(self) -> bool:
-        """Whether a line says that the module was, or would have been, scheduled without the profile."""
-        without = {Kind.NO_SUCH_FILE, Kind.UNREADABLE, Kind.OTHER_ESTIMATOR, Kind.LHS_RAN}
-        return not self.took_profile and bool(self.said.keys() & without)
-
-    @property
-    def is_past_lookup(self) -> bool:
-        """Whether XLA has said all that it says between the lookup of the profile and the schedule."""
-        return self.closed or Kind.LHS_RAN in self.said
-
-    @property
-    def profile(self) -> str:
-        """The profile that was read; empty where none was."""
-        return self.said[Kind.READ].subject if Kind.READ in self.said else ""
-
-    @property
-    def profile_is_its_own(self) -> bool:
-        """Whether what it read was meant for this module alone: an option of its compilation, or its file."""
-        return self.profile.startswith("fdo_profile") or bool(_FINGERPRINT_FILE.search(self.profile))
-
-    @property
-    def fingerprint_sought(self) -> str:
-        """The fingerprint of a module that has no file in the directory of profiles; empty for a single file."""
-        line = self.said.get(Kind.NO_SUCH_FILE)
-        found = _FINGERPRINT_FILE.search(line.subject) if line else None
-        return found[1] if found else ""
-
-    @property
-    def covered(self) -> tuple[int, int]:
-        """Instructions with a cost, and all that want one: XLA's numbers without the dones.
-
-        XLA finds an asynchronous fusion or copy twice, for its cost and for its latency, and misses its done, which
-        costs nothing. Dones of collectives are never listed.
-        """
-        dones = {what: count for (what, end), count in self.missing_ends.items() if end == "done"}
-        twice = sum(max(count - self.missing_ends[what, "start"], 0) for what, count in dones.items())
-        found, missing = self.found or 0, self.missing or 0
-        covered = max(found - twice, 0)
-        return covered, covered + max(missing - sum(dones.values()), 0)
-
-    @property
-    def weight(self) -> tuple[int, int, float]:
-        """How much of a program this module is: scheduler memory, instructions counted, seconds; all 0 if unknown.
-
-        Half without a name: what 0.7.2 and 0.8.x say of a step's clone in directory mode names no module.
-        """
-        memory = (self.said[Kind.LHS_RAN].count or 0 if Kind.LHS_RAN in self.said else 0) // (1 if self.module else 2)
-        seconds = 0.0 if self.began is None or self.ended is None else (self.ended - self.began) % 86_400
-        return memory, (self.found or 0) + (self.missing or 0), seconds
 
 
 @dataclass

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgle.xla.log.blocks import Block, Log, RankLog, collect
-from pgle.xla.log.events import Event
-from pgle.xla.log.reasons import Context, ModuleVerdict, ProfileUse, Remedy, judge_block, judge_silence, refused_flag
+from pgle.xla.log.block import Block
+from pgle.xla.log.blocks import Log, RankLog
+from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse, Remedy
+from pgle.xla.log.reasons import Context, judge_block, judge_silence, refused_flag
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
 from pgle.xla.log.wordings import LISTS_SINCE, Kind
 
@@ -53,7 +54,7 @@ class _Rank:
 
 
 def judge(
-    log: Iterable[Event] | Log,
+    log: Log,
     *,
     module: str | None = None,
     schedule: ScheduleEvidence | Mapping[str, ScheduleEvidence] | None = None,
@@ -64,7 +65,7 @@ def judge(
     """Judge a log: each rank by itself, then all by the one that is worst off.
 
     Args:
-        log: the events of `pgle.xla.log.events.read_events`, or what `collect` made of them.
+        log: what `pgle.xla.log.blocks.collect` made of its events.
         module: regular expression for the main module; None: the module of `schedule`, else the one with the most
             scheduler memory, instructions or compile time.
         schedule: what a schedule dump says of the same compilation, or by rank what its own says; it beats the log,
@@ -73,7 +74,6 @@ def judge(
         release: of jax, where known: from 0.5.1 on a log without missing instructions proves that all matched.
         whole: the program ended by itself, so that silence at the end of the log means something.
     """
-    log = log if isinstance(log, Log) else collect(log)
     ranks = log.ranks or {"": RankLog()}
     if len(ranks) > 1 and not ranks.get("", RankLog()).last:  # lines that no rank has written, such as a launcher's
         ranks = {rank: said for rank, said in ranks.items() if rank}

@@ -14,7 +14,7 @@ from pgle.run.experiment.manifest import StageRecord, extend_manifest, read_mani
 from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
 from pgle.run.experiment.recording import end_record
 from pgle.run.experiment.stage import StageError, StageRequest, StageResult, now
-from pgle.xla.log.reasons import ProfileUse
+from pgle.xla.log.module_verdict import ProfileUse
 
 RECORDED = Path(__file__).parents[3] / "testdata" / "jax_xplane"
 STAGES = ["profile", "convert", "baseline", "perf"]

@@ -24,8 +24,9 @@ from pgle.run.rehearse.compile import Compiler, matches_job, rehearse_compile
 from pgle.run.rehearse.dumps import fingerprint_of
 from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.xla.hlo.reader import read_module
+from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events
-from pgle.xla.log.reasons import ProfileUse
+from pgle.xla.log.module_verdict import ProfileUse
 from pgle.xla.log.verdict import LogVerdict, judge
 from pgle.xla.targets import load_target
 
@@ -77,7 +78,7 @@ def costs(baseline: RehearsalResult) -> str:
 
 def verdict_of(result: RehearsalResult) -> LogVerdict:
     with result.log.open("rb") as log:
-        return judge(read_events(log))
+        return judge(collect(read_events(log)))
 
 
 def test_leaves_a_scheduled_module_and_a_schedule(baseline: RehearsalResult) -> None:
@@ -209,7 +210,7 @@ def test_a_schedule_dump_alone_is_proof(
     silence.write_text("")
     with_profile = rehearse(profile=profile)
     verdicts = [
-        confirm(ConfirmRequest(str(silence), schedule=result.schedule, profile=read_profile(profile))).main.verdict
+        confirm(ConfirmRequest(silence, schedule=result.schedule, profile=read_profile(profile))).main.verdict
         for result in (with_profile, baseline)
     ]
     assert verdicts == [ProfileUse.USED, ProfileUse.NOT_USED]

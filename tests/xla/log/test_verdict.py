@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events
-from pgle.xla.log.reasons import ProfileUse, Remedy
+from pgle.xla.log.module_verdict import ProfileUse, Remedy
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
@@ -19,7 +20,7 @@ NEW = ("jax_0.10.2", "jax_0.12.0.1")
 
 def of_file(path: Path, **options: object) -> LogVerdict:
     with path.open("rb") as stream:
-        return judge(read_events(stream), **options)  # type: ignore[arg-type]
+        return judge(collect(read_events(stream)), **options)  # type: ignore[arg-type]
 
 
 def of_lines(*texts: str, **options: object) -> LogVerdict:
@@ -29,7 +30,7 @@ def of_lines(*texts: str, **options: object) -> LogVerdict:
         level, thread, message = ("I", "1", text) if "@" not in text[:3] else (text[0], text[2], text[4:])
         lines.append(f"{level}1121 00:00:{second:02d}.000000   {thread} xla.cc:1] {message}")
     data = "\n".join(lines).encode()
-    return judge(read_events(io.BytesIO(data)), **options)  # type: ignore[arg-type]
+    return judge(collect(read_events(io.BytesIO(data))), **options)  # type: ignore[arg-type]
 
 
 RECORDED = [
@@ -83,7 +84,7 @@ def test_dones_are_no_instructions_and_an_asynchronous_fusion_is_one() -> None:
     lines = ["Found profile for module jit_step, using profile guided latency estimator", *counted]
     prefix = "W1121 00:00:01.000000   1 profile_guided_latency_estimator.cc:9]"
     log = "".join(f"{prefix} {line}\n" for line in [*lines, LHS.format(5)])
-    main = judge(read_events(io.BytesIO(log.encode()))).main
+    main = judge(collect(read_events(io.BytesIO(log.encode())))).main
     assert (main.found, main.missing) == (7, 6)
     assert (main.covered, main.wanted) == (6, 9)
     assert main.why.startswith("6 of 9 instructions have a cost")

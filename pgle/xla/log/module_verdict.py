@@ -1,0 +1,103 @@
+"""The verdict on one module: whether it used the profile, why, which line proves it, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ProfileUse(StrEnum):
+    """Whether a module was scheduled with the profile."""
+
+    USED = "used"
+    USED_WITHOUT_MATCHES = "used-without-matches"
+    NOT_USED = "not-used"
+    WRONG_FORMAT = "wrong-format"
+    CANNOT_TELL = "cannot-tell"
+
+
+@dataclass(frozen=True)
+class ModuleVerdict:
+    """The verdict on one module.
+
+    Attributes:
+        module: its name; empty where the log names none.
+        verdict: whether the profile was used.
+        why: the reason, in words.
+        line: number of the line that proves it; None where nothing in the log does.
+        proof: that line, without its prefix.
+        remedy: what to do; empty where nothing is to be done.
+        profile: what was read: a path, or ``fdo_profile (text)``; empty where unknown.
+        found: what XLA counts as found; None where it does not say.
+        missing: what XLA counts as missing; None where it does not say. 0 is also said by silence (0.5.1 and newer).
+        missing_names: of some or all of them.
+        covered: instructions with a cost; None where XLA does not say.
+        wanted: instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice.
+        fingerprint: where the log gives it.
+        times: how often the log schedules it.
+        ranks: the labels of the ranks that this verdict is about, where the log has several.
+    """
+
+    module: str
+    verdict: ProfileUse
+    why: str
+    line: int | None = None
+    proof: str = ""
+    remedy: str = ""
+    profile: str = ""
+    found: int | None = None
+    missing: int | None = None
+    missing_names: tuple[str, ...] = ()
+    covered: int | None = None
+    wanted: int | None = None
+    fingerprint: str = ""
+    times: int = 1
+    ranks: tuple[str, ...] = ()
+
+
+class Remedy(StrEnum):
+    """What to do about a verdict; each names the next thing to type or to change."""
+
+    FORMAT = (
+        "the suffix decides: .pbtxt is text, .pb is binary; check it with `pgle show PROFILE`, "
+        "rewrite it with `pgle merge PROFILE -o NEW.pbtxt`"
+    )
+    PATH = "give an absolute path: ~ is not expanded, and a relative one counts from the process's working directory"
+    DIRECTORY = (
+        "name a file in it after the module's fingerprint (`pgle convert … -o DIR/`), or give one .pbtxt file; "
+        "disabled async collectives, combine thresholds and device count change fingerprints"
+    )
+    NOT_GIVEN = (
+        "check --xla_gpu_pgle_profile_file_or_directory_path in XLA_FLAGS: the file must end in .pbtxt or .pb "
+        "(other suffixes are ignored without a word)"
+    )
+    SILENT = (
+        "set --xla_gpu_enable_latency_hiding_scheduler=true (an explicit false disables the profile since 0.11.2; "
+        "unset does so before 0.5.1), and end the profile's name in .pbtxt or .pb"
+    )
+    CHECKER = "leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN), and check coverage with `pgle verify`"
+    PARTIAL = "see what is missing with `pgle verify PROFILE --hlo DUMP`, fill it with `pgle complete`"
+    NO_NAMES = (
+        "the profile is of another program, XLA version or fingerprint: compare with `pgle verify PROFILE --hlo DUMP`"
+    )
+    STALE = (
+        "the profile comes from another compilation of this program: profile again with the flags and the jax of "
+        "this run, and check with `pgle verify PROFILE --hlo DUMP`"
+    )
+    OTHER_MODULE = "normal for helper modules; for the main module see `pgle verify PROFILE --hlo DUMP`"
+    OLD_XLA = (
+        "say which jax it was (--jax 0.6.2), or run with "
+        "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass "
+        "`--schedule DIR --profile PROFILE`"
+    )
+    CACHE = "compile again: JAX_ENABLE_COMPILATION_CACHE=false, or an empty JAX_COMPILATION_CACHE_DIR"
+    LEVEL = (
+        "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO lines), or pass --schedule"
+    )
+    EMPTY_TRACE = "another profiler, such as nsys, holds CUPTI: run `pgle auto` without it first"
+    FLAG = "see `pgle flags lint`"
+    MODULE = "choose another --module"
+    WHOLE_LOG = "give the whole log of the run"
+    WHOLE_OR_SILENT = f"{WHOLE_LOG}; if this is all of it, {SILENT}"
+    CPU = "run it on GPUs, or see what a GPU would do: `pgle rehearse`, `pgle perf --capture simulated`"
+    RANKS = "give every rank the same profile, flags and log level: ranks with different schedules deadlock"
