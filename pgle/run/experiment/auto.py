@@ -23,7 +23,7 @@ from pgle.run.launch.evidence import lines_about
 from pgle.run.launch.hook import read_facts
 from pgle.run.launch.real import RealBackEnd, checked_window
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
-from pgle.xla.log.wordings import EMPTY_TRACE, PGLE_CACHE_MISS, PGLE_CACHE_WRITE
+from pgle.xla.log.wordings import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
 
 FIRST_RELEASE = (0, 4, 31)
 """Of jax with AutoPGLE; merged 2024-05-29 and absent from 0.4.26."""
@@ -215,7 +215,7 @@ def _hand_over(result: AutoResult) -> AutoResult:
     files = request.folder.rank(stage.rank)
     seen = read_facts(files).get("auto_pgle", {})
     lines = list(lines_about(files.log, (b"cache miss for pgle", b"cache write")))
-    found = {name for line in lines for name in PGLE_CACHE_MISS.findall(line)}
+    found = {name for line in lines for name in re.findall(AUTO_PGLE["missed"], line)}
     missed = sorted({*seen.get("missed", ()), *found} & set(result.recompiled))
     warnings = [f"{name} was not in the cache as AutoPGLE had left it" for name in missed]
     if any(PGLE_CACHE_WRITE.search(line) for line in lines):

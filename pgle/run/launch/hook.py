@@ -10,6 +10,7 @@ from typing import Any
 
 from pgle.run.experiment.directory import RankFiles, StageFolder
 from pgle.run.launch.ranks import LAUNCHERS, Rank
+from pgle.xla.log.wordings import AUTO_PGLE
 
 HOOK_SITE = Path(__file__).parent / "hook_site"
 VARIABLE = "PGLE_HOOK"
@@ -27,7 +28,7 @@ def hook_config(
         capture: ``jax``, ``nsys`` or ``none``.
         window: what is traced; ``none``.
         flags: those that pgle added to XLA_FLAGS.
-        auto_pgle: whether AutoPGLE is watched.
+        auto_pgle: whether AutoPGLE is watched: the hook gets the wordings of its messages.
     """
     return {
         "paths": folder.for_hook(),
@@ -36,7 +37,7 @@ def hook_config(
         "capture": capture,
         "window": window,
         "flags": flags,
-        "auto_pgle": auto_pgle,
+        "auto_pgle": AUTO_PGLE if auto_pgle else None,
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
-from pgle.run.launch.capture_modules import Program, candidates, capture_warnings, choose_module
+from pgle.run.launch.captured import Program, candidates, capture_warnings, choose_module
 from pgle.run.launch.environment import user_flags
 from pgle.xla.flags.text import Finding, Flag, FlagList, parse_flags
 

@@ -224,8 +224,14 @@ FATAL = re.compile(r"^F\d{4} .*?\] (?P<abseil>.*)$|^[-\d]+ [\d:.]+: F .*?\] (?P<
 
 EMPTY_TRACE = "PGLE collected an empty trace"
 """JAX's AutoPGLE (0.4.31 and newer); the line goes on to name CUPTI's error as one thing that may have been."""
-PGLE_CACHE_MISS = re.compile(r"PERSISTENT CACHE MISS for PGLE-optimized (\S+)")
-"""JAX expected the executable that AutoPGLE had left in its cache (0.5.1 and newer)."""
+AUTO_PGLE = {
+    "recompiled": r"Compiling module (\S+) with FDO profile of length (\d+)",
+    "loaded": r"PGLE-optimized (\S+) loaded from compilation cache",
+    "missed": r"PERSISTENT CACHE MISS for PGLE-optimized (\S+)",
+    "hits": r"Persistent compilation cache hit for '(\S+)'",
+}
+"""What jax's compiler says of AutoPGLE, within the program (0.4.31 to 0.12): the module, and the bytes of its costs.
+``missed``: JAX expected the executable that AutoPGLE had left in its cache (0.5.1 and newer)."""
 PGLE_CACHE_WRITE = re.compile(r"PERSISTENT CACHE WRITE with key \S+ this is unexpected|CACHE WRITE .*EXPECT_PGLE")
 
 PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (

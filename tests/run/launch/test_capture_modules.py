@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.launch.capture_modules import (
+from pgle.run.launch.capture_modules import capture_modules
+from pgle.run.launch.captured import (
     candidates,
-    capture_modules,
     capture_warnings,
     choose_module,
     module_name,

@@ -16,6 +16,7 @@ import pytest
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.launch.hook import HOOK_SITE, hook_config
 from pgle.run.launch.ranks import Rank
+from pgle.xla.log.wordings import AUTO_PGLE
 
 SOURCES = sorted(HOOK_SITE.rglob("*.py"))
 
@@ -251,7 +252,7 @@ def test_rank_0_dumps_where_it_was_told_to(hook):
 
 def test_compiler_messages_are_heard_and_not_shown(hook, caplog):
     facts = type("Facts", (), {"set": lambda self, name, value: None, "stale": False})()
-    auto = hook("autopgle").AutoPgle(facts, type("Jax", (), {}))
+    auto = hook("autopgle").AutoPgle(facts, type("Jax", (), {}), AUTO_PGLE)
     logger = logging.getLogger("jax._src.compiler")
     try:
         with caplog.at_level(logging.INFO):

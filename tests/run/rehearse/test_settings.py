@@ -10,7 +10,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed
-from pgle.run.launch.capture_modules import Program
+from pgle.run.launch.captured import Program
 from pgle.run.rehearse.settings import Setting, settle
 
 OURS = Program(sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True)

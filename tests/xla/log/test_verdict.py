@@ -221,7 +221,7 @@ def test_one_rank_without_the_profile_is_seen() -> None:
     bad = f"I1121 00:00:01.0 1 x.cc:1] Fingerprint before LHS for module jit_step(1) = {'0' * 32}"
     ran = f"I1121 00:00:02.0 1 x.cc:1] {LHS.format(5)}"
     text = "\n".join([f"0: {good}", f"0: {ran}", f"1: {bad}", f"1: {ran}"])
-    main = judge(read_events(io.BytesIO(text.encode()))).main
+    main = judge(collect(read_events(io.BytesIO(text.encode())))).main
     assert (main.verdict, main.ranks) == (ProfileUse.NOT_USED, ("1",))
     assert main.why.startswith("on 1 of 2 ranks (1): ")
 
@@ -232,7 +232,7 @@ SURE = (ProfileUse.USED, ProfileUse.USED_WITHOUT_MATCHES, ProfileUse.NOT_USED, P
 
 def claims(lines: list[bytes]) -> tuple[ProfileUse, bool, bool]:
     """What a log lets us claim: use or not, that nothing is missing, that all that want a cost have one."""
-    main = judge(read_events(io.BytesIO(b"".join(lines)))).main
+    main = judge(collect(read_events(io.BytesIO(b"".join(lines))))).main
     return main.verdict, main.missing == 0, main.wanted is not None and main.covered == main.wanted
 
 
@@ -283,7 +283,7 @@ def of_ranks(*logs: Path, prefix: str, interleaved: bool) -> LogVerdict:
     ]
     mixed = [line for lines in zip_longest(*ranks, fillvalue=b"") for line in lines]
     lines = mixed if interleaved else [line for rank in ranks for line in rank]
-    return judge(read_events(io.BytesIO(b"".join(lines))))
+    return judge(collect(read_events(io.BytesIO(b"".join(lines)))))
 
 
 @pytest.mark.parametrize("interleaved", [False, True], ids=["one after the other", "line by line"])
@@ -342,7 +342,7 @@ def test_a_schedule_dump_does_not_clear_another_rank() -> None:
     log = b"".join(b"0: " + line for line in (folder / "used.log").read_bytes().splitlines(keepends=True))
     log += b"".join(b"1: " + line for line in (folder / "no_profile.log").read_bytes().splitlines(keepends=True))
     proof = ScheduleEvidence("jit_train_step", 30, 30, 40, "jit_train_step.schedule.pb")
-    assert judge(read_events(io.BytesIO(log)), schedule=proof).main.verdict is ProfileUse.NOT_USED
+    assert judge(collect(read_events(io.BytesIO(log))), schedule=proof).main.verdict is ProfileUse.NOT_USED
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_a_job_on_cpu_devices(line: str) -> None:
 def test_only_warnings_still_prove_use() -> None:
     source = "W1121 00:00:01.0 1 profile_guided_latency_estimator.cc:9]"
     listed = ["Found 3 instructions from the profile.", "Missing 1 instructions from the profile.", "  fusion.1"]
-    main = judge(read_events(io.BytesIO("".join(f"{source} {line}\n" for line in listed).encode()))).main
+    main = judge(collect(read_events(io.BytesIO("".join(f"{source} {line}\n" for line in listed).encode())))).main
     assert (main.verdict, main.module) == (ProfileUse.USED, "")
 
 
@@ -376,7 +376,7 @@ def test_an_empty_log_tells_nothing() -> None:
 
 def test_a_cached_executable_tells_nothing() -> None:
     line = b"DEBUG:jax:Persistent compilation cache hit for 'jit_step' with key 1"
-    main = judge(read_events(io.BytesIO(line))).main
+    main = judge(collect(read_events(io.BytesIO(line)))).main
     assert (main.verdict, main.module, main.remedy) == (ProfileUse.CANNOT_TELL, "jit_step", Remedy.CACHE)
 
 
@@ -394,13 +394,13 @@ def test_the_speed_of_light_model_is_no_profile() -> None:
 )
 def test_the_checker_in_a_traceback(line: str) -> None:
     text = f"I1121 00:00:01.0 1 x.cc:1] {FOUND.format('jit_step')}\n{line}\n"
-    main = judge(read_events(io.BytesIO(text.encode()))).main
+    main = judge(collect(read_events(io.BytesIO(text.encode())))).main
     assert (main.module, main.verdict, main.remedy) == ("jit_step", ProfileUse.NOT_USED, Remedy.CHECKER)
 
 
 def test_an_empty_trace_of_autopgle_is_a_warning() -> None:
     line = b"RuntimeWarning: PGLE collected an empty trace, may be due to contention with another tool"
-    assert "AutoPGLE recorded nothing" in judge(read_events(io.BytesIO(line))).warnings[0]
+    assert "AutoPGLE recorded nothing" in judge(collect(read_events(io.BytesIO(line)))).warnings[0]
 
 
 def test_clones_are_left_out() -> None:

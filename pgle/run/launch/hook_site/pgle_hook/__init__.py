@@ -36,12 +36,12 @@ def _attach(config, place, jax):
     _hook.attach()
 
 
-def _capture(folder):
+def _capture(files):
     from pgle_hook import offload
     from pgle_hook.executed import Executed
 
-    guarded(lambda: Executed(folder).watch())
-    offload.watch(folder)
+    guarded(lambda: Executed(files["program"]).watch())
+    offload.watch(files["lowered"])
 
 
 def active():

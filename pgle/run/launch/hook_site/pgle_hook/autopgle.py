@@ -4,12 +4,6 @@ import re
 
 from pgle_hook import guarded, jax_private
 
-# Wordings of jax 0.4.31 to 0.12.
-_RECOMPILED = re.compile(r"Compiling module (\S+) with FDO profile of length (\d+)")
-_LOADED = re.compile(r"PGLE-optimized (\S+) loaded from compilation cache")
-_MISSED = re.compile(r"PERSISTENT CACHE MISS for PGLE-optimized (\S+)")
-_HIT = re.compile(r"Persistent compilation cache hit for '(\S+)'")
-
 
 class AutoPgle:
     """Listens to jax's compiler without changing what it prints.
@@ -17,10 +11,13 @@ class AutoPgle:
     Args:
         facts: where what was seen is noted, under ``auto_pgle``.
         jax: the module.
+        wordings: regular expressions of its messages: ``recompiled`` (module, bytes of costs); ``loaded``, ``missed``
+            and ``hits`` (module).
     """
 
-    def __init__(self, facts, jax):
+    def __init__(self, facts, jax, wordings):
         self._facts = facts
+        self._wordings = wordings
         self.seen = {"recompiled": {}, "loaded": [], "missed": [], "hits": [], "found_optimised": 0, "ahead_of_time": 0}
         facts.set("auto_pgle", self.seen)
         jax_private.compiler_messages(lambda text: guarded(lambda: self.note(text)))
@@ -29,12 +26,11 @@ class AutoPgle:
 
     def note(self, message):
         """Take what a message of the compiler says."""
-        found = _RECOMPILED.search(message)
-        if found:
-            self.seen["recompiled"][found.group(1)] = int(found.group(2))
-        for pattern, name in ((_LOADED, "loaded"), (_MISSED, "missed"), (_HIT, "hits")):
-            found = pattern.search(message)
-            if found and found.group(1) not in self.seen[name]:
+        for name, pattern in self._wordings.items():
+            found = re.search(pattern, message)
+            if found and name == "recompiled":
+                self.seen[name][found.group(1)] = int(found.group(2))
+            elif found and found.group(1) not in self.seen[name]:
                 self.seen[name].append(found.group(1))
         self._facts.stale = True
 

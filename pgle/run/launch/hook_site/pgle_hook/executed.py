@@ -8,9 +8,6 @@ import threading
 
 from pgle_hook import guarded, jax_private
 
-PROGRAM = ".program.json"
-"""File in the folder of captured modules: the program's Python, and its modules by the names of their dumps."""
-
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 WRITTEN_SINGLY = 64
 """Executions that are each written at once, since the program may be stopped at any time; later every so many."""
@@ -20,11 +17,11 @@ class Executed:
     """Counts the executions of every module.
 
     Args:
-        folder: of the captured modules.
+        path: file for the program's Python, and its modules by the names of their dumps.
     """
 
-    def __init__(self, folder):
-        self._path = os.path.join(folder, PROGRAM)
+    def __init__(self, path):
+        self._path = path
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._names = {}

@@ -65,7 +65,7 @@ class Hook:
         watch.own_traces(self.jax, self._on_own_start, self._on_own_stop)
         watch.profiler_server(self.jax, lambda port: self.facts.set("profiler_port", port))
         if self.config.get("auto_pgle"):
-            guarded(lambda: AutoPgle(self.facts, self.jax))
+            guarded(lambda: AutoPgle(self.facts, self.jax, self.config["auto_pgle"]))
         atexit.register(lambda: guarded(self.finish))
         threading.Thread(target=self._run, name="pgle-hook", daemon=True).start()
 

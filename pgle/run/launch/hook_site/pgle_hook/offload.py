@@ -1,7 +1,6 @@
 """Host memory in a program that is captured on CPUs: jax drops it when it lowers for them, so we lower for GPUs too."""
 
 import functools
-import os
 
 from pgle_hook import jax_private, warn
 
@@ -10,17 +9,14 @@ HOST_KIND = "pinned_host"
 HOST_SPACE = "Host"
 """The member of `jax.memory.Space` (an enum called MemorySpace)."""
 
-KEPT = ".lowered_for_cuda"
-"""File in the folder of captured modules: the names of dumps that were lowered for GPUs; ``!`` before it: in vain."""
-
 REMEDY = "the module without it is captured; rehearse that of a GPU run instead (JAX_DUMP_IR_TO=DIR)"
 
 
-def watch(folder):
+def watch(path):
     """Have every module that moves data to host memory dumped as jax lowers it for GPUs.
 
     Args:
-        folder: of the captured modules; gets a list of those that were replaced.
+        path: file for the names of their dumps; ``!`` before a name: it could not be lowered.
     """
     mlir = jax_private.lowering()
 
@@ -43,7 +39,8 @@ def watch(folder):
             return dump(module, stage_name)
         _, other = waiting.pop(id(module))
         dumped = dump(other or module, stage_name)
-        _keep(folder, ("" if other else "!") + str(dumped))
+        with open(path, "a") as file:
+            file.write(("" if other else "!") + str(dumped) + "\n")
         return dumped
 
     mlir.lower_jaxpr_to_module, mlir.dump_module_to_file = new_lower, new_dump
@@ -58,11 +55,6 @@ def _for_gpus(lower, name, jaxpr, args, kwargs):
         warn("%s moves data to host memory, which jax drops on CPUs, and cannot be lowered for GPUs here (%s: %s); %s"
              % (name, type(error).__name__, text, REMEDY))  # fmt: skip
         return None
-
-
-def _keep(folder, line):
-    with open(os.path.join(folder, KEPT), "a") as file:
-        file.write(line + "\n")
 
 
 def uses_host_memory(jaxpr):

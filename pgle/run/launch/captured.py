@@ -1,0 +1,145 @@
+"""Captured modules: a folder of programs as jax handed them to the compiler, and which of them is the step."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pgle.errors import UserError
+
+LOWERED = ".lowered_for_cuda"
+"""The hook's list of modules with moves to host memory; ``!`` before those that it could not lower for GPUs."""
+
+PROGRAM = ".program.json"
+"""What the hook writes of the program: its interpreter, and how often each module was executed."""
+
+CODE = ".exit_code"
+"""There where the program failed."""
+
+SUBSTANTIAL = 0.05
+"""Part of the largest module's size that a step has at least."""
+
+_DUMPED = re.compile(r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*")
+
+
+def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
+    """The modules that jax dumped into a folder (``JAX_DUMP_IR_TO``), in the order of their numbers.
+
+    Args:
+        folder: where they lie.
+        dumps: where jax dumped none, those that XLA dumped before it optimised them (``--xla_dump_to``).
+
+    Raises:
+        UserError: `dumps`, and there is neither.
+    """
+    found = sorted(folder.glob("jax_ir*_compile.mlir"))
+    if dumps and not found:
+        found = sorted(path for path in folder.iterdir() if _DUMPED.fullmatch(path.name))
+        if not found:
+            raise UserError(
+                "no module is dumped there",
+                where=folder,
+                remedy="dump them with JAX_DUMP_IR_TO=DIR, or run the program: pgle rehearse -- python train.py",
+            )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the hook found out about a captured program.
+
+    Attributes:
+        python: its interpreter; empty where the hook did not run.
+        version: of that Python, (3, 12, 1).
+        jaxlib: version of its jaxlib.
+        plugin: whether it has jax's CUDA plugin.
+        executed: executions by the file name of the module.
+        compiling: file name of the module that it is compiling.
+    """
+
+    python: str = ""
+    version: tuple[int, ...] = ()
+    jaxlib: str = ""
+    plugin: bool = False
+    executed: Mapping[str, int] = field(default_factory=dict)
+    compiling: str = ""
+
+
+def read_program(folder: Path) -> Program:
+    """The program whose modules lie in a folder of captured modules."""
+    try:
+        found = json.loads((folder / PROGRAM).read_text())
+    except (OSError, ValueError):
+        return Program()
+    return Program(**{**found, "version": tuple(found["version"])})
+
+
+def capture_warnings(module: Path) -> tuple[str, ...]:
+    """What to say of a module of `capture_modules`: its program failed, or its moves to host memory are lost."""
+    code, lowered = (module.parent / name for name in (CODE, LOWERED))
+    found = []
+    if code.is_file():
+        found.append(f"the program ended with exit code {code.read_text()} after {module.name} had been compiled")
+    if lowered.is_file() and f"!{module.name}" in lowered.read_text().splitlines():
+        found.append(
+            f"{module.name} moves data to host memory, which jax drops when it lowers for CPUs, so this rehearsal has "
+            "no offloading; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
+        )
+    return tuple(found)
+
+
+def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
+    """The program's step: the module that is executed again and again; else the last large one that is executed.
+
+    A module of less than `SUBSTANTIAL` of the largest is no step, however often it is executed. Where executions were
+    not counted it is the largest.
+
+    Args:
+        modules: of one folder, in the order in which they were compiled.
+        pattern: a name (``jit_train_step``), a file name, or a regular expression on file names; of those the step.
+
+    Raises:
+        UserError: it matches none; the message lists all modules.
+    """
+    executed = read_program(modules[0].parent).executed
+    chosen = list(modules)
+    if pattern is not None:
+        exact = [path for path in modules if pattern in (path.name, module_name(path))]
+        chosen = exact or [path for path in modules if re.search(pattern, path.name)]
+        if not chosen:
+            raise UserError(
+                "no module matches", where=f"--choose {pattern}", remedy=f"there are {', '.join(candidates(modules))}"
+            )
+    sizes = {path: path.stat().st_size for path in chosen}
+    large = [path for path in chosen if sizes[path] >= SUBSTANTIAL * max(sizes.values())]
+    again = [path for path in large if executed.get(path.name, 0) > 1]
+    once = [path for path in large if path.name in executed]
+    if again:
+        return max(again, key=lambda path: sizes[path] * executed[path.name])
+    return once[-1] if once else max(large, key=sizes.__getitem__)
+
+
+def is_step(module: Path) -> bool:
+    """Whether a module was executed again and again."""
+    return read_program(module.parent).executed.get(module.name, 0) > 1
+
+
+def candidates(modules: Sequence[Path]) -> list[str]:
+    """A word on each module, the largest first: ``jit_step (14 kB, 312 times)``."""
+    executed = read_program(modules[0].parent).executed if modules else {}
+    largest = sorted(modules, key=lambda path: -path.stat().st_size)
+    return [_described(path, executed.get(path.name, 0)) for path in largest]
+
+
+def _described(path: Path, times: int) -> str:
+    often = {0: "", 1: ", once"}.get(times, f", {times} times")
+    return f"{module_name(path)} ({max(1, round(path.stat().st_size / 1000))} kB{often})"
+
+
+def module_name(path: Path) -> str:
+    """The module's name in that of a dump of jax (``jax_ir0003_jit_step_compile.mlir``) or of XLA."""
+    found = _DUMPED.fullmatch(path.name)
+    return (found[1] or found[2]) if found else path.name
