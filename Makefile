@@ -2,6 +2,7 @@
 #
 #   make demo                          the whole workflow on this machine, simulated where there is no GPU
 #   make profile convert verify perf compare     the same by stages, with real file dependencies
+#   make tune                          flags that make the step faster, and all of it again under them
 #   make test                          lint, types and tests
 #
 # Your own program:  make profile convert perf RUN=runs/mine CMD='python train.py --config x'
@@ -34,7 +35,7 @@ $(error RUN='$(RUN)' is not one word, and make takes blanks for the end of a nam
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo profile convert verify baseline perf compare rehearse test lint types unit fuzz jax-releases format
+.PHONY: help demo profile convert verify baseline perf compare tune rehearse test lint types unit fuzz jax-releases format
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -61,6 +62,8 @@ verify: $(RUN)/profile.pbtxt  ## Hold the profile against the HLO module
 	scripts/verify.sh
 compare: verify $(RUN)/baseline/steps.jsonl $(RUN)/perf/steps.jsonl  ## Step times: baseline against perf
 	scripts/compare.sh
+tune: $(RUN)/profile.pbtxt  ## Search for flags by the measured costs, then all stages again under them
+	scripts/tune.sh
 rehearse: | $(VENV)/.installed  ## Compile for TARGET with and without a profile, no GPU needed
 	scripts/rehearse.sh
 

@@ -17,11 +17,12 @@ from pgle.cli.options import coverage_option, json_option, mode_option, stage_op
 @window_option
 @coverage_option
 @click.option("--fail-slower", default="1%", show_default=True, metavar="SHARE", help="Bound on a slowdown.")
+@click.option("--tune", "tunes", is_flag=True, help="Then search for flags, and run all stages again under them.")
 @json_option
 @click.pass_context
 def command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
-    min_time_coverage: float, fail_slower: str, as_json: bool, **options: Any,
+    min_time_coverage: float, fail_slower: str, tunes: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """All stages on a program: profile, convert, verify, baseline, perf, compare.
 
@@ -31,6 +32,7 @@ def command(
 
     \b
     pgle run -- python train.py --config x
+    pgle run --tune -- python train.py       # then 'pgle tune' by the measured costs, and the same under its flags
     pgle run -- srun python train.py         # several ranks: one pgle, the launcher inside
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
@@ -44,6 +46,10 @@ def command(
     stage = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=2)
     bound = parse_share(fail_slower, "--fail-slower")
     request = PipelineRequest(stage, choose_back_end(**options), min_time_coverage, bound, force)
+    if tunes:
+        from pgle.cli.tune import tuned_run
+
+        ctx.exit(tuned_run(request, as_json))
     result = run_pipeline(request, report.announce)
     (report.show_json if as_json else report.show_text)(result)
     ctx.exit(0 if result.good else 1)

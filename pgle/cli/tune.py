@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,9 +18,12 @@ from pgle.cli.options import (
     topology_option,
 )
 
+if TYPE_CHECKING:
+    from pgle.run.experiment.pipeline import PipelineRequest
+
 
 @click.command(cls=Command)
-@click.argument("words", nargs=-1, required=True, metavar="MODULE | -- COMMAND...")
+@click.argument("words", nargs=-1, required=True, metavar="MODULE | RUN | -- COMMAND...")
 @measured_option
 @target_option
 @host_devices_option
@@ -54,13 +57,16 @@ def command(
 ) -> None:
     """Find the flags that, with the profile, make a step fastest: real compiler, no GPU, judged over perturbed worlds.
 
-    MODULE as for 'pgle rehearse'. Tried are combine thresholds, pipelined collectives, loop double buffering and the
-    overlap limit, one at a time, guided by what stays exposed. A setting is accepted only if it wins in nine of ten
-    worlds, in which costs, latencies and contention differ, and by half a per cent. All gains are predictions.
+    MODULE as for 'pgle rehearse'; of a run directory RUN its module, measured profile and flags. Tried are combine
+    thresholds, pipelined collectives, loop double buffering and whatever else the flag catalogue says decides the
+    schedule, one at a time, guided by what stays exposed. A setting is accepted only if it wins in nine of ten worlds,
+    in which costs, latencies and contention differ, and by half a per cent, and again in fresh ones. All gains are
+    predictions.
     A search that was stopped goes on when the same command is given again with the same DIR.
 
     \b
     pgle tune step.mlir --profile profile.pbtxt --target h100 --devices 8 -o tuned
+    pgle tune runs/mine -o tuned
     pgle tune --devices 8 -o tuned -- python train.py --config x
     """
     import itertools
@@ -68,7 +74,9 @@ def command(
 
     from pgle.report import tune as report
     from pgle.report.text import size_bytes
+    from pgle.run.experiment.directory import RunDirectory
     from pgle.run.rehearse.command import RehearseCommand, prepared
+    from pgle.run.tune.experiment import is_run, of_run
     from pgle.run.tune.record import NAME
     from pgle.run.tune.request import TuneRequest
     from pgle.run.tune.tune import tune
@@ -76,13 +84,16 @@ def command(
 
     shape = topology or (f"1x1x{devices}" if devices else None)
     asked = RehearseCommand(words, profile, target, shape, devices, flags, None, output, choose, quiet_s)
+    if len(words) == 1 and is_run(Path(words[0])):
+        known = ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT
+        asked = of_run(RunDirectory(Path(words[0])), asked, with_target=known)
     with prepared(asked, resumes=NAME) as (out, setting):
         request = TuneRequest(
             setting=setting,
-            target=load_target(target),
+            target=load_target(asked.target),
             out=out,
-            profile=Path(profile) if profile else None,
-            topology=shape,
+            profile=Path(asked.profile) if asked.profile else None,
+            topology=asked.topology,
             memory_limit=size_bytes(memory_limit) if memory_limit else None,
             **options,
         )
@@ -95,3 +106,16 @@ def command(
     else:
         report.show_text(found, out, page)
     ctx.exit(0 if found.good else 1)
+
+
+def tuned_run(request: PipelineRequest, as_json: bool) -> int:
+    """`pgle run --tune`: the experiment, the search, the experiment under what it found; the exit code."""
+    import itertools
+
+    from pgle.report import pipeline, tune
+    from pgle.run.tune.experiment import BUDGET, run_and_tune
+
+    count = itertools.count()
+    found = run_and_tune(request, pipeline.announce, lambda *of: tune.say_trial(next(count), BUDGET, *of))
+    (tune.show_run_json if as_json else tune.show_run_text)(found, request.stage.run.path)
+    return 0 if found.good else 1

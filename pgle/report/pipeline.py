@@ -58,18 +58,19 @@ def _use(result: Pipeline) -> str:
 
 def show_json(result: Pipeline) -> None:
     """``pgle.run/1``."""
-    json.show(
-        "pgle.run/1",
-        {
-            "ok": result.good,
-            "covered": result.covered,
-            "used": result.used,
-            "skipped": result.skipped,
-            "comparison": None
-            if result.comparison is None
-            else compare_report.document(result.comparison, result.checks),
-            "ran": [item.request.stage for item in result.stages],
-            "warnings": result.warnings,
-        },
-    )
+    json.show("pgle.run/1", document(result))
     warn(result.warnings)
+
+
+def document(result: Pipeline) -> dict[str, object]:
+    """``pgle.run/1`` without its name."""
+    comparison = result.comparison
+    return {
+        "ok": result.good,
+        "covered": result.covered,
+        "used": result.used,
+        "skipped": result.skipped,
+        "comparison": None if comparison is None else compare_report.document(comparison, result.checks),
+        "ran": [item.request.stage for item in result.stages],
+        "warnings": result.warnings,
+    }

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pgle.files import write_files
-from pgle.report import json
+from pgle.report import compare, json, pipeline
 from pgle.report.page.html import TRACE, page_files
 from pgle.report.page.parts import Section, Table
 from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import console, duration, printable, say, table, warn
+from pgle.run.tune.experiment import TUNED, TunedRun
 from pgle.run.tune.request import Proof, Tuning
 from pgle.tune.room import Reason, reasons
 from pgle.tune.trial import Judged, Trial, judge
@@ -179,41 +180,43 @@ def advice(found: Tuning, out: Path) -> str:
 
 def show_json(found: Tuning, out: Path, page: Path) -> None:
     """``pgle.tune/1``."""
-    pgle, proof, tuned = found.pgle, found.proof, found.tuned.trial
-    json.show(
-        "pgle.tune/1",
-        {
-            "verdict": found.verdict,
-            "module": pgle.module.name,
-            "flags": dict(tuned.flags),
-            "step_us": {
-                "baseline": found.baseline.trial.step_us,
-                "pgle": pgle.trial.step_us,
-                "tuned": tuned.step_us,
-                "ceiling": pgle.prediction.ceiling.step_us,
-            },
-            "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
-            "fresh_worlds": proof.fresh if proof is not None else Judged(0, 0, 0.0, 0.0),
-            "temp_bytes": tuned.temp_bytes,
-            "trials": [_trial(found, trial) for trial in found.trials],
-            "resumed": found.resumed,
-            "without": {name: _trial(found, trial) for name, trial in found.without.items()},
-            "refused": found.refused,
-            "costs_are": found.costs_are,
-            "modelled": tuned.modelled,
-            "used": None if proof is None else proof.used,
-            "why": "" if proof is None else proof.why,
-            "coverage": None if proof is None else proof.coverage,
-            "whole_against_trial": None if proof is None else proof.change,
-            "reasons": reasons_of(found),
-            "written": () if proof is None else proof.written,
-            "page": page,
-            "jaxlib": found.jaxlib,
-            "next": advice(found, out),
-            "warnings": found.warnings,
-        },
-    )
+    json.show("pgle.tune/1", document(found, out, page))
     warn(found.warnings)
+
+
+def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
+    """``pgle.tune/1`` without its name."""
+    pgle, proof, tuned = found.pgle, found.proof, found.tuned.trial
+    return {
+        "verdict": found.verdict,
+        "module": pgle.module.name,
+        "flags": dict(tuned.flags),
+        "step_us": {
+            "baseline": found.baseline.trial.step_us,
+            "pgle": pgle.trial.step_us,
+            "tuned": tuned.step_us,
+            "ceiling": pgle.prediction.ceiling.step_us,
+        },
+        "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
+        "fresh_worlds": proof.fresh if proof is not None else Judged(0, 0, 0.0, 0.0),
+        "temp_bytes": tuned.temp_bytes,
+        "trials": [_trial(found, trial) for trial in found.trials],
+        "resumed": found.resumed,
+        "without": {name: _trial(found, trial) for name, trial in found.without.items()},
+        "refused": found.refused,
+        "costs_are": found.costs_are,
+        "modelled": tuned.modelled,
+        "used": None if proof is None else proof.used,
+        "why": "" if proof is None else proof.why,
+        "coverage": None if proof is None else proof.coverage,
+        "whole_against_trial": None if proof is None else proof.change,
+        "reasons": reasons_of(found),
+        "written": () if proof is None else proof.written,
+        "page": page,
+        "jaxlib": found.jaxlib,
+        "next": advice(found, out),
+        "warnings": found.warnings,
+    }
 
 
 def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
@@ -229,3 +232,28 @@ def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
         "cpu_s": trial.cpu_s,
         "failure": trial.failure,
     }
+
+
+def show_run_text(found: TunedRun, run: Path) -> None:
+    """The experiment, the search, the experiment under the new flags, and the comparison of both."""
+    pipeline.show_text(found.first)
+    out = run / TUNED
+    show_text(found.tuning, out, write_pages(found.tuning, out))
+    if found.second is not None:
+        pipeline.show_text(found.second)
+    if found.comparison is not None:
+        compare.show_text(found.comparison, found.checks)
+    warn(found.warnings)
+
+
+def show_run_json(found: TunedRun, run: Path) -> None:
+    """``pgle.run/1`` with ``tune``, ``tuned`` and ``tuned_comparison``."""
+    out = run / TUNED
+    more: dict[str, object] = {
+        "ok": found.good,
+        "tune": document(found.tuning, out, write_pages(found.tuning, out)),
+        "tuned": None if found.second is None else pipeline.document(found.second),
+        "tuned_comparison": None if found.comparison is None else compare.document(found.comparison, found.checks),
+    }
+    json.show("pgle.run/1", {**pipeline.document(found.first), **more})
+    warn(found.warnings)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.files import read_bytes, sha256
+from pgle.files import read_bytes, sha256, write_files
 from pgle.run.tune.request import TuneRequest
 from pgle.tune.trial import Flags, Trial, record, recorded
 
@@ -33,7 +33,11 @@ class Record:
     def __init__(self, request: TuneRequest, jaxlib: str) -> None:
         self.path = request.out / NAME
         self._head = _head(request, jaxlib)
-        self._known = self._read() if self.path.exists() else {}
+        self._known: dict[str, Trial] = {}
+        if self.path.exists():
+            self._known = self._read()
+        else:
+            write_files({self.path: json.dumps(self._head) + "\n"})
         self.resumed = len(self._known)
 
     def known(self, flags: Flags) -> Trial | None:
@@ -43,9 +47,6 @@ class Record:
     def add(self, trial: Trial) -> None:
         """Keep a trial. A line that is cut short by a kill is left aside when the file is read."""
         self._known[_key(trial.flags)] = trial
-        if not self.path.exists():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(json.dumps(self._head) + "\n")
         with self.path.open("a") as file:
             file.write(json.dumps(record(trial)) + "\n")
 
