@@ -100,8 +100,7 @@ def _fresh(found: Tuning, seed: int, spread: Spread) -> tuple[int, int, float]:
     """Worlds won, worlds, mean change."""
     among, hardware = worlds(20, seed, spread), find_hardware("h100")
     after, before = (
-        steps_in(among, side.module, side.profile, side.prediction.launch, hardware)
-        for side in (found.tuned, found.pgle)
+        steps_in(among, side.module, side.profile, side.prediction, hardware) for side in (found.tuned, found.pgle)
     )
     held = judge(after, before)
     return held.won, held.of, held.mean

@@ -60,9 +60,8 @@ def command(
     MODULE as for 'pgle rehearse'; of a run directory RUN its module, measured profile and flags. Tried are combine
     thresholds, pipelined collectives, loop double buffering and whatever else the flag catalogue says decides the
     schedule, one at a time, guided by what stays exposed. A setting is accepted only if it wins in nine of ten worlds,
-    in which costs, latencies and contention differ, and by half a per cent, and again in fresh ones. All gains are
-    predictions.
-    A search that was stopped goes on when the same command is given again with the same DIR.
+    in which costs, latencies and contention differ, and by half a per cent, also where contention is doubled. All
+    gains are predictions. A search that was stopped goes on when the same command is given again with the same DIR.
 
     \b
     pgle tune step.mlir --profile profile.pbtxt --target h100 --devices 8 -o tuned

@@ -14,7 +14,7 @@ from pgle.report.text import console, duration, printable, say, table, warn
 from pgle.run.tune.experiment import TUNED, TunedRun
 from pgle.run.tune.request import Proof, Tuning
 from pgle.tune.room import Reason, reasons
-from pgle.tune.trial import Judged, Trial, judge
+from pgle.tune.trial import Trial, judge
 
 COLUMNS = ("", "step", "exposed", "mean over worlds", "won", "temp memory")
 
@@ -110,11 +110,11 @@ def sentence(found: Tuning) -> str:
             f"Nothing better in {tried} trials: none is shorter by 0.5 % in nine of ten worlds; hiding all "
             f"communication would save {room:.1%} ({by})."
         )
-    judged, fresh = found.proof.judged, found.proof.fresh
+    judged, harder = found.proof.judged, found.proof.harder
     return (
         f"Better: the step gets {-judged.mean:.1%} shorter over {judged.of} worlds (won {judged.won}, at worst "
-        f"{judged.worst:+.1%}; in fresh worlds {-fresh.mean:.1%}, won {fresh.won} of {fresh.of}) than with the profile "
-        f"alone ({by}; {_modelled(found.tuned.trial)})."
+        f"{judged.worst:+.1%}; in harder worlds {-harder.mean:.1%}, won {harder.won} of {harder.of}) than with the "
+        f"profile alone ({by}; {_modelled(found.tuned.trial)})."
     )
 
 
@@ -198,7 +198,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
             "ceiling": pgle.prediction.ceiling.step_us,
         },
         "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
-        "fresh_worlds": proof.fresh if proof is not None else Judged(0, 0, 0.0, 0.0),
+        "harder_worlds": judge(tuned.harder_us, pgle.trial.harder_us),
         "temp_bytes": tuned.temp_bytes,
         "trials": [_trial(found, trial) for trial in found.trials],
         "resumed": found.resumed,

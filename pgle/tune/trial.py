@@ -27,6 +27,7 @@ class Trial:
         exposed_us: communication of it that nothing hides.
         exposed_by_kind: the same by kind of collective.
         worlds_us: steps in the worlds.
+        harder_us: steps in the harder worlds (`pgle.tune.worlds.HARDER`).
         temp_bytes: temporary memory that XLA plans for; None where it left no report.
         modelled: collectives that the program did not have before, whose costs are modelled.
         cpu_s: processor seconds of its compilations; 0 where they were kept from before.
@@ -40,6 +41,7 @@ class Trial:
     exposed_us: float = 0.0
     exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
     worlds_us: tuple[float, ...] = ()
+    harder_us: tuple[float, ...] = ()
     temp_bytes: int | None = None
     modelled: int = 0
     cpu_s: float = 0.0
@@ -48,8 +50,9 @@ class Trial:
 
     @property
     def mean_us(self) -> float:
-        """Mean step over the worlds; infinite where it did not compile."""
-        return sum(self.worlds_us) / len(self.worlds_us) if self.worlds_us else float("inf")
+        """Mean step over all worlds, the harder ones too; infinite where it did not compile."""
+        steps = (*self.worlds_us, *self.harder_us)
+        return sum(steps) / len(steps) if steps else float("inf")
 
 
 def record(trial: Trial) -> dict[str, Any]:
@@ -64,7 +67,7 @@ def recorded(item: Mapping[str, Any]) -> Trial:
         TypeError, KeyError: it is not one.
     """
     known = {entry.name: item[entry.name] for entry in fields(Trial)}
-    return Trial(**known | {"worlds_us": tuple(item["worlds_us"])})
+    return Trial(**known | {name: tuple(item[name]) for name in ("worlds_us", "harder_us")})
 
 
 def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
@@ -103,3 +106,9 @@ def judge(after_us: Sequence[float], before_us: Sequence[float]) -> Judged:
     if not changes:
         return Judged(0, 0, 0.0, 0.0)
     return Judged(sum(change < 0 for change in changes), len(changes), sum(changes) / len(changes), max(changes))
+
+
+def stands(trial: Trial, pgle: Trial) -> bool:
+    """Whether a trial is accepted against the profile alone: in the worlds, and in the harder ones."""
+    pairs = ((trial.worlds_us, pgle.worlds_us), (trial.harder_us, pgle.harder_us))
+    return trial.step_us is not None and all(judge(after, before).accepted for after, before in pairs)

@@ -39,10 +39,10 @@ class Spread:
     contention: float = 1.0
 
 
-FRESH = Spread(compute=0.15, collectives=0.3, latency_us=30.0, contention=2.0)
-"""Half as much again, contention doubled: what a search in the other worlds has found must win here as well."""
-FRESH_SEED = 1_000_003
-"""Added to the seed of a search for its fresh worlds."""
+HARDER = Spread(compute=0.15, collectives=0.3, latency_us=30.0, contention=2.0)
+"""Costs and latency spread half as much again, contention up to twice its range: what is accepted must win here too."""
+HARDER_SEED = 1_000_003
+"""Added to the seed of a search for its harder worlds."""
 
 
 @dataclass(frozen=True, slots=True)

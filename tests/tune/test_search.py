@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, predict
 from pgle.tune.moves import MIB, Axis, axes
 from pgle.tune.search import best, no_room, search, without_one
-from pgle.tune.trial import Flags, Judged, Trial, exposed_by_kind, judge, record, recorded
+from pgle.tune.trial import Flags, Judged, Trial, exposed_by_kind, judge, record, recorded, stands
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"
@@ -29,7 +30,9 @@ def step(exposed_us: float) -> Prediction:
 def trial(flags: Flags, mean_us: float, temp_bytes: int = 1, exposed_us: float = 300.0) -> Trial:
     made = step(exposed_us)
     worlds = tuple(mean_us + number for number in range(10))
-    return Trial(flags, str(dict(flags)), made.step_us, made.exposed_us, exposed_by_kind(made), worlds, temp_bytes)
+    return Trial(
+        flags, str(dict(flags)), made.step_us, made.exposed_us, exposed_by_kind(made), worlds, worlds, temp_bytes
+    )
 
 
 PGLE = trial({}, 1300.0)
@@ -84,6 +87,12 @@ def test_a_setting_that_does_not_compile_is_passed_over() -> None:
 )
 def test_accepted_is_what_wins_in_nine_of_ten_worlds_and_by_half_a_per_cent(after: list[float], accepted: bool) -> None:
     assert judge(after, [100.0] * 20).accepted is accepted
+
+
+def test_what_wins_in_the_worlds_and_loses_in_harder_ones_is_not_accepted() -> None:
+    after = trial({"a": "1"}, 1200.0)
+    assert stands(after, PGLE)
+    assert not stands(replace(after, harder_us=tuple(us + 200 for us in after.harder_us)), PGLE)
 
 
 def test_a_step_at_its_ceiling_has_no_room() -> None:

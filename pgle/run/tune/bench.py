@@ -22,7 +22,7 @@ from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.schedule.predict import predict
 from pgle.tune.prices import Prices, priced, prices_of
 from pgle.tune.trial import Flags, Trial, exposed_by_kind
-from pgle.tune.worlds import World, steps_in, worlds
+from pgle.tune.worlds import HARDER, HARDER_SEED, World, steps_in, worlds
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
@@ -51,6 +51,7 @@ class Bench:
     _prices: Prices = field(init=False)
     _given: Profile = field(init=False)
     _worlds: tuple[World, ...] = ()
+    _harder: tuple[World, ...] = ()
     _programs: dict[tuple[str, ...], Trial] = field(default_factory=dict)
 
     @staticmethod
@@ -77,6 +78,7 @@ class Bench:
         """LHS alone and with the profile, by the user's own flags."""
         request = self.request
         self._worlds = worlds(request.worlds, request.seed)
+        self._harder = worlds(request.worlds, request.seed + HARDER_SEED, HARDER)
         given = read_profile(request.profile) if request.profile is not None else None
         result = self.session.schedule("no-profile", self.session.base.flags)
         self.jaxlib, self.module = result.jaxlib, read_module(result.after_optimizations)
@@ -144,14 +146,15 @@ class Bench:
             prediction.step_us,
             prediction.exposed_us,
             exposed_by_kind(prediction),
-            self.steps(found, self._worlds),
+            self._steps(found, self._worlds),
+            self._steps(found, self._harder),
             result.memory.get("temp"),
             modelled,
             program=result.fingerprint,
         )
         return replace(found, trial=trial)
 
-    def steps(self, found: Scheduled, among: tuple[World, ...]) -> tuple[float, ...]:
+    def _steps(self, found: Scheduled, among: tuple[World, ...]) -> tuple[float, ...]:
         """Microseconds of a schedule's step in some worlds."""
         return steps_in(among, found.module, found.profile, found.prediction, self.hardware)
 

@@ -11,7 +11,7 @@ from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import read_manifest
 from pgle.run.experiment.pipeline import Announce, Pipeline, PipelineRequest, run_pipeline
-from pgle.run.launch.capture_modules import modules_in
+from pgle.run.launch.captured import modules_in
 from pgle.run.rehearse.command import RehearseCommand, prepared
 from pgle.run.tune.record import NAME
 from pgle.run.tune.request import TuneRequest, Tuning

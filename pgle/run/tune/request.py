@@ -67,7 +67,8 @@ class Proof:
     Attributes:
         scheduled: its schedule, by all passes.
         judged: it against the profile alone, over the worlds of the search.
-        fresh: the same over worlds that the search never saw (`pgle.tune.worlds.FRESH`).
+        harder: the same over the harder worlds.
+        accepted: whether it stands in both.
         used: whether XLA used the new profile, by its log and schedule.
         why: the line that proves it.
         coverage: share of the new module's time that the new profile has a cost for.
@@ -77,17 +78,13 @@ class Proof:
 
     scheduled: Scheduled
     judged: Judged
-    fresh: Judged
+    harder: Judged
+    accepted: bool
     used: bool
     why: str
     coverage: float
     change: float
     written: tuple[Path, ...] = ()
-
-    @property
-    def accepted(self) -> bool:
-        """Whether it is better in the worlds of the search, and in fresh ones no less often."""
-        return self.judged.accepted and self.fresh.accepted
 
 
 @dataclass(frozen=True)

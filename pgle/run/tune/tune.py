@@ -21,8 +21,7 @@ from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
 from pgle.tune.moves import axes
 from pgle.tune.search import best, no_room, search, without_one
-from pgle.tune.trial import Flags, Trial, judge
-from pgle.tune.worlds import FRESH, FRESH_SEED, worlds
+from pgle.tune.trial import Flags, Trial, judge, stands
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.log.module_verdict import ProfileUse
@@ -94,7 +93,7 @@ class _Search:
         moves = axes(self.bench.module, self.bench.jaxlib, given, self.bench.memory_share)
         ceiling = pgle.prediction.ceiling.step_us
         search(pgle.trial, ceiling, moves, self.attempt, budget=request.budget, memory_limit=request.memory_limit)
-        left = [trial for trial in self.trials if judge(trial.worlds_us, pgle.trial.worlds_us).accepted]
+        left = [trial for trial in self.trials if stands(trial, pgle.trial)]
         for _ in range(PROOFS):
             trial = best(pgle.trial, left, request.memory_limit)
             if trial is pgle.trial:
@@ -123,7 +122,7 @@ class _Search:
         return done
 
     def prove(self, trial: Trial) -> Proof:
-        """A setting compiled whole, confirmed by XLA's log and schedule, simulated again, also in fresh worlds."""
+        """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
         bench, pgle = self.bench, self.pgle
         profile, modelled = bench.profile(trial.flags)
         path = bench.folder_of(trial.flags) / "profile.pbtxt"
@@ -135,11 +134,11 @@ class _Search:
         found = bench.judged(trial.flags, trial.label, result, profile, modelled)
         use = confirm(ConfirmRequest(result.log, schedule=result.schedule, profile=profile, whole=True)).main
         schedules = {} if result.schedule is None else {found.module.name: read_schedule_dump(result.schedule)}
-        fresh = worlds(self.request.worlds, FRESH_SEED + self.request.seed, FRESH)
         return Proof(
             scheduled=found,
             judged=judge(found.trial.worlds_us, pgle.trial.worlds_us),
-            fresh=judge(bench.steps(found, fresh), bench.steps(pgle, fresh)),
+            harder=judge(found.trial.harder_us, pgle.trial.harder_us),
+            accepted=stands(found.trial, pgle.trial),
             used=use.verdict is ProfileUse.USED,
             why=use.why,
             coverage=min(
@@ -169,11 +168,9 @@ class _Search:
 
 
 def _refusal(proof: Proof) -> str:
-    """Why a setting that the search accepted did not stand."""
-    trial = proof.scheduled.trial
-    if not proof.judged.accepted:
-        return f"{trial.label}: compiled whole, it wins in {proof.judged.won} of {proof.judged.of} worlds only"
-    return f"{trial.label}: wins in {proof.fresh.won} of {proof.fresh.of} fresh worlds only ({proof.fresh.mean:+.1%})"
+    """Why a setting that the trials accepted did not stand."""
+    won = f"{proof.judged.won} of {proof.judged.of} worlds and {proof.harder.won} of {proof.harder.of} harder ones"
+    return f"{proof.scheduled.trial.label}: compiled whole, the step is {proof.change:+.2%} and wins in {won} only"
 
 
 def _warnings(pgle: Scheduled, proof: Proof | None) -> list[str]:
