@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pgle.costs.fit.estimate import estimator
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.measure.aggregate import aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.run.inputs import read_traces

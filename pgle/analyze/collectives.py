@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.window import DeviceWindow
-from pgle.costs.fit.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
+from pgle.costs.estimate.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
 from pgle.costs.measure.naming import Filed, NamingPlan
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.schedule.timeline import Stream

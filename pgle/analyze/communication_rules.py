@@ -7,8 +7,8 @@ from collections import defaultdict
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words, many
-from pgle.costs.fit import perf_tables
-from pgle.costs.fit.communication import LAUNCH_US
+from pgle.costs.estimate import perf_tables
+from pgle.costs.estimate.communication import LAUNCH_US
 from pgle.xla.collectives import KINDS
 
 SMALL_BYTES = 1 << 20

@@ -11,7 +11,8 @@ from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
 from pgle.analyze.communication_rules import exposed, rank_skew, slow_collectives, small_collectives, synchronous
 from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words, many
 from pgle.analyze.window import LAUNCH_GAP_NS, LONG_GAP_NS
-from pgle.costs.fit.compute import compute_us, matmuls
+from pgle.costs.estimate.kernels import compute_us
+from pgle.costs.estimate.products import matmuls
 from pgle.schedule.timeline import Stream
 from pgle.trace.table import Reason
 from pgle.xla.hlo.module import Instruction, Module

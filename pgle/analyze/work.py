@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pgle.costs.fit.compute import attention_operations, bytes_accessed, matmuls, pointwise_operations
+from pgle.costs.estimate.kernels import bytes_accessed, pointwise_operations
+from pgle.costs.estimate.products import attention_operations, matmuls
 from pgle.xla.hardware import Hardware, dtype_family
 from pgle.xla.hlo.module import Instruction, Module, backend_config
 

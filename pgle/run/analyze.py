@@ -11,7 +11,7 @@ from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.findings import Finding
 from pgle.analyze.memory import Memory, find_memory
 from pgle.analyze.rules import find_findings
-from pgle.costs.fit.estimate import hardware_of
+from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import measure
 from pgle.costs.measure.programs import Program
 from pgle.errors import UserError

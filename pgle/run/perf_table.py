@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgle.costs.fit.cluster_table import (
+from pgle.costs.estimate.cluster_table import (
     Transfer,
     collective_table,
     completed_transfers,
@@ -18,7 +18,7 @@ from pgle.costs.fit.cluster_table import (
     probe_collectives,
     probe_matmuls,
 )
-from pgle.costs.fit.compute import Matmul
+from pgle.costs.estimate.products import Matmul
 from pgle.costs.measure.measured import measure
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.value import Profile

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.fit.contention import Contention, Factors, contention_of, contention_on
-from pgle.costs.fit.estimate import estimator
 from pgle.costs.fit.launch import DEFAULT, Launch, launch_of
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, Profile

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from pgle.costs.fit.compute import is_product
+from pgle.costs.estimate.products import is_product
 from pgle.costs.fit.fill import Estimate
 from pgle.costs.fit.lookup import LookupTable, is_sound
 from pgle.costs.profile.value import Cost, Origin

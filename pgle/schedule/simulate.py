@@ -16,8 +16,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.fit.contention import NONE, Factors
-from pgle.costs.fit.estimate import estimator
 from pgle.costs.fit.launch import DEFAULT, Launch
 from pgle.costs.profile.value import Cost
 from pgle.schedule.program import COLLECTIVES, Action, Op, Program, read_program

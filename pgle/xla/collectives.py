@@ -23,7 +23,7 @@ class Kind:
         primitives: what JAX calls it, and so its instructions.
         flag: its name in ``--xla_gpu_disable_async_collectives``; empty where there is none.
         payload: what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand.
-        measured: the measured table that it takes (`pgle.costs.fit.perf_tables`); empty: none.
+        measured: the measured table that it takes (`pgle.costs.estimate.perf_tables`); empty: none.
         rounds: how often each byte goes around a ring.
         ends_together: whether no rank can end before the last has begun.
         moves: what a sharded training step moves with it, where XLA combines its kind by bytes.

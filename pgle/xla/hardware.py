@@ -49,7 +49,7 @@ class Hardware:
             `src/graph/topo.h` and `tuning.cc`).
         nic_gb_s: network bandwidth per GPU and direction: DGX A100 200 Gbit/s, DGX H100, H200 and B200 400 Gbit/s.
         pcie_gb_s: line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64.
-        measured_as: the GPU of `TABLE` whose measured tables (`pgle.costs.fit.perf_tables`) are nearest: itself where
+        measured_as: the GPU of `TABLE` whose measured tables (`costs.estimate.perf_tables`) are nearest: itself where
             there are some.
         devices_per_host: GPUs that share NVLink.
     """

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
-from pgle.costs.fit.estimate import hardware_of
+from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.aggregate import aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.trace.combine import combine

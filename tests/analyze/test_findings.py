@@ -10,8 +10,8 @@ import pytest
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import THRESHOLDS
 from pgle.analyze.rules import RULES, find_findings
-from pgle.costs.fit.communication import collective_us
-from pgle.costs.fit.compute import compute_us
+from pgle.costs.estimate.communication import collective_us
+from pgle.costs.estimate.kernels import compute_us
 from pgle.trace.table import Kind, Trace
 from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module

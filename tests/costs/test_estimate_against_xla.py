@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.fit.estimate import estimator
+from pgle.costs.estimate.estimate import estimator
 from pgle.run.rehearse.compile import rehearse_compile
 from pgle.run.rehearse.request import RehearsalRequest
 from pgle.schedule.program import kind_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.fit.cluster_table import Transfer, collective_table, completed_transfers, measured_products
+from pgle.costs.estimate.cluster_table import Transfer, collective_table, completed_transfers, measured_products
 from pgle.costs.profile.value import Cost
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 

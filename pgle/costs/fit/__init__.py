@@ -1,1 +1,1 @@
-"""A profile held against a module: what XLA looks up, coverage, gaps, estimates."""
+"""A profile held against a module: what XLA looks up, coverage, gaps, contention."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pgle.costs.fit.estimate import estimator
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.fit.fill import FILLED, Fill, Scale, fill
 from pgle.costs.fit.lookup import LookupTable, is_sound
 from pgle.costs.profile.effective import effective_costs

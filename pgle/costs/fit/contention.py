@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.fit.compute import is_product
+from pgle.costs.estimate.products import is_product
 from pgle.costs.fit.fill import work_of
 from pgle.costs.fit.launch import execution_rows
 from pgle.costs.profile.value import Cost, Profile

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pgle.costs.fit.estimate import estimator, hardware_of
+from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.fit.fill import FILLED
 from pgle.costs.fit.gaps import Gap, Mismatch, NearNames, Unused, find_unused, weigh, weigh_gaps
 from pgle.costs.fit.lookup import LookupTable, is_sound

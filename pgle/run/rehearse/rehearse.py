@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pgle.costs.fit.compute import attention_operations
-from pgle.costs.fit.estimate import estimate_profile
+from pgle.costs.estimate.estimate import estimate_profile
+from pgle.costs.estimate.products import attention_operations
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import encode_profile, read_profile, sidecar_path
 from pgle.costs.profile.sidecar import sidecar

@@ -7,8 +7,8 @@ import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from pgle.costs.estimate.estimate import estimate_profile, estimator
 from pgle.costs.fit.contention import as_if_alone
-from pgle.costs.fit.estimate import estimate_profile, estimator
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.fit.complete import complete_profile
 from pgle.costs.fit.coverage import cover
-from pgle.costs.fit.estimate import estimate_profile
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.fit.communication import Group, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
-from pgle.costs.fit.compute import Matmul, attention_operations, bytes_accessed, compute_us, matmuls
-from pgle.costs.fit.estimate import estimate_profile, estimator, transferred_bytes
+from pgle.costs.estimate.communication import Group, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
+from pgle.costs.estimate.estimate import estimate_profile, estimator, transferred_bytes
+from pgle.costs.estimate.kernels import bytes_accessed, compute_us
+from pgle.costs.estimate.products import Matmul, attention_operations, matmuls
 from pgle.costs.measure.aggregate import aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.value import CostKind, Origin

@@ -1,6 +1,6 @@
 """How long a collective takes: XLA's own measurements where there are some, scaled by latency and bandwidth elsewhere.
 
-Measured: `pgle.costs.fit.perf_tables`, one NVLink domain of H100, B200, GB200 and GB300. Other GPUs and groups across
+Measured: the tables of `perf_tables`, one NVLink domain of H100, B200, GB200 and GB300. Other GPUs and groups across
 hosts take the nearest table: its latency stays, what bytes take is scaled by the bandwidths and by the bytes that each
 device sends, and the latencies of further steps are added. Latencies and the choice of algorithm are those of NCCL's
 tuner (NVIDIA/nccl `src/graph/tuning.cc`, 2.18 and later; microseconds); bus bandwidths are as nccl-tests defines them
@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import ceil, log2
 
-from pgle.costs.fit import perf_tables
+from pgle.costs.estimate import perf_tables
 from pgle.xla.collectives import KINDS
 from pgle.xla.hardware import KERNEL_US, TABLE, Hardware
 from pgle.xla.hlo.module import Instruction, Module

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from pgle.costs.fit import perf_tables
-from pgle.costs.fit.communication import payload_bytes
-from pgle.costs.fit.compute import Matmul, matmuls
+from pgle.costs.estimate import perf_tables
+from pgle.costs.estimate.communication import payload_bytes
+from pgle.costs.estimate.products import Matmul, matmuls
 from pgle.costs.profile.value import Cost
 from pgle.xla.collectives import KINDS, collective_kind, group_size
 from pgle.xla.hlo.module import Module

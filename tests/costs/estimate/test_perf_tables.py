@@ -6,10 +6,10 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from pgle.costs.fit import perf_tables
-from pgle.costs.fit.communication import Group, _measured_us
-from pgle.costs.fit.compute import Matmul, matmul_us
-from pgle.costs.fit.perf_tables import GRID_B, GRID_K, curve
+from pgle.costs.estimate import perf_tables
+from pgle.costs.estimate.communication import Group, _measured_us
+from pgle.costs.estimate.perf_tables import GRID_B, GRID_K, curve
+from pgle.costs.estimate.products import Matmul, matmul_us
 from pgle.xla.hardware import TABLE, find_hardware
 
 ROWS = perf_tables.rows("collectives.tsv")

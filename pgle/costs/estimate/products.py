@@ -1,4 +1,4 @@
-"""What one compute instruction takes: matrix products as XLA measured them, the rest by a roofline of its shapes."""
+"""What matrix products take: as XLA measured them; convolutions and attention by their operations."""
 
 from __future__ import annotations
 
@@ -8,19 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
-from pgle.costs.fit import perf_tables
-from pgle.costs.fit.perf_tables import GRID_B, GRID_K
-from pgle.xla.hardware import (
-    ATTENTION_EFFICIENCY,
-    KERNEL_US,
-    MATMUL_EFFICIENCY,
-    MEMORY_EFFICIENCY,
-    PCIE_EFFICIENCY,
-    TABLE,
-    Hardware,
-    dtype_family,
-)
-from pgle.xla.hlo.module import BITS, HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
+from pgle.costs.estimate import perf_tables
+from pgle.costs.estimate.perf_tables import GRID_B, GRID_K
+from pgle.xla.hardware import KERNEL_US, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY, TABLE, Hardware, dtype_family
+from pgle.xla.hlo.module import BITS, Instruction, Module, Shape
 
 TILE = 128
 """Rows and columns of the output tile that one streaming multiprocessor computes (NVIDIA, "Matrix Multiplication
@@ -31,13 +22,6 @@ SPLIT_K = 1024
 
 _CAUSAL = re.compile(r"mask_type\W+(?:[2-6]\b|\w*CAUSAL)")
 """cuDNN writes ``CAUSAL``; Transformer Engine a number, of which 0 and 1 are no causal mask (`NVTE_Mask_Type`)."""
-
-_SLICES = ("dynamic-slice", "slice", "gather")
-_MOVES = frozenset(
-    ("parameter", "constant", "broadcast", "bitcast", "reshape", "transpose", "copy", "tuple", "get-tuple-element",
-     "iota", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "gather", "dot", "convolution",
-     "fusion")
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +43,6 @@ class Matmul:
     def item_bytes(self) -> float:
         """Bytes of one element."""
         return BITS.get(self.dtype, 16) / 8
-
-
-def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> float:
-    """Microseconds of one execution of a compute instruction: the larger of arithmetic and memory time.
-
-    Args:
-        module: holds it; fused computations are looked into.
-        instruction: a fusion, dot, custom call, copy or any other op with a kernel.
-    """
-    products = sum(matmul_us(item, hardware) for item in matmuls(module, instruction))
-    products += attention_operations(module, instruction) / (hardware.tflops["f16"] * ATTENTION_EFFICIENCY * 1e6)
-    pointwise = pointwise_operations(module, instruction) / (hardware.tflops["f32"] / 2 * 1e6)
-    device, host = bytes_accessed(module, instruction)
-    memory = device / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
-    link = host / (hardware.pcie_gb_s * PCIE_EFFICIENCY * 1e3)
-    return max(products + pointwise, KERNEL_US + max(pointwise, memory, link))
-
-
-def pointwise_operations(module: Module, instruction: Instruction) -> int:
-    """Elements that the ops of a fusion compute one by one; each counts as one operation, transcendental or not."""
-    fused = _fused(module, instruction)
-    return sum(
-        prod(_widest(module, item)) for item in (fused.instructions if fused else ()) if item.opcode not in _MOVES
-    )
-
-
-def _widest(module: Module, item: Instruction) -> tuple[int, ...]:
-    """The dimensions that an op loops over: of a reduction those of what it reduces."""
-    shape = _operand_shape(module, item, 0) if item.opcode in ("reduce", "reduce-window") else None
-    return (shape or item.shape).dimensions
 
 
 def matmul_us(item: Matmul, hardware: Hardware) -> float:
@@ -139,8 +93,8 @@ def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
 
 
 def _dot(module: Module, instruction: Instruction, contracting: Sequence[int]) -> Iterator[Matmul]:
-    lhs = _operand_shape(module, instruction, 0)
-    result = _first_array(instruction.shape)
+    lhs = operand_shape(module, instruction, 0)
+    result = first_array(instruction.shape)
     if lhs is None or result is None or not lhs.dimensions:
         return
     contracting = [index for index in contracting if index < len(lhs.dimensions)] or [len(lhs.dimensions) - 1]
@@ -193,7 +147,7 @@ def attention_operations(module: Module, instruction: Instruction) -> float:
     if not is_attention(instruction):
         return 0.0
     target = instruction.custom_call_target.lower()
-    query, key = _operand_shape(module, instruction, 0), _operand_shape(module, instruction, 1)
+    query, key = operand_shape(module, instruction, 0), operand_shape(module, instruction, 1)
     if query is None or key is None or len(query.dimensions) != 4 or len(key.dimensions) != 4:
         return 0.0
     batch, a, b, depth = query.dimensions
@@ -206,7 +160,7 @@ def attention_operations(module: Module, instruction: Instruction) -> float:
 
 def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     """As a matrix product; the output features are the largest dimension that kernel and result share."""
-    kernel, result = _operand_shape(module, instruction, 1), _first_array(instruction.shape)
+    kernel, result = operand_shape(module, instruction, 1), first_array(instruction.shape)
     if kernel is None or result is None:
         return
     features = max((size for size in kernel.dimensions if size in result.dimensions), default=1)
@@ -214,84 +168,16 @@ def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     yield Matmul(1, max(rows, 1), features, prod(kernel.dimensions) // max(features, 1), kernel.dtype)
 
 
-def _first_array(shape: Shape) -> Shape | None:
+def first_array(shape: Shape) -> Shape | None:
     """The result of a call that returns a tuple with a workspace."""
     if shape.dtype != "tuple":
         return shape
-    return next((found for element in shape.elements if (found := _first_array(element)) is not None), None)
+    return next((found for element in shape.elements if (found := first_array(element)) is not None), None)
 
 
-def _operand_shape(module: Module, instruction: Instruction, index: int) -> Shape | None:
+def operand_shape(module: Module, instruction: Instruction, index: int) -> Shape | None:
+    """The shape of an operand, of a tuple its first array; None where there is no such operand."""
     if index >= len(instruction.operands):
         return None
     operand = module.instructions.get(instruction.operands[index])
-    return None if operand is None else _first_array(operand.shape)
-
-
-def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
-    """Bytes that an instruction must move: (device memory, host memory).
-
-    Operands count once, those of which only slices are read by the slices; an update in place counts by the update.
-    """
-    fused = _fused(module, instruction)
-    partly = _read_in_part(fused) if fused is not None else {}
-    sizes: list[tuple[int, Shape]] = []
-    if instruction.opcode in _SLICES:
-        sizes += [(2 * instruction.shape.size_bytes, instruction.shape)]
-    elif instruction.opcode == "dynamic-update-slice":
-        update = _operand_shape(module, instruction, 1)
-        sizes += [(2 * update.size_bytes, instruction.shape)] if update is not None else []
-    else:
-        sizes += [(_written(fused, instruction), _first_array(instruction.shape) or instruction.shape)]
-        seen: set[str] = set()
-        for index, name in enumerate(instruction.operands):
-            operand = module.instructions.get(name)
-            if operand is None or name in seen or operand.shape.dtype in ("token", "tuple"):
-                continue
-            seen.add(name)
-            whole = operand.shape.size_bytes
-            sizes.append((min(partly.get(index, whole), whole), operand.shape))
-    device = sum(size for size, shape in sizes if shape.memory_space != HOST_MEMORY_SPACE)
-    host = sum(size for size, shape in sizes if shape.memory_space == HOST_MEMORY_SPACE)
-    return device, host
-
-
-def _fused(module: Module, instruction: Instruction) -> Computation | None:
-    if instruction.opcode != "fusion" or not instruction.called:
-        return None
-    return module.computations.get(instruction.called[0])
-
-
-def _read_in_part(fused: Computation) -> dict[int, int]:
-    """Bytes read of the parameters of a fusion that only slices and updates in place touch, by parameter number."""
-    numbers = {item.name: item.parameter_number for item in fused.instructions if item.opcode == "parameter"}
-    read = {number: 0 for number in numbers.values() if number is not None}
-    for item in fused.instructions:
-        for position, name in enumerate(item.operands):
-            number = numbers.get(name)
-            if number is None or number not in read:
-                continue
-            if position == 0 and item.opcode in _SLICES:
-                read[number] += item.shape.size_bytes
-            elif position != 0 or item.opcode != "dynamic-update-slice":
-                del read[number]
-    return read
-
-
-def _written(fused: Computation | None, instruction: Instruction) -> int:
-    """Bytes written: of a fusion that updates its operand in place only the update."""
-    if fused is None:
-        return instruction.shape.size_bytes
-    by_name = {item.name: item for item in fused.instructions}
-    roots = [by_name[fused.root]] if fused.root in by_name else []
-    if roots and roots[0].opcode == "tuple":
-        roots = [by_name[name] for name in roots[0].operands if name in by_name]
-    if not roots:
-        return instruction.shape.size_bytes
-    written = 0
-    for root in roots:
-        while root.opcode == "bitcast" and root.operands[0] in by_name:
-            root = by_name[root.operands[0]]
-        update = by_name.get(root.operands[1]) if root.opcode == "dynamic-update-slice" else None
-        written += (update or root).shape.size_bytes
-    return written
+    return None if operand is None else first_array(operand.shape)

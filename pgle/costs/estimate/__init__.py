@@ -1,0 +1,1 @@
+"""What instructions take that nobody measured: XLA's measured tables, rooflines, communication."""
