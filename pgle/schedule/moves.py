@@ -17,6 +17,9 @@ EXPOSED_SHARE = 0.05
 """Collectives of which less is exposed need no reason: launch gaps around them already are a few microseconds."""
 
 NOTHING_INDEPENDENT = "nothing is independent of it"
+UNREAD = "nothing reads its result, and XLA runs it all the same"
+
+_ACTING = ("send", "recv", "outfeed", "infeed", "custom-call", "while", "conditional", "call", "copy-start")
 
 DISABLE_ASYNC = "--xla_gpu_disable_async_collectives"
 """Names kinds without their hyphens, separated by commas, or all of them: ``allcollectives``."""
@@ -37,6 +40,7 @@ class Placement:
         exposed_us: the part of all its executions in a step during which nothing computes.
         independent_us: compute of its computation that neither needs it nor is needed by it.
         kept_by: the flag that keeps it synchronous; empty where none does.
+        unread: no instruction on the way to the computation's result needs it.
     """
 
     name: str
@@ -49,12 +53,15 @@ class Placement:
     independent_us: float
     count: int = 1
     kept_by: str = ""
+    unread: bool = False
 
     @property
     def reason(self) -> str:
         """Why it is exposed, in words; empty where less than a twentieth of it is."""
         if self.exposed_us <= EXPOSED_SHARE * max(self.cost_us * self.count, 1e-9):
             return ""
+        if self.unread:
+            return UNREAD
         if self.kept_by:
             return f"synchronous by {self.kept_by}"
         if self.independent_us < 0.01 * self.cost_us:
@@ -95,6 +102,7 @@ def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) ->
     cost = _cost_by_name(timeline)
     compute = {timeline.names[code] for code in np.unique(timeline.instruction[timeline.stream == Stream.COMPUTE])}
     exposures = {item.name: item for item in timeline.exposures}
+    read = {c.name: _read(c) for c in module.computations.values()}
     dones = {pair.start: pair.done for pair in async_pairs(module) if pair.is_collective}
     positions = {c.name: {item.name: i for i, item in enumerate(c.instructions)} for c in module.computations.values()}
     found: dict[str, Placement] = {}
@@ -118,6 +126,7 @@ def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) ->
             independent_us=_independent_us(computation, item, cost, compute),
             count=exposures[item.name].count if item.name in exposures else 1,
             kept_by=DISABLE_ASYNC if disabled & {"allcollectives", kind.replace("-", "")} else "",
+            unread=item.name not in read[item.computation],
         )
     return found
 
@@ -157,13 +166,21 @@ def _independent_us(
     for name, needed in operands.items():
         for operand in needed:
             users.setdefault(operand, []).append(name)
-    tied = _reach(item.name, operands) | _reach(item.name, users)
+    tied = _reach([item.name], operands) | _reach([item.name], users)
     wanted = set(compute) - tied
     return sum(cost.get(other.name, 0.0) for other in computation.instructions if other.name in wanted)
 
 
-def _reach(start: str, edges: Mapping[str, Iterable[str]]) -> set[str]:
-    seen, queue = {start}, deque([start])
+def _read(computation: Computation) -> set[str]:
+    """What the result of a computation depends on, and what does something besides giving a result."""
+    operands = {item.name: item.operands for item in computation.instructions}
+    acts = (item.name for item in computation.instructions if item.opcode in _ACTING or item.is_host_transfer)
+    return _reach((computation.root, *acts), operands)
+
+
+def _reach(starts: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
+    seen = set(starts)
+    queue = deque(seen)
     while queue:
         for name in edges.get(queue.popleft(), ()):
             if name not in seen:

@@ -97,3 +97,12 @@ def test_a_launch_gap_of_exposed_time_needs_no_reason():
     gather = place(*EARLY)["all-gather-start"]
     assert replace(gather, exposed_us=2.0).reason == ""
     assert replace(gather, exposed_us=60.0).reason != ""
+
+
+def test_a_collective_that_nothing_reads_says_so(monkeypatch):
+    monkeypatch.setitem(INSTRUCTIONS, "use", ("fusion", ("dot.2",)))
+    gather = place(*LATE)["all-gather-start"]
+    assert gather.unread
+    assert gather.reason == "nothing reads its result, and XLA runs it all the same"
+    monkeypatch.setitem(INSTRUCTIONS, "use", ("fusion", ("all-gather-done", "dot.2")))
+    assert not place(*LATE)["all-gather-start"].unread

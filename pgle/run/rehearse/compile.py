@@ -131,7 +131,7 @@ class Compiler:
     def _kept_or_compiled(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
         if self._cache is None:
             return self._ask(request, folder)
-        others = (request.target, request.portable_target, request.topology)
+        others = (request.target, request.portable_target, request.allocator_bytes, request.topology)
         switches = {
             "others": others,
             "profile": request.profile_as,
@@ -280,6 +280,7 @@ def _message(number: int, request: RehearsalRequest, folder: Path) -> dict[str, 
         "dump_dir": str(folder),
         "target": request.target,
         "portable_target": request.portable_target,
+        "allocator_bytes": request.allocator_bytes,
         "topology": request.topology,
         "xla_flags": xla_flags(request, folder),
         "fdo_profile": str(option.resolve()) if option is not None else None,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.estimate.products import attention_operations
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import encode_profile, read_profile, sidecar_path
 from pgle.costs.profile.sidecar import sidecar
@@ -18,24 +17,21 @@ from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler, matches_job
-from pgle.run.rehearse.request import OnPhase, RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.request import OnPhase, RehearsalResult
 from pgle.run.rehearse.session import Session
 from pgle.run.rehearse.settings import Setting
+from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings, unread_warnings
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.worth import judge_worth
 from pgle.xla.flags.catalogue import release
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import FREE_TARGETS
+from pgle.xla.hlo.names import loops
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
-
-PARTITIONED_LATER = "CustomSPMDPartitioning"
-_PRICED = ("__cublas", "__cudnn$conv", "__cub$")
-"""Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 LHS_BY_DEFAULT = (9, 0)
@@ -73,7 +69,7 @@ class Side:
         compiled: what the compiler left.
         module: the scheduled module.
         prediction: one step, with the cost table that both sides share.
-        believed: XLA's own statistics by computation, loop bodies once; empty where LHS left no dump.
+        believed: what LHS believed of each computation, loop bodies once; empty where it left no dump.
     """
 
     compiled: RehearsalResult
@@ -83,8 +79,15 @@ class Side:
 
     @property
     def believed_exposed_us(self) -> float | None:
-        """Exposed communication as LHS itself sees it, every computation once; None where it left no dump."""
-        return sum(item.total_wasted_cycles for item in self.believed.values()) if self.believed else None
+        """Exposed communication of a step as LHS itself sees it; None where it left no dump."""
+        if not self.believed:
+            return None
+        return sum(item.total_wasted_cycles * self._runs(name) for name, item in self.believed.items())
+
+    def _runs(self, computation: str) -> int:
+        """How often a computation runs in a step; loops of unknown length count once."""
+        found = self.module.computations.get(computation)
+        return prod(trips or 1 for _, trips in loops(self.module, found.root)) if found is not None else 1
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,10 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     cache = Cache.of_user() if request.cached else None
     trusted = cache.trusted(request.setting.python) if cache else None
     with Compiler(request.setting.python, cache=cache, on_phase=on_phase) as compiler:
-        session = Session(compiler, _base(request), request.out, trusted)
+        base = request.setting.request(
+            request.target, request.out, topology=request.topology, as_job=request.job is not None
+        )
+        session = Session(compiler, base, request.out, trusted)
         if request.profile is not None:
             read_profile(request.profile)  # a bad profile is refused before anything is compiled
         flags = (LHS, *request.setting.flags)
@@ -170,8 +176,11 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         matches_job=_matches(request, first),
         warnings=(
             *request.setting.warnings,
+            *given.warnings,
             *custom_call_warnings(baseline.module, () if request.profile is None else _names(given, baseline)),
-            *_warnings(given, baseline, profiled),
+            *memory_warnings(first, base.allocator_bytes, request.target),
+            *unread_warnings(baseline.prediction, [move.before for move in moves if move.before is not None]),
+            *_of_both(baseline, profiled),
         ),
     )
 
@@ -186,18 +195,6 @@ def _worth(verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequen
 def _check_folder(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
-
-
-def _base(request: RehearseRequest) -> RehearsalRequest:
-    """What both compilations share."""
-    return RehearsalRequest(
-        module=request.setting.module,
-        target=request.target.text,
-        portable_target=request.target.portable_text,
-        dump_dir=request.out,
-        topology=request.topology,
-        as_job=request.job is not None,
-    )
 
 
 def _has_default(request: RehearseRequest, baseline: RehearsalResult) -> bool:
@@ -223,7 +220,7 @@ def _side(compiled: RehearsalResult, profile: Profile, hardware: Hardware) -> Si
     believed: dict[str, Statistics] = {}
     if compiled.schedule is not None:
         computations = read_schedule_dump(compiled.schedule).computations
-        believed = {name: item.statistics for name, item in computations.items() if item.statistics is not None}
+        believed = {name: item.statistics for name, item in computations.items()}
     return Side(compiled, module, predict(module, profile, hardware), believed)
 
 
@@ -233,44 +230,12 @@ def _matches(request: RehearseRequest, compiled: RehearsalResult) -> bool | None
     return matches_job(compiled, Path(request.job) if Path(request.job).exists() else request.job)
 
 
-def _warnings(profile: Profile, baseline: Side, profiled: Side) -> tuple[str, ...]:
-    lines = list(profile.warnings)
-    if baseline.compiled.fingerprint != profiled.compiled.fingerprint:
-        lines.append("the two compilations differ by more than the profile (their fingerprints differ)")
-    lines += [line for side in (baseline, profiled) for line in side.prediction.timeline.warnings]
-    return tuple(dict.fromkeys(lines))
+def _of_both(baseline: Side, profiled: Side) -> tuple[str, ...]:
+    differ = "the two compilations differ by more than the profile (their fingerprints differ)"
+    same = baseline.compiled.fingerprint == profiled.compiled.fingerprint
+    lines = [line for side in (baseline, profiled) for line in side.prediction.timeline.warnings]
+    return tuple(dict.fromkeys(lines if same else [differ, *lines]))
 
 
 def _names(profile: Profile, side: Side) -> Collection[str]:
     return effective_costs(profile, side.compiled.fingerprint)
-
-
-def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]:
-    """What is not known of the custom calls of a scheduled module: their costs, or how they would be partitioned.
-
-    Args:
-        module: the module.
-        measured: names of instructions whose costs are.
-    """
-    calls = [item for item in module.walk() if item.opcode == "custom-call"]
-    unknown = Counter(
-        item.custom_call_target
-        for item in calls
-        if item.custom_call_target not in (PARTITIONED_LATER, *FREE_TARGETS)
-        and not item.custom_call_target.startswith(_PRICED)
-        and not attention_operations(module, item)
-        and item.name not in measured
-    )
-    lines = []
-    if unknown:
-        named = ", ".join(f"{target} × {count}" for target, count in unknown.most_common())
-        lines.append(
-            f"no cost is known of custom calls ({named}): they count as what moving their bytes takes; "
-            "measure them, and give the costs with --profile"
-        )
-    if any(item.custom_call_target == PARTITIONED_LATER for item in calls):
-        lines.append(
-            f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the "
-            "module: their operands are gathered here; rehearse a job's *.after_spmd_partitioner dump (--xla_dump_to)"
-        )
-    return lines

@@ -24,6 +24,8 @@ class RehearsalRequest:
         profile: a cost profile, or None.
         profile_as: give it as XLA flag (applies to every module) or as compile option ``fdo_profile``.
         portable_target: `Target.portable_text`, for a jax that does not know all of `target`.
+        allocator_bytes: device memory that the job's allocator has; XLA schedules and rematerialises to fit into it.
+            0: XLA's guess where there is no device, four fifths of the GPU's.
         timeout_s: give up after so many seconds; None: never.
         to_the_end: compile with code generation (which takes ptxas).
         as_job: leave out what saves time and changes the fingerprint (`matches_job`).
@@ -38,6 +40,7 @@ class RehearsalRequest:
     profile: Path | None = None
     profile_as: Literal["flag", "option"] = "flag"
     portable_target: str = ""
+    allocator_bytes: int = 0
     timeout_s: float | None = None
     to_the_end: bool = False
     as_job: bool = False

@@ -1,4 +1,4 @@
-"""As the user would have it compiled: which module, by whose jaxlib, with which flags."""
+"""As the user would have it compiled: which module, by whose jaxlib, with which flags, in how much memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
 from pgle.run.launch.captured import Program, candidates, capture_warnings, choose_module
 from pgle.run.launch.environment import user_flags
+from pgle.run.rehearse.request import RehearsalRequest
 from pgle.xla.flags.text import Finding, Flag, FlagList, parse_flags
+from pgle.xla.targets import Target
 
 OURS: Mapping[str, str] = {
     "xla_dump_to": "give the folder with -o",
     "xla_gpu_pgle_profile_file_or_directory_path": "give the profile with --profile",
 }
 """Flags that a rehearsal sets itself, and what to do instead."""
+
+MEMORY_FRACTION = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+"""Variables that say which part of a GPU's memory jax's allocator takes, the newer first."""
+DEFAULT_FRACTION = 0.75
 
 _NOT_OF_GPUS = ("xla_force_host_platform_device_count", "xla_backend_optimization_level")
 _ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
@@ -37,6 +43,7 @@ class Setting:
         python: the interpreter whose jaxlib compiles.
         flags: of the user, from XLA_FLAGS and from the command line, as text; the later wins.
         warnings: one line each.
+        memory_fraction: part of the GPU's memory that the job's allocator has; 0: it has no limit.
     """
 
     module: Path
@@ -44,6 +51,22 @@ class Setting:
     python: str
     flags: tuple[str, ...]
     warnings: tuple[str, ...]
+    memory_fraction: float = DEFAULT_FRACTION
+
+    def request(
+        self, target: Target, out: Path, *, topology: str | None, flags: tuple[str, ...] = (), as_job: bool = False
+    ) -> RehearsalRequest:
+        """What all compilations of it for one target share."""
+        return RehearsalRequest(
+            module=self.module,
+            target=target.text,
+            portable_target=target.portable_text,
+            allocator_bytes=int(self.memory_fraction * target.memory_bytes),
+            dump_dir=out,
+            topology=topology,
+            flags=flags,
+            as_job=as_job,
+        )
 
 
 def settle(modules: Sequence[Path], choose: str | None, program: Program, flags: Sequence[str]) -> Setting:
@@ -65,7 +88,23 @@ def settle(modules: Sequence[Path], choose: str | None, program: Program, flags:
     if doubt and doubt.fails:
         warnings = (*warnings, f"the CUDA plugin: {doubt.what}; {doubt.line}")
     others = candidates([path for path in modules if path != module])
-    return Setting(module, tuple(others), python, kept, (*capture_warnings(module), *warnings, *more))
+    said = (*capture_warnings(module), *warnings, *more)
+    return Setting(module, tuple(others), python, kept, said, memory_fraction(os.environ))
+
+
+def memory_fraction(environment: Mapping[str, str]) -> float:
+    """The part of a GPU's memory that jax's allocator has under these variables; 0 where it has no limit.
+
+    Raises:
+        UserError: a variable is no number.
+    """
+    if environment.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower() == "platform":
+        return 0.0
+    name = next((name for name in MEMORY_FRACTION if environment.get(name)), "")
+    try:
+        return float(environment[name]) if name else DEFAULT_FRACTION
+    except ValueError:
+        raise UserError("is not a number", where=f"{name}={environment[name]}", remedy="0.75 is jax's own") from None
 
 
 def _compiling_python(program: Program) -> tuple[str, tuple[str, ...]]:

@@ -197,9 +197,8 @@ class Worker:
         }
         profile = request["fdo_profile"] and read_bytes(Path(request["fdo_profile"]))
         topology = request["topology"] or f"1x1x{program.num_devices}"
-        self.api.compile_program(
-            self.plugin, program, request["target"], request["portable_target"], topology, profile or None
-        )
+        options = self.api.compile_options(program, profile or None, request["allocator_bytes"])
+        self.api.compile_program(self.plugin, program, request["target"], request["portable_target"], topology, options)
 
     def look_after(self, child: Child, *, readable: bool) -> None:
         """See whether a child has ended, or may be ended."""

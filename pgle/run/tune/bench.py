@@ -16,7 +16,7 @@ from pgle.errors import UserError
 from pgle.files import sha256, write_files
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.rehearse import LHS
-from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.request import RehearsalResult
 from pgle.run.rehearse.session import SCHEDULER_FLAGS, Session
 from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.schedule.predict import predict
@@ -57,14 +57,8 @@ class Bench:
     @staticmethod
     def of(request: TuneRequest, compiler: Compiler, trusted: Path | None) -> Bench:
         """A bench whose dumps go to a folder of their own, emptied of what a killed search left."""
-        base = RehearsalRequest(
-            module=request.setting.module,
-            target=request.target.text,
-            portable_target=request.target.portable_text,
-            dump_dir=request.out,
-            topology=request.topology,
-            flags=(LHS, *request.setting.flags),
-        )
+        flags = (LHS, *request.setting.flags)
+        base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
         folder = request.out / "trials"
         shutil.rmtree(folder, ignore_errors=True)
         return Bench(request, compiler, Session(compiler, base, folder, trusted))

@@ -12,6 +12,7 @@ import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import Any
 
 from google.protobuf import text_format
@@ -26,10 +27,10 @@ from pgle.xla.protos import schedule_pb2
 
 _NAME = re.compile(r"(.+)\.schedule\.(txt|pb)(\.xz|\.gz)?$")
 _ENTRY_TEXT = re.compile(rb"\s*(instructions|computation_id)\b")
+_NOISE = 1e-6  # cycles; sums of floats are not exact
 _MODULE_FIRST = re.compile(
     rb"\x0a[\x80-\xff]*[\x00-\x7f]\x0a"
 )  # field 1 is a module: it begins with its field 1, the name
-_STATISTIC = "_wasted_cycles"
 _Proto = schedule_pb2.ScheduleProto | schedule_pb2.EntryScheduleProto
 _HOW = "dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'"
 
@@ -62,13 +63,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """XLA's own verdict on one scheduled computation; bodies of loops count once.
+    """What LHS believed of one computation as it scheduled it; bodies of loops count once.
+
+    Read off the slots. The dump's own ``scheduler_statistics`` are of the order that LHS was given (observed, jaxlib
+    0.10.2 and 0.12.0.1: every gather of a Llama-70B loop counts as exposed that the slots have compute beside).
 
     Attributes:
-        wasted_cycles: exposed time by collective kind, only kinds that waste any.
-        total_wasted_cycles: all exposed time.
-        total_cycles: predicted time of the computation.
-        memory_peak_bytes: predicted memory peak.
+        wasted_cycles: time in which nothing ran, by the kind of what was in flight; ``other`` where nothing was.
+        total_wasted_cycles: all of it.
+        total_cycles: length of the computation.
+        memory_peak_bytes: the most bytes in use.
     """
 
     wasted_cycles: Mapping[str, float]
@@ -79,11 +83,11 @@ class Statistics:
 
 @dataclass(frozen=True)
 class ComputationSchedule:
-    """The schedule of one computation: slots by instruction name in schedule order, and statistics where dumped."""
+    """The schedule of one computation: slots by instruction name in schedule order, and what they add up to."""
 
     name: str
     slots: Mapping[str, Slot]
-    statistics: Statistics | None
+    statistics: Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,7 @@ class Latency:
         span_cycles: from the start of its start to the start of its done. The believed latency is at most this, and
             exactly this where nothing hid it.
         exposed_cycles: how long nothing ran between the two. Operations in flight at the same time count the same
-            idle time each; `Statistics.wasted_cycles` is XLA's own division among kinds.
+            idle time each; `Statistics.wasted_cycles` counts it once.
     """
 
     pair: AsyncPair
@@ -198,10 +202,16 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
     dumped: list[Any] = (
         [proto] if isinstance(proto, schedule_pb2.EntryScheduleProto) else [*proto.computation_schedules]
     )
+    pairs = async_pairs(module)
+
+    def pairs_in(computation: str, slots: Mapping[str, Slot]) -> list[AsyncPair]:
+        inside = [pair for pair in pairs if pair.computation == computation]
+        return [pair for pair in inside if pair.start in slots and pair.done in slots]
+
     try:
         computations = {
             (name := computation_names[item.computation_id]): ComputationSchedule(
-                name, _slots(item.instructions, names), _statistics(item)
+                name, (slots := _slots(item.instructions, names)), _statistics(slots, pairs_in(name, slots))
             )
             for item in dumped
         }
@@ -235,20 +245,25 @@ def _slots(items: Iterable[schedule_pb2.ScheduleProto.Instruction], names: Mappi
     }
 
 
-def _statistics(proto: Any) -> Statistics | None:
-    if "scheduler_statistics" not in proto.DESCRIPTOR.fields_by_name or not proto.HasField("scheduler_statistics"):
-        return None
-    stated = proto.scheduler_statistics
-    values = {field.name: value for field, value in stated.ListFields()}
+def _statistics(slots: Mapping[str, Slot], pairs: Iterable[AsyncPair]) -> Statistics:
+    """What the slots add up to; idle time counts for the one in flight that is waited for first."""
+    starting = sorted((slots[pair.start].end_cycles, slots[pair.done].start_cycles, pair.kind) for pair in pairs)
+    in_flight: list[tuple[float, str]] = []
+    wasted: dict[str, float] = {}
+    position = 0
+    for idle_from, idle_to in _idle(slots.values()):
+        while position < len(starting) and starting[position][0] <= idle_from:
+            heappush(in_flight, starting[position][1:])
+            position += 1
+        while in_flight and in_flight[0][0] <= idle_from:
+            heappop(in_flight)
+        kind = in_flight[0][1] if in_flight else "other"
+        wasted[kind] = wasted.get(kind, 0.0) + idle_to - idle_from
     return Statistics(
-        wasted_cycles={
-            name.removesuffix(_STATISTIC).replace("_", "-"): value
-            for name, value in values.items()
-            if name.endswith(_STATISTIC) and name != "total_wasted_cycles"
-        },
-        total_wasted_cycles=stated.total_wasted_cycles,
-        total_cycles=stated.total_cycles,
-        memory_peak_bytes=stated.memory_pressure_peak,
+        wasted_cycles=wasted,
+        total_wasted_cycles=sum(wasted.values(), 0.0),
+        total_cycles=max((slot.end_cycles for slot in slots.values()), default=0.0),
+        memory_peak_bytes=max((slot.memory_bytes for slot in slots.values()), default=0),
     )
 
 
@@ -268,7 +283,7 @@ def _idle(slots: Iterable[Slot]) -> list[tuple[float, float]]:
     gaps = []
     busy_until = 0.0
     for slot in slots:
-        if slot.start_cycles > busy_until:
+        if slot.start_cycles > busy_until + _NOISE:
             gaps.append((busy_until, slot.start_cycles))
         busy_until = max(busy_until, slot.end_cycles)
     return gaps

@@ -134,6 +134,9 @@ WORDINGS = (
 )  # fmt: skip
 """Tried in this order."""
 
+SCHEDULER_MEMORY = re.compile(r"LatencyHidingScheduler current memory usage: (\d+) bytes\. Current limit: (\d+)")
+"""Bytes that the schedule needs, and that the scheduler may plan with; 0.10.2, 0.12.0.1."""
+
 MARKS = (
     b"PGLE", b"rofile", b"atencyHiding", b"latency estimator", b"missing instructions", b"name to remain",
     b"XLA_FLAGS", b"for flag ", b"Fingerprint before", b"FDO", b"ompilation cache", b"XLA compilation",

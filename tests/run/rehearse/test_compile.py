@@ -28,6 +28,7 @@ from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events
 from pgle.xla.log.module_verdict import ProfileUse
 from pgle.xla.log.verdict import LogVerdict, judge
+from pgle.xla.log.wordings import SCHEDULER_MEMORY
 from pgle.xla.targets import load_target
 
 JAX = importlib.util.find_spec("jax_plugins") and any(
@@ -62,6 +63,16 @@ def rehearse(tmp_path: Path, module: Path) -> Rehearse:
 def baseline(module: Path, tmp_path_factory: pytest.TempPathFactory) -> RehearsalResult:
     dump = tmp_path_factory.mktemp("baseline") / "dump"
     return rehearse_compile(RehearsalRequest(module, TARGET.text, dump, flags=(LHS,)))
+
+
+def test_the_scheduler_plans_with_what_the_jobs_allocator_has(rehearse: Rehearse, baseline: RehearsalResult) -> None:
+    small = rehearse(allocator_bytes=10 << 30)
+    limits = []
+    for compiled in (small, baseline):
+        found = SCHEDULER_MEMORY.search(compiled.log.read_text())
+        assert found is not None
+        limits.append(int(found[2]) / 2**30)
+    assert limits[0] < 10 * 0.95 < limits[1] < 40 * 0.8 * 0.95  # XLA's guess is four fifths of the GPU's 40 GiB
 
 
 @pytest.fixture(scope="module")

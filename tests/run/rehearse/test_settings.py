@@ -11,7 +11,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed
 from pgle.run.launch.captured import Program
-from pgle.run.rehearse.settings import Setting, settle
+from pgle.run.rehearse.settings import Setting, memory_fraction, settle
 
 OURS = Program(sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True)
 
@@ -78,3 +78,21 @@ def test_another_jaxlib_than_the_programs_is_said(settled) -> None:
 def test_a_program_of_our_jaxlib_needs_no_word(settled) -> None:
     setting = settled(program=replace(OURS, python="/venv/bin/python", plugin=False))
     assert (setting.python, setting.warnings) == (sys.executable, ())
+
+
+@pytest.mark.parametrize(
+    ("environment", "fraction"),
+    [
+        ({}, 0.75),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}, 0.9),
+        ({"XLA_CLIENT_MEM_FRACTION": "0.92", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}, 0.92),
+        ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_CLIENT_MEM_FRACTION": "0.92"}, 0.0),
+    ],
+)
+def test_the_allocators_part_of_the_memory(environment: dict[str, str], fraction: float) -> None:
+    assert memory_fraction(environment) == fraction
+
+
+def test_a_part_that_is_no_number() -> None:
+    with pytest.raises(UserError, match=r"XLA_CLIENT_MEM_FRACTION=most: is not a number; 0.75 is jax's own"):
+        memory_fraction({"XLA_CLIENT_MEM_FRACTION": "most"})

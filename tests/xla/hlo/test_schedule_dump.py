@@ -63,9 +63,9 @@ def test_a_collective_that_nothing_hides_shows_its_believed_latency(schedule: Lh
 def test_statistics_add_up(schedule: LhsSchedule) -> None:
     for computation in schedule.computations.values():
         statistics = computation.statistics
-        assert statistics is not None
+        busy = sum(slot.cycles for slot in computation.slots.values())
         assert sum(statistics.wasted_cycles.values()) == statistics.total_wasted_cycles > 0
-        assert statistics.total_cycles > statistics.total_wasted_cycles
+        assert statistics.total_cycles == pytest.approx(statistics.total_wasted_cycles + busy)
         assert statistics.memory_peak_bytes > 0
 
 
@@ -109,7 +109,7 @@ cycles_per_microsecond: 1
 
 
 @pytest.mark.parametrize("suffix", ["txt", "pb"])
-def test_the_form_of_jaxlib_0_5_0_has_one_computation_without_statistics(tmp_path: Path, suffix: str) -> None:
+def test_the_form_of_jaxlib_0_5_0_has_one_computation(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"main.schedule.{suffix}"
     proto = text_format.Parse(OLD, schedule_pb2.EntryScheduleProto())
     path.write_bytes(OLD.encode() if suffix == "txt" else proto.SerializeToString())
@@ -117,7 +117,7 @@ def test_the_form_of_jaxlib_0_5_0_has_one_computation_without_statistics(tmp_pat
     schedule = read_schedule_dump(path)
     assert schedule.entry is not None
     assert schedule.entry.slots["n"].cycles == 1000
-    assert schedule.entry.statistics is None
+    assert schedule.entry.statistics.total_cycles == 1001
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,15 @@ from typing import Any
 from pgle.errors import UserError
 from pgle.run.ask.jax_private.pjrt import Plugin, XlaError, library
 from pgle.run.ask.jax_private.programs import Program, first_line, read_program
+from pgle.run.ask.jax_private.wire import number_field, submessage
 
-__all__ = ["Plugin", "Program", "XlaError", "compile_program", "first_line", "library", "needed_flags", "read_program"]
+__all__ = [
+    "Plugin", "Program", "XlaError", "compile_options", "compile_program", "first_line", "library", "needed_flags",
+    "read_program",
+]  # fmt: skip
+
+EXECUTABLE_BUILD_OPTIONS, DEVICE_MEMORY_SIZE = 3, 15
+"""Fields of CompileOptionsProto and of what is in it (openxla/xla ``xla/pjrt/proto/compile_options.proto``)."""
 
 OLDEST_JAX = (0, 4, 34)
 """First release whose CUDA plugin compiles without a device (0.4.36 alone cannot)."""
@@ -64,7 +71,7 @@ def topology_devices(target: str, topology: str) -> Sequence[Any]:
 
 
 def compile_program(
-    plugin: Plugin, program: Program, target: str, portable: str, topology: str, fdo_profile: bytes | None
+    plugin: Plugin, program: Program, target: str, portable: str, topology: str, options: bytes
 ) -> None:
     """Compile `program`; XLA_FLAGS of this process count, so call it once.
 
@@ -74,13 +81,12 @@ def compile_program(
         target: text of a GpuTargetConfigProto.
         portable: the same with fewer fields, taken where this XLA does not know one of `target`.
         topology: ``SxHxD``.
-        fdo_profile: a cost profile given as a compile option, or None.
+        options: of `compile_options`.
 
     Raises:
-        UserError: the target or topology is refused, or this jax lacks what the program needs.
+        UserError: the target or topology is refused.
         XlaError: XLA fails; for lack of ptxas too, long after scheduling is done and dumped.
     """
-    options = _options(program, fdo_profile)
     target = _accepted(plugin, target, portable, topology)
     plugin.compile_only(target, topology, program.code, program.form, options)
 
@@ -112,8 +118,18 @@ def refused_topology(said: str, topology: str) -> UserError:
     )
 
 
-def _options(program: Program, fdo_profile: bytes | None) -> bytes:
-    """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS."""
+def compile_options(program: Program, fdo_profile: bytes | None, allocator_bytes: int) -> bytes:
+    """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS.
+
+    Args:
+        program: what is to be compiled.
+        fdo_profile: a cost profile given as a compile option, or None.
+        allocator_bytes: what the device's allocator has in a job, where jaxlib puts it in by itself
+            (jaxlib/py_client.cc); 0: unknown.
+
+    Raises:
+        UserError: this jax lacks what the program needs.
+    """
     import numpy as np
     from jaxlib import xla_client
 
@@ -136,4 +152,5 @@ def _options(program: Program, fdo_profile: bytes | None) -> bytes:
             raise UserError("this jax takes no profile as a compile option", remedy="pass the profile as a flag")
         build.fdo_profile = fdo_profile
     data: bytes = options.SerializeAsString()
-    return data
+    # No binding for this one; a message that is appended to another is merged with it.
+    return data + submessage(EXECUTABLE_BUILD_OPTIONS, number_field(DEVICE_MEMORY_SIZE, allocator_bytes))

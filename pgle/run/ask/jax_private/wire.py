@@ -31,8 +31,7 @@ def without_fields(message: bytes, cut: Tree) -> bytes:
             continue
         inside = cut[number]
         if inside is not None:
-            content = without_fields(message[value:end], inside)
-            parts += [_varint(number << 3 | 2), _varint(len(content)), content]
+            parts.append(submessage(number, without_fields(message[value:end], inside)))
     return b"".join(parts)
 
 
@@ -44,6 +43,16 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes | int]]:
     """
     for number, start, value, end in _fields(message):
         yield number, _read(message, value)[0] if message[start] & 7 == 0 else message[value:end]
+
+
+def submessage(number: int, content: bytes) -> bytes:
+    """A field that holds a message."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def number_field(number: int, value: int) -> bytes:
+    """A field that holds a whole number."""
+    return _varint(number << 3) + _varint(value)
 
 
 def _leading(data: bytes) -> bytes | None:

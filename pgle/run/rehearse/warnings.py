@@ -1,0 +1,96 @@
+"""What a rehearsal has to warn of: costs that nobody knows, memory that is short, collectives that nothing reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from pgle.costs.estimate.products import attention_operations
+from pgle.run.rehearse.request import RehearsalResult
+from pgle.run.rehearse.settings import MEMORY_FRACTION
+from pgle.schedule.moves import Placement
+from pgle.schedule.predict import Prediction
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.names import FREE_TARGETS
+from pgle.xla.log.wordings import SCHEDULER_MEMORY
+from pgle.xla.targets import Target
+
+PARTITIONED_LATER = "CustomSPMDPartitioning"
+_PRICED = ("__cublas", "__cudnn$conv", "__cub$")
+"""Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
+
+UNREAD_SHARE = 0.001
+"""Of the step; less than that is not worth a line."""
+
+
+def memory_warnings(compiled: RehearsalResult, allocator_bytes: int, target: Target) -> list[str]:
+    """Whether memory is so short that XLA schedules for memory and not for speed.
+
+    Args:
+        compiled: with LHS.
+        allocator_bytes: what the job's allocator has; 0: unknown.
+        target: the GPU.
+    """
+    found = SCHEDULER_MEMORY.search(compiled.log.read_text(errors="replace"))
+    used, limit = (int(found[1]), int(found[2])) if found else (0, 0)
+    need, have = compiled.memory_bytes or 0, allocator_bytes or target.memory_bytes
+    remedy = f"raise {MEMORY_FRACTION[0]} as the job has it, rematerialise more, or take a larger --target"
+    if need > have:
+        return [
+            f"the step needs {_gib(need)} and jax's allocator has {_gib(have)} of {target.name}: it does not fit, and "
+            f"XLA then schedules for memory, not for speed; {remedy}"
+        ]
+    if used > limit:
+        return [
+            f"the scheduler is short of memory ({_gib(used)} of temporaries, {_gib(limit)} left for them), so it puts "
+            f"less beside collectives; {remedy}"
+        ]
+    return []
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"
+
+
+def unread_warnings(prediction: Prediction, placed: Iterable[Placement]) -> list[str]:
+    """Collectives that run though nothing reads their results."""
+    unread = [item for item in placed if item.unread]
+    took = sum(item.cost_us * item.count for item in unread)
+    if took < UNREAD_SHARE * prediction.step_us:
+        return []
+    return [
+        f"{len(unread)} collectives ({unread[0].name} …) run though nothing reads their results: {took / 1e3:,.0f} ms "
+        "of communication a step; the collective pipeliner leaves them where one reduction reads another's result, and "
+        "XLA removes no collective: do without --xla_gpu_enable_pipelined_all_reduce (xla_gpu_pipeline_all_reduce)"
+    ]
+
+
+def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]:
+    """What is not known of the custom calls of a scheduled module: their costs, or how they would be partitioned.
+
+    Args:
+        module: the module.
+        measured: names of instructions whose costs are.
+    """
+    calls = [item for item in module.walk() if item.opcode == "custom-call"]
+    unknown = Counter(
+        item.custom_call_target
+        for item in calls
+        if item.custom_call_target not in (PARTITIONED_LATER, *FREE_TARGETS)
+        and not item.custom_call_target.startswith(_PRICED)
+        and not attention_operations(module, item)
+        and item.name not in measured
+    )
+    lines = []
+    if unknown:
+        named = ", ".join(f"{target} × {count}" for target, count in unknown.most_common())
+        lines.append(
+            f"no cost is known of custom calls ({named}): they count as what moving their bytes takes; "
+            "measure them, and give the costs with --profile"
+        )
+    if any(item.custom_call_target == PARTITIONED_LATER for item in calls):
+        lines.append(
+            f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the "
+            "module: their operands are gathered here; rehearse a job's *.after_spmd_partitioner dump (--xla_dump_to)"
+        )
+    return lines
