@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from os import PathLike
 from typing import Any
-
-_UNSEEN = re.compile(
-    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb]"
-)
-"""Control and format characters, which a terminal acts upon, and what UTF-8 cannot encode."""
 
 
 def plain(value: Any) -> Any:
@@ -40,9 +34,15 @@ def plain(value: Any) -> Any:
 
 
 def text(schema: str, value: Any) -> str:
-    """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first."""
+    """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a terminal acts upon, or
+    UTF-8 cannot encode, is escaped.
+    """
     found = json.dumps({"schema": schema, **plain(value)}, indent=2, ensure_ascii=False) + "\n"
-    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", found)
+    return "\n".join(line if line.isprintable() else _escaped(line, str.isprintable) for line in found.split("\n"))
+
+
+def _escaped(line: str, stays: Callable[[str], bool]) -> str:
+    return "".join(char if stays(char) else json.dumps(char)[1:-1] for char in line)
 
 
 def show(schema: str, value: Any) -> None:
@@ -50,7 +50,7 @@ def show(schema: str, value: Any) -> None:
     try:
         found = text(schema, value)
         if (sys.stdout.encoding or "").lower().replace("-", "") not in ("utf8", "utf16", "utf32"):
-            found = "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in found)
+            found = _escaped(found, str.isascii)
         sys.stdout.write(found)
         sys.stdout.flush()
     except BrokenPipeError:

@@ -1,6 +1,7 @@
 """Commands on damaged inputs, in this process: what is damaged, what is run, and what must hold afterwards.
 
-Case N is the same on every machine: `random.Random(N)` decides everything.
+Case N is the same on every machine: `random.Random(N)` decides everything. No compiler runs: where a command asks for a
+compilation, it gets a recorded one, whatever the module.
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import mutations as damage
 
 from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
+from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.dumps import LOG
+from pgle.run.rehearse.request import RehearsalRequest
 
 TESTDATA = Path(__file__).parent.parent.parent / "testdata"
 HLO = "hlo/jax-0.12.0.1/collectives/module_0001.jit_collectives.sm_8.0_gpu_after_optimizations"
@@ -80,6 +86,40 @@ def profile_and_sidecar(folder: str) -> tuple[bytes, bytes, bytes]:
         return read("x.pbtxt").read_bytes(), read("x.pb").read_bytes(), read("x.pbtxt.json").read_bytes()
 
 
+def compiled(_: Compiler, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
+    """A compilation from testdata, in the place of `Compiler._kept_or_compiled`."""
+    name = f"{HLO}.hlo.pb"
+    (folder / Path(name).name).write_bytes(stored(f"{name}.xz"))
+    if "--xla_gpu_enable_latency_hiding_scheduler=true" in request.flags:
+        (folder / Path(f"{SCHEDULE}.txt").name).write_bytes(stored(f"{SCHEDULE}.txt.xz"))
+    (folder / LOG).write_bytes((TESTDATA / "logs/jax_0.12.0.1/half.log").read_bytes())
+    return {"module_name": "jit_collectives", "num_partitions": 4, "num_replicas": 1, "compile_s": 1.0, "read_s": 0.1,
+            "cpu_s": 1.0, "peak_bytes": 1 << 28, "jaxlib": "0.12.0.1"}  # fmt: skip
+
+
+def of_trace(case: Case, path: Path, *suffixes: str) -> Words:
+    """A command that reads a trace."""
+    commands: list[Words] = [
+        ["convert", path, "-o", case.out(*suffixes), *options(case)],
+        ["show", path],
+        ["analyze", path],
+        ["perf-table", path, "-o", case.out(".pbtxt")],
+    ]
+    words = case.draw.choices(commands, (6, 2, 2, 1))[0]
+    if words[0] != "show" and case.draw.random() < 0.2:
+        words += ["--hlo", case.given("d.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto)]
+    return words
+
+
+@cache
+def matching_profile() -> bytes:
+    """Costs of some instructions of `HLO`."""
+    names = re.findall(
+        rb"^ +%?((?:all|reduce|collective|loop|gemm|wrapped|input)[\w.-]*) =", stored(f"{HLO}.txt.xz"), re.M
+    )
+    return b"".join(b'costs { name: "%s" cost_us: %d.5 }\n' % (name, len(name)) for name in names)
+
+
 def nsys(case: Case) -> Words:
     path = case.inputs / "t.sqlite"
     shutil.copy(TESTDATA / SYNTHETIC, path)
@@ -87,9 +127,7 @@ def nsys(case: Case) -> Words:
         damage.damage_sqlite(path, case.draw)
         if not path.read_bytes().startswith(b"SQLite"):
             break
-    if case.draw.random() < 0.2:
-        return ["show", path]
-    return ["convert", path, "-o", case.out(".pbtxt", ".pb", ".pbtxt", ".pb", ""), *options(case)]
+    return of_trace(case, path, ".pbtxt", ".pb", ".pbtxt", ".pb", "")
 
 
 def parquet(case: Case) -> Words:
@@ -109,15 +147,13 @@ def parquet(case: Case) -> Words:
             sink = io.BytesIO()
             pyarrow.parquet.write_table(pyarrow.table(dict(zip(names, zip(*rows, strict=True), strict=True))), sink)
             case.given(f"t/{table}.parquet", sink.getvalue(), damage.damage_bytes, int(case.draw.random() < 0.15))
-    return ["convert", case.inputs / "t", "-o", case.out(".pbtxt", ".pb"), *options(case)]
+    return of_trace(case, case.inputs / "t", ".pbtxt", ".pb")
 
 
 def xplane(case: Case) -> Words:
     name = case.draw.choice(("cpu_4dev_jax_0_12_0", "jax08_gemm"))
     path = case.given("t.xplane.pb", stored(f"jax_xplane/{name}.xplane.pb"), damage.damage_proto)
-    if case.draw.random() < 0.2:
-        return ["show", path]
-    return ["convert", path, "-o", case.out(".pbtxt", ".pb"), *options(case)]
+    return of_trace(case, path, ".pbtxt", ".pb")
 
 
 def hlo(case: Case) -> Words:
@@ -136,9 +172,31 @@ def hlo(case: Case) -> Words:
         ["verify", profile, "--hlo", path],
         ["complete", profile, "--hlo", path, "-o", case.out(".pbtxt", ".pb"), "--target", "a100"],
         ["predict", path, "--target", "h100"],
+        ["predict", path, "--profile", profile, "--target", target(case)],
         ["flags", "thresholds", "--hlo", path],
     ]
     return case.draw.choice(commands)
+
+
+def target(case: Case) -> str | Path:
+    """A GPU by name, or a description of one."""
+    if case.draw.random() < 0.5:
+        return "a100"
+    text = (files("pgle.xla") / "data/targets/h100-sxm.txtpb").read_bytes()
+    return case.given("gpu_target_config.pbtxt", text, damage.damage_text)
+
+
+def rehearsals(case: Case) -> Words:
+    module = case.given("step.mlir", stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir"), damage.damage_text)
+    if case.draw.random() < 0.3:
+        module = case.given("step.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto)
+    profile = case.given("p.pbtxt", matching_profile(), damage.damage_text)
+    words: Words = [module, "--target", target(case), "--no-cache", "-o", case.outputs / "r"]
+    words += ["--profile", profile] if case.draw.random() < 0.8 else []
+    words += ["--topology", case.draw.choice(damage.NUMBERS)[:20]] if case.draw.random() < 0.1 else []
+    if case.draw.random() < 0.3:
+        return ["tune", *words, "--worlds", "3", "--budget", "4"]
+    return ["rehearse", *words]
 
 
 def profiles(case: Case) -> Words:
@@ -240,7 +298,7 @@ def options(case: Case) -> Words:
 
 KINDS: dict[str, Callable[[Case], Words]] = {
     function.__name__: function
-    for function in (nsys, parquet, xplane, hlo, profiles, logs, steps, history, manifests, flags)
+    for function in (nsys, parquet, xplane, hlo, rehearsals, profiles, logs, steps, history, manifests, flags)
 }
 
 
@@ -266,7 +324,7 @@ def _check(case: Case) -> None:
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LONGEST_S)
     try:
-        with redirect_stdout(out), redirect_stderr(err):
+        with redirect_stdout(out), redirect_stderr(err), patch.object(Compiler, "_kept_or_compiled", compiled):
             code = run(case.words)
     finally:
         signal.alarm(0)
@@ -285,7 +343,7 @@ def _check(case: Case) -> None:
     for path in case.outputs.rglob("*"):
         if path.suffix == ".json":
             json.loads(path.read_bytes(), parse_constant=_no_number)
-        elif path.suffix in (".pbtxt", ".pb"):
+        elif path.suffix in (".pbtxt", ".pb") and case.words[0] != "perf-table" and "hlo" not in path.name:
             costs = [cost.cost_us for cost in read_profile(path).costs]
             assert all(0 <= cost < float("inf") for cost in costs), f"costs written: {min(costs)} to {max(costs)}"
 

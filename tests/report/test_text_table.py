@@ -1,11 +1,13 @@
 """Tables and sentences fold between words at any width; columns without room stand below."""
 
+import json as decoder
 from io import StringIO
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
+from pgle.report import json
 from pgle.report.text import console, table, warn
 
 
@@ -80,7 +82,9 @@ def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, caps
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
-@pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202egnp.exe", "\x9b2J", "a\rb", "a\x08b", "\ud800"])
+@pytest.mark.parametrize(
+    "text", ["\x1b[31mred", "a\x07b", "\u202egnp.exe", "\x9b2J", "a\rb", "a\x08b", "\ud800", "\u0379"]
+)
 def test_no_name_controls_the_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     console().print(text)
     console().print(Text(text))
@@ -88,3 +92,10 @@ def test_no_name_controls_the_terminal(text: str, capsys: pytest.CaptureFixture[
     warn([text])
     output = capsys.readouterr()
     assert all(line.isprintable() for line in (output.out + output.err).split("\n"))
+
+
+@pytest.mark.parametrize("text", ["\x7f", "\x9b2J", "\u202egnp.exe", "\ud800", "\u0379", "\U000e0001", "é"])
+def test_no_name_in_json_controls_the_terminal_and_none_is_lost(text: str) -> None:
+    written = json.text("pgle.test/1", {"name": text})
+    assert all(line.isprintable() for line in written.split("\n"))
+    assert decoder.loads(written)["name"] == text
