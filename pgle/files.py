@@ -85,7 +85,7 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
         raise UserError(f"is a {kind}, a file is needed", where=path, remedy="save what it gives in a file first")
 
 
-def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = False) -> IO[bytes]:
+def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = False) -> io.BufferedReader:
     """A file as a stream; ``.xz`` and ``.gz`` are decompressed as they are read. To be closed by the caller.
 
     Args:
@@ -102,7 +102,7 @@ def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = Fals
         file = cast(IO[bytes], path.open("rb"))
     except OSError as error:
         raise UserError(f"cannot be read ({error.strerror or error})", where=path) from None
-    return cast(IO[bytes], io.BufferedReader(_Bounded(file, path, max_bytes), 1 << 20))
+    return io.BufferedReader(_Bounded(file, path, max_bytes), 1 << 20)
 
 
 class _Bounded(io.RawIOBase):

@@ -12,7 +12,8 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.files import check_file, read_bytes
+from pgle.files import check_file
+from pgle.run.step_inputs import TextLines
 from pgle.steps.history import Entry, parse_entry
 
 DATABASES = (".sqlite", ".sqlite3", ".db")
@@ -97,8 +98,7 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
 
 
 def _lines(path: Path) -> list[tuple[int, str | dict[str, object]]]:
-    text = read_bytes(path).decode(errors="replace")
-    return [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    return [(number, line) for number, line in enumerate(TextLines(path), 1) if line.strip()]
 
 
 def _rows(path: Path) -> list[tuple[int, str | dict[str, object]]]:

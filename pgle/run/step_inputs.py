@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import codecs
 import glob
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.files import read_bytes
+from pgle.files import open_bytes
 from pgle.steps.collect_console import read_console
 from pgle.steps.collect_records import read_csv, read_json_lines
 from pgle.steps.series import Series, once_per_step, slowest_rank
@@ -22,8 +23,40 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
 LOGS = (".log", ".txt", ".out", ".err")
 TRACES = (".nsys-rep", ".sqlite", ".qdrep", ".pb")
+LONGEST_LINE = 1 << 20
+"""Characters; what a line has beyond is left out."""
 STAGES = ("baseline", "perf")
 """Stages of a run directory that can be compared."""
+
+
+class TextLines:
+    """The lines of a text file without their ends, read anew by each iteration, so that memory does not grow with it.
+
+    In UTF-8, or in UTF-16 as PowerShell redirects it, without the byte order mark; ``.gz`` and ``.xz`` are unpacked.
+
+    Raises:
+        UserError: while it is read, as `pgle.files.open_bytes`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[str]:
+        with open_bytes(self.path) as file:
+            head = file.peek(4)[:4]
+            text = io.TextIOWrapper(file, _encoding(head), errors="replace")
+            while line := text.readline(LONGEST_LINE):
+                yield line.rstrip("\n")
+                while len(line) == LONGEST_LINE and not line.endswith("\n"):
+                    line = text.readline(LONGEST_LINE)
+
+
+def _encoding(head: bytes) -> str:
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    if len(head) > 3 and (head[0] == 0) + (head[1] == 0) == 1:  # one half of the first sign, which is ASCII
+        return "utf-16-be" if head[0] == 0 else "utf-16-le"
+    return "utf-8-sig"
 
 
 def read_side(label: str, paths: Sequence[str], *, rules: Rules, pattern: str | None = None) -> Side:
@@ -114,29 +147,21 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     suffix = _suffix(path)
     if suffix in TRACES:
         return _read_trace(path)
-    text = _text(read_bytes(path))
-    if not text.strip():
+    lines = TextLines(path)
+    first = next((line for line in lines if line.strip()), None)
+    if first is None:
         raise UserError("is empty", where=path, remedy="did the run end before its first step?")
     if suffix in TABLES:
-        series = read_csv(text, str(path))
-    elif suffix in JSON_LINES or (pattern is None and text.lstrip().startswith("{")):
-        series = read_json_lines(text, str(path))
+        series = read_csv(lines, str(path))
+    elif suffix in JSON_LINES or (pattern is None and first.lstrip().startswith("{")):
+        series = read_json_lines(lines, str(path))
     else:
-        series = read_console(text, str(path), pattern=pattern)
+        series = read_console(lines, str(path), pattern=pattern)
     if len(series) == 0:
         item = series.malformed[0] if series.malformed else None
         what = "holds no step time" if item is None else f"holds no step time (line {item.line}: {item.reason})"
         raise UserError(what, where=path, remedy='write lines such as {"step": 7, "step_time_s": 0.2013}')
     return once_per_step(series)
-
-
-def _text(data: bytes) -> str:
-    """Text in UTF-8, or in UTF-16 as PowerShell redirects it; without the byte order mark."""
-    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return data.decode("utf-16", errors="replace")
-    if len(data) > 3 and (data[0] == 0) + (data[1] == 0) == 1:  # one half of the first sign, which is ASCII
-        return data.decode("utf-16-be" if data[0] == 0 else "utf-16-le", errors="replace")
-    return data.decode("utf-8-sig", errors="replace")
 
 
 def _read_trace(path: Path) -> Series:

@@ -11,12 +11,12 @@ Other lines between them tell what happened meanwhile: profiler, checkpoints, co
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pgle.errors import UserError
-from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, make_series, unfit
+from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, check_count, make_series, unfit
 
 UNITS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
@@ -75,24 +75,24 @@ class _Line:
     loss: float
 
 
-def read_console(text: str, source: str, *, pattern: str | None = None) -> Series:
+def read_console(lines: Iterable[str], source: str, *, pattern: str | None = None) -> Series:
     """The steps of a console log.
 
     Args:
-        text: the whole log; carriage returns end lines too (progress bars).
+        lines: of the log; gone through twice. Carriage returns end lines too (progress bars).
         source: its name.
         pattern: regular expression of the user's own step line, with a group ``s``, ``ms`` or ``us`` and, where it
             has one, ``step``, ``loss``.
 
     Raises:
-        UserError: no line holds a step time, or the pattern is wrong.
+        UserError: no line holds a step time, more do than `MOST_STEPS`, or the pattern is wrong.
     """
-    lines = re.split(r"\r\n|\n|\r", _COLOUR.sub("", text))
     name, match = ("pattern", _custom(pattern, source)) if pattern is not None else _dialect(lines, source)
     steps: list[Step] = []
     malformed: list[Malformed] = []
     events = _Events()
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(map(_uncoloured, lines), 1):
+        check_count(source, len(steps) + len(malformed))
         found = match(line)
         if found is None:
             events.see(line)
@@ -121,7 +121,7 @@ def step_number(line: str) -> int | None:
     """The number of the step that a line of output names, in any of the known ways; None where it names none."""
     if _XLA_LINE.match(line):
         return None
-    line = _COLOUR.sub("", line)
+    line = _uncoloured(line)
     found = _PAX_STEP.search(line) or _PLAIN_STEP.search(line) or _KERAS.search(line)
     return _integer(found["step"]) if found is not None and len(found["step"]) < 12 else None
 
@@ -167,18 +167,23 @@ class _Events:
 _Match = Callable[[str], "_Line | str | None"]
 
 
-def _dialect(lines: list[str], source: str) -> tuple[Literal["maxtext", "pax", "keras", "plain"], _Match]:
+def _uncoloured(line: str) -> str:
+    return _COLOUR.sub("", line) if "\x1b" in line else line
+
+
+def _dialect(lines: Iterable[str], source: str) -> tuple[Literal["maxtext", "pax", "keras", "plain"], _Match]:
     """The dialect whose lines occur most often; MaxText and Pax before looser ones."""
-    if any(_MAXTEXT_LIKE in line for line in lines):
-        return "maxtext", _maxtext
-    if any("steps/sec: " in line and _PAX_RATE.search(line) for line in lines):
-        return "pax", _Pax()
+    pax = False
     keras = plain = 0
-    for line in lines:
-        keras += _KERAS.search(line) is not None
-        plain += isinstance(_plain(line), _Line)
-        if abs(keras - plain) > CLEAR_LEAD:
-            break
+    for line in map(_uncoloured, lines):
+        if _MAXTEXT_LIKE in line:
+            return "maxtext", _maxtext
+        pax = pax or ("steps/sec: " in line and _PAX_RATE.search(line) is not None)
+        if not pax and abs(keras - plain) <= CLEAR_LEAD:
+            keras += _KERAS.search(line) is not None
+            plain += isinstance(_plain(line), _Line)
+    if pax:
+        return "pax", _Pax()
     if not keras and not plain:
         raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
     return ("keras", _keras) if keras > plain else ("plain", _plain)

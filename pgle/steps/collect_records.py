@@ -7,10 +7,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, make_series, unfit
+from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Series, Step, check_count, make_series, unfit
 
 TIME_KEYS: Mapping[str, float] = {
     "step_time_s": 1.0,
@@ -32,33 +33,40 @@ MEMORY_KEYS = ("peak_memory_bytes", "peak_bytes_in_use")
 MARKS = {"profiled": Mark.PROFILED, "compiled": Mark.COMPILED, "checkpoint": Mark.CHECKPOINT}
 
 
-def read_json_lines(text: str, source: str) -> Series:
+def read_json_lines(lines: Iterable[str], source: str) -> Series:
     """Steps of JSON lines such as ``{"step": 7, "step_time_s": 0.2013}``.
 
     Optional keys: ``loss``, ``peak_memory_bytes``, ``profiled``, ``compiled``, ``checkpoint`` (true where it happened
     in this step), ``simulated``. A line with ``compile_time_s`` and no step time gives the compile time.
+
+    Raises:
+        UserError: more steps than `MOST_STEPS`.
     """
-    return _series(source, "jsonl", _json_rows(text))
+    return _series(source, "jsonl", _json_rows(lines))
 
 
-def read_csv(text: str, source: str) -> Series:
+def read_csv(lines: Iterable[str], source: str) -> Series:
     """Steps of a table with a header; columns are named as the keys of JSON lines, other columns are ignored.
 
     Raises:
-        UserError: no column holds a step time, or a field is longer than any number.
+        UserError: no column holds a step time, a field is longer than any number, or more steps than `MOST_STEPS`.
     """
-    lines = text.splitlines()
-    delimiter = max(",;\t", key=lines[0].count) if lines else ","
-    reader = csv.DictReader(lines, delimiter=delimiter)
+    rest = iter(lines)
+    head = next(rest, "")
+    delimiter = max(",;\t", key=head.count)
+    reader = csv.DictReader(chain([head], rest), delimiter=delimiter)
     names = [name.strip() for name in reader.fieldnames or ()]
     if not set(names) & set(TIME_KEYS):
         what = f"no column with step times among: {', '.join(names) or 'none'}"
         raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
     reader.fieldnames = names
     plain = _decimal_comma if delimiter == ";" else _thousands
-    rows = ((reader.line_num, {key: plain(value) for key, value in row.items()}) for row in reader)
+    rows = (
+        (reader.line_num, delimiter.join(map(str, row.values())), {key: plain(value) for key, value in row.items()})
+        for row in reader
+    )
     try:
-        return _series(source, "csv", ((number, lines[number - 1], row) for number, row in rows))
+        return _series(source, "csv", rows)
     except csv.Error as error:
         raise UserError(f"not a table of step times ({error})", where=source, remedy="check the file") from None
 
@@ -79,8 +87,8 @@ def _decimal_comma(value: Any) -> Any:
     return f"{whole.replace('.', '')}.{part}" if "." not in part else _thousands(value)
 
 
-def _json_rows(text: str) -> Iterator[tuple[int, str, Mapping[str, Any] | str]]:
-    for number, line in enumerate(text.splitlines(), 1):
+def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, str, Mapping[str, Any] | str]]:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -97,6 +105,7 @@ def _series(source: str, format: str, rows: Iterable[tuple[int, str, Mapping[str
     compile_time: float | None = None
     simulated = False
     for number, line, row in rows:
+        check_count(source, len(steps) + len(malformed))
         found = row if isinstance(row, str) else _step(row, len(steps))
         if isinstance(found, Step):
             steps.append(found)

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntFlag
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from pgle.errors import UserError
 
 Floats = npt.NDArray[np.float64]
 LARGEST_STEP = 2**62
 """A larger number is no step number."""
 SHORTEST_S, LONGEST_S = 1e-9, 1e8
 """Seconds outside which a number is no step time: a nanosecond, three years (a time stamp is above)."""
+MOST_STEPS = 4_000_000
+"""Of one run, with the lines that could not be read: hours of steps of a millisecond, in half a GiB."""
 LARGEST_LOSS = 1e100
 """Above, a loss counts as infinite: means of such would overflow."""
 
@@ -102,6 +107,10 @@ class Series:
         return len(self.step)
 
 
+COLUMNS = ("step", "step_time_s", "loss", "peak_memory_bytes", "mark")
+"""Arrays of a `Series`."""
+
+
 def make_series(
     source: str,
     format: str,
@@ -128,6 +137,12 @@ def make_series(
     )
 
 
+def check_count(source: str, lines: int) -> None:
+    """Raise `UserError` where a run has more steps and unreadable lines than `MOST_STEPS`."""
+    if lines > MOST_STEPS:
+        raise UserError(f"more than {MOST_STEPS:,} steps", where=source, remedy="give the part that matters")
+
+
 def unfit(seconds: float) -> str:
     """Why a number is no step time; empty where it can be one."""
     if not 0 < seconds < float("inf"):
@@ -142,32 +157,20 @@ def slowest_rank(ranks: Sequence[Series]) -> Series:
     """
     if len(ranks) == 1:
         return ranks[0]
-    numbers = np.unique(np.concatenate([rank.step for rank in ranks]))
-    shape = (len(ranks), len(numbers))
-    seconds, loss, memory = (np.full(shape, np.nan) for _ in range(3))
-    mark = np.zeros(len(numbers), np.uint8)
-    for row, rank in enumerate(ranks):
-        at = np.searchsorted(numbers, rank.step)
-        seconds[row, at] = rank.step_time_s
-        loss[row, at] = rank.loss
-        memory[row, at] = rank.peak_memory_bytes
-        mark[at] |= rank.mark
     known = [rank.compile_time_s for rank in ranks if rank.compile_time_s is not None]
     lengths = sorted({len(rank) for rank in ranks})
     uneven = [f"ranks recorded {lengths[0]} to {lengths[-1]} steps"] if len(lengths) > 1 else []
-    return Series(
+    columns: dict[str, Any] = {name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in COLUMNS}
+    whole = Series(
         source=f"{ranks[0].source} and {len(ranks) - 1} more ranks",
         format=ranks[0].format,
-        step=numbers.astype(np.int64),
-        step_time_s=np.nanmax(seconds, axis=0),
-        loss=_first_known(loss),
-        peak_memory_bytes=np.fmax.reduce(memory, axis=0),
-        mark=mark,
         compile_time_s=max(known, default=None),
         malformed=tuple(item for rank in ranks for item in rank.malformed),
         simulated=any(rank.simulated for rank in ranks),
         warnings=(*(line for rank in ranks for line in rank.warnings), *uneven),
+        **columns,
     )
+    return _slowest(whole)
 
 
 def once_per_step(series: Series) -> Series:
@@ -184,21 +187,21 @@ def once_per_step(series: Series) -> Series:
         times = "once" if back == 1 else f"{back} times"
         note = f"{series.source}: step numbers go back {times} (a restart, or epochs): all of the steps count"
         return replace(series, warnings=(*series.warnings, note))
-    order = np.argsort(series.step, kind="stable")
-    rank = np.empty(len(series), np.int64)
-    rank[order] = np.arange(len(series)) - np.repeat(np.cumsum(counts) - counts, counts)
     note = f"{series.source}: a step is written {int(np.median(counts))} times (by several ranks?): the slowest counts"
-    columns = ("step", "step_time_s", "loss", "peak_memory_bytes", "mark")
-    parts = [
-        replace(series, malformed=(), warnings=(), **{name: getattr(series, name)[rank == one] for name in columns})
-        for one in range(int(counts.max()))
-    ]
-    whole = slowest_rank(parts)
-    return replace(whole, source=series.source, malformed=series.malformed, warnings=(*series.warnings, note))
+    return _slowest(replace(series, warnings=(*series.warnings, note)))
 
 
-def _first_known(values: Floats) -> Floats:
-    result: Floats = values[0].copy()
-    for row in values[1:]:
-        result = np.where(np.isnan(result), row, result)
-    return result
+def _slowest(series: Series) -> Series:
+    """Each step once, in order: its longest time, first known loss, largest memory, and all its marks."""
+    order = np.argsort(series.step, kind="stable")
+    step, loss = series.step[order], series.loss[order]
+    first = np.flatnonzero(np.diff(step, prepend=step[0] - 1))
+    known = np.minimum.reduceat(np.where(np.isnan(loss), len(loss), np.arange(len(loss))), first)
+    return replace(
+        series,
+        step=step[first],
+        step_time_s=np.maximum.reduceat(series.step_time_s[order], first),
+        loss=np.append(loss, np.nan)[known],
+        peak_memory_bytes=np.fmax.reduceat(series.peak_memory_bytes[order], first),
+        mark=np.bitwise_or.reduceat(series.mark[order], first),
+    )

@@ -1,6 +1,8 @@
 """Step times out of records and console logs."""
 
+import gzip
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from pgle.errors import UserError
 from pgle.run.step_inputs import read_runs
 from pgle.steps.collect_console import read_console, step_number
 from pgle.steps.collect_records import read_csv, read_json_lines
-from pgle.steps.series import Mark, Series, slowest_rank
+from pgle.steps.series import Mark, Series, once_per_step, slowest_rank
 
 
 def times(series: Series) -> dict[int, float]:
@@ -19,7 +21,7 @@ def times(series: Series) -> dict[int, float]:
 
 def test_json_lines_with_optional_keys() -> None:
     text = '{"step": 7, "step_time_s": 0.25, "loss": 2.5, "peak_memory_bytes": 1000, "profiled": true}\n'
-    series = read_json_lines(text, "a")
+    series = read_json_lines(text.splitlines(), "a")
     assert times(series) == {7: 0.25}
     assert (series.loss[0], series.peak_memory_bytes[0], series.mark[0]) == (2.5, 1000, Mark.PROFILED)
 
@@ -35,38 +37,40 @@ def test_json_lines_with_optional_keys() -> None:
     ],
 )
 def test_a_malformed_line_is_a_record(line: str, reason: str) -> None:
-    series = read_json_lines(f'{{"step": 0, "step_time_s": 0.2}}\n{line}\n', "a")
+    series = read_json_lines(f'{{"step": 0, "step_time_s": 0.2}}\n{line}\n'.splitlines(), "a")
     assert times(series) == {0: 0.2}
     assert series.malformed[0].line == 2
     assert reason in series.malformed[0].reason
 
 
 def test_a_compile_time_line_is_no_malformed_step() -> None:
-    series = read_json_lines('{"compile_time_s": 31.5}\n{"step": 0, "step_time_s": 0.2}\n', "a")
+    series = read_json_lines('{"compile_time_s": 31.5}\n{"step": 0, "step_time_s": 0.2}\n'.splitlines(), "a")
     assert series.compile_time_s == 31.5
     assert series.malformed == ()
 
 
 def test_a_loss_that_is_no_number_is_infinite_not_missing() -> None:
-    series = read_json_lines('{"step": 0, "step_time_s": 1, "loss": NaN}\n{"step": 1, "step_time_s": 1}\n', "a")
+    series = read_json_lines(
+        '{"step": 0, "step_time_s": 1, "loss": NaN}\n{"step": 1, "step_time_s": 1}\n'.splitlines(), "a"
+    )
     assert np.isinf(series.loss[0])
     assert np.isnan(series.loss[1])
 
 
 def test_metrics_file_of_maxtext() -> None:
     line = json.dumps({"step": 3.0, "perf/step_time_seconds": 3.604, "learning/loss": 2.014})
-    series = read_json_lines(line, "a")
+    series = read_json_lines(line.splitlines(), "a")
     assert times(series) == {3: 3.604}
     assert series.loss[0] == 2.014
 
 
 def test_csv_with_milliseconds_and_semicolons() -> None:
-    assert times(read_csv("step;step_time_ms;other\n1;200;x\n2;210.5;y\n", "a")) == {1: 0.2, 2: 0.2105}
+    assert times(read_csv("step;step_time_ms;other\n1;200;x\n2;210.5;y\n".splitlines(), "a")) == {1: 0.2, 2: 0.2105}
 
 
 def test_csv_without_step_times_names_its_columns() -> None:
     with pytest.raises(UserError, match="among: a, b; name it step_time_s"):
-        read_csv("a,b\n1,2\n", "x.csv")
+        read_csv("a,b\n1,2\n".splitlines(), "x.csv")
 
 
 @pytest.mark.parametrize(
@@ -83,47 +87,49 @@ def test_csv_without_step_times_names_its_columns() -> None:
     ],
 )
 def test_console_lines(text: str, format: str, expected: dict[int, float]) -> None:
-    series = read_console(text, "log")
+    series = read_console(text.splitlines(), "log")
     assert series.format == format
     assert times(series) == expected
 
 
 def test_each_keras_epoch_counts_once() -> None:
     text = "1/2 - 1s 90ms/step\r2/2 - 1s 100ms/step\nEpoch 2\n1/2 - 1s 80ms/step\r2/2 - 1s 95ms/step\n"
-    assert times(read_console(text, "log")) == {0: 0.1, 1: 0.095}
+    assert times(read_console(text.splitlines(), "log")) == {0: 0.1, 1: 0.095}
 
 
 def test_a_step_line_that_is_cut_short_is_a_record() -> None:
-    series = read_console("completed step: 1, seconds: 2.0, loss: 1\ncompleted step: 2, sec", "log")
+    series = read_console("completed step: 1, seconds: 2.0, loss: 1\ncompleted step: 2, sec".splitlines(), "log")
     assert times(series) == {1: 2.0}
     assert series.malformed[0].line == 2
 
 
 def test_own_pattern() -> None:
-    series = read_console("t 5 took#0.3#", "log", pattern=r"t (?P<step>\d+) took#(?P<s>[\d.]+)#")
+    series = read_console("t 5 took#0.3#".splitlines(), "log", pattern=r"t (?P<step>\d+) took#(?P<s>[\d.]+)#")
     assert times(series) == {5: 0.3}
 
 
 def test_a_pattern_without_a_time_is_refused() -> None:
     with pytest.raises(UserError, match="no group named s, ms or us"):
-        read_console("x", "log", pattern="(?P<step>.)")
+        read_console("x".splitlines(), "log", pattern="(?P<step>.)")
 
 
 def test_a_log_without_steps_says_what_to_print() -> None:
     with pytest.raises(UserError, match="no line of it holds a step time; print 'step 7"):
-        read_console("hello\nworld\n", "log")
+        read_console("hello\nworld\n".splitlines(), "log")
 
 
 def test_steps_while_a_profiler_runs_are_marked() -> None:
     log = "step 1: 1 s\nCapture range started in the application.\nstep 2: 1 s\nCapture range ended\nstep 3: 1 s\n"
-    marks = read_console(log + "step 4: 1 s\nstep 5: 1 s\n", "log").mark
+    marks = read_console((log + "step 4: 1 s\nstep 5: 1 s\n").splitlines(), "log").mark
     assert [bool(mark & Mark.PROFILED) for mark in marks] == [False, True, True, False, False]
     assert [bool(mark & Mark.NEAR_PROFILER) for mark in marks] == [False, False, True, True, False]
 
 
 def test_the_slowest_rank_counts() -> None:
-    one = read_json_lines('{"step": 0, "step_time_s": 1}\n{"step": 1, "step_time_s": 4, "profiled": true}', "r0")
-    two = read_json_lines('{"step": 0, "step_time_s": 3}\n{"step": 1, "step_time_s": 2}', "r1")
+    one = read_json_lines(
+        '{"step": 0, "step_time_s": 1}\n{"step": 1, "step_time_s": 4, "profiled": true}'.splitlines(), "r0"
+    )
+    two = read_json_lines('{"step": 0, "step_time_s": 3}\n{"step": 1, "step_time_s": 2}'.splitlines(), "r1")
     merged = slowest_rank([one, two])
     assert times(merged) == {0: 3.0, 1: 4.0}
     assert merged.mark.tolist() == [0, Mark.PROFILED]
@@ -161,8 +167,6 @@ def test_an_experiment_is_not_one_side(tmp_path: Path) -> None:
 
 
 def test_a_compressed_log(tmp_path: Path) -> None:
-    import gzip
-
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"step 0: 1.5 s\n"))
     assert times(read_runs(str(tmp_path / "a.log.gz"))[0]) == {0: 1.5}
 
@@ -185,7 +189,7 @@ def test_an_empty_path_is_not_the_working_directory() -> None:
 
 def test_a_field_longer_than_any_number_is_refused() -> None:
     with pytest.raises(UserError, match="not a table of step times"):
-        read_csv(f"step,step_time_s\n1,{'0' * 200_000}9\n", "x.csv")
+        read_csv(f"step,step_time_s\n1,{'0' * 200_000}9\n".splitlines(), "x.csv")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
@@ -204,14 +208,14 @@ def test_text_as_windows_writes_it(name: str, text: str, encoding: str, tmp_path
 
 @pytest.mark.parametrize("number", ["1e308", "1e-320", "1722945600.123", "inf", "nan", "0", "-1"])
 def test_a_number_that_is_no_step_time_is_a_record(number: str) -> None:
-    series = read_csv(f"step,step_time_s\n0,0.2\n1,{number}\n", "a")
+    series = read_csv(f"step,step_time_s\n0,0.2\n1,{number}\n".splitlines(), "a")
     assert times(series) == {0: 0.2}
     assert len(series.malformed) == 1
-    assert times(read_console(f"step 0: 0.2 s\nstep 1: time={number} s\n", "a")) == {0: 0.2}
+    assert times(read_console(f"step 0: 0.2 s\nstep 1: time={number} s\n".splitlines(), "a")) == {0: 0.2}
 
 
 def test_a_loss_too_large_for_a_mean_is_infinite() -> None:
-    assert np.isinf(read_json_lines('{"step": 0, "step_time_s": 1, "loss": 1e308}\n', "a").loss[0])
+    assert np.isinf(read_json_lines('{"step": 0, "step_time_s": 1, "loss": 1e308}\n'.splitlines(), "a").loss[0])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +226,7 @@ def test_a_loss_too_large_for_a_mean_is_infinite() -> None:
     ],
 )
 def test_csv_with_separators_in_numbers(text: str, expected: dict[int, float]) -> None:
-    assert times(read_csv(text, "a")) == expected
+    assert times(read_csv(text.splitlines(), "a")) == expected
 
 
 @pytest.mark.parametrize(
@@ -237,13 +241,13 @@ def test_csv_with_separators_in_numbers(text: str, expected: dict[int, float]) -
     ],
 )
 def test_console_numbers_with_thousands(line: str, expected: dict[int, float]) -> None:
-    assert times(read_console(line, "a")) == expected
+    assert times(read_console(line.splitlines(), "a")) == expected
 
 
 @pytest.mark.parametrize("line", ["step 7: 0,2013 s", "step 7: time=1,2013 s", "step 7 took 12,5 ms"])
 def test_a_decimal_comma_is_not_cut_off(line: str) -> None:
     with pytest.raises(UserError, match="no line of it holds a step time"):
-        read_console(line, "a")
+        read_console(line.splitlines(), "a")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +259,7 @@ def test_a_decimal_comma_is_not_cut_off(line: str) -> None:
     ],
 )
 def test_colours_are_no_part_of_a_line(line: str, expected: dict[int, float]) -> None:
-    assert times(read_console(line, "a")) == expected
+    assert times(read_console(line.splitlines(), "a")) == expected
     assert step_number(line) in (7, 10)
 
 
@@ -273,3 +277,42 @@ def test_steps_repeated_after_a_restart_all_count(tmp_path: Path) -> None:
     series = read_runs(str(tmp_path / "a.jsonl"))[0]
     assert series.step.tolist() == steps
     assert "go back once" in series.warnings[0]
+
+
+def test_memory_does_not_grow_with_a_log(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.log.gz", "wt") as file:
+        for step in range(30):
+            file.write(f"step {step}: 0.25 s\n" + "a line that says nothing of interest, over and over\n" * 10_000)
+    tracemalloc.start()
+    try:
+        (series,) = read_runs(str(tmp_path / "a.log.gz"))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20  # of 16 MiB
+    finally:
+        tracemalloc.stop()
+    assert len(series) == 30
+
+
+def test_of_a_line_without_end_only_the_beginning_counts(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("step 0: 0.25 s " + "x" * (3 << 20) + " step 7: 9 s\nstep 1: 0.5 s\n")
+    assert times(read_runs(str(tmp_path / "a.log"))[0]) == {0: 0.25, 1: 0.5}
+
+
+def test_more_steps_than_any_run_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgle.steps.series.MOST_STEPS", 2)
+    read_json_lines(line(1, 0.2).splitlines() * 2, "a")
+    with pytest.raises(UserError, match="more than 2 steps"):
+        read_json_lines(line(1, 0.2).splitlines() * 4, "a")
+
+
+def test_a_step_that_ranks_wrote_often_has_the_slowest_time_and_all_that_is_known_of_it() -> None:
+    rows = [
+        {"step": 1, "step_time_s": 2.0, "checkpoint": True},
+        {"step": 0, "step_time_s": 1.0, "peak_memory_bytes": 5},
+        {"step": 1, "step_time_s": 3.0, "loss": 7.0, "peak_memory_bytes": 9},
+        {"step": 0, "step_time_s": 0.5, "loss": 8.0, "profiled": True},
+    ]
+    series = once_per_step(read_json_lines(map(json.dumps, rows), "a"))
+    assert times(series) == {0: 1.0, 1: 3.0}
+    assert series.loss.tolist() == [8.0, 7.0]
+    assert series.peak_memory_bytes.tolist() == [5, 9]
+    assert series.mark.tolist() == [Mark.PROFILED, Mark.CHECKPOINT]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -54,17 +54,17 @@ class StepLines:
             file.write(f"{number}\n")
 
 
-def console_records(text: str, lines: Sequence[StepLine], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+def console_records(log: Iterable[str], lines: Sequence[StepLine], facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Records for a steps file: the times that the program printed, else those between its step lines.
 
     Args:
-        text: the whole log.
+        log: its lines; gone through twice.
         lines: its step lines with their times.
         facts: from the hook: when the trace was open, when something was compiled.
     """
     spans = {line.step: (before.at, line.at) for before, line in pairwise(lines)}
     try:
-        series = read_console(text, "output")
+        series = read_console(log, "output")
         times = [(int(step), float(s)) for step, s in zip(series.step, series.step_time_s, strict=True)]
         how = "printed"
     except UserError:

@@ -63,7 +63,7 @@ def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> 
         mine.rename(files.steps)
     if files.steps.exists() or not lines.lines:
         return
-    records = console_records("".join(lines_about(files.log, STEP_WORDS)), lines.lines, facts)
+    records = console_records(list(lines_about(files.log, STEP_WORDS)), lines.lines, facts)
     if records:
         write_files({files.steps: as_lines(records)})
 

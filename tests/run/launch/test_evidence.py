@@ -125,7 +125,7 @@ def test_printed_times_are_kept_and_marked_by_what_happened_meanwhile():
     text = "step 1: 0.5 s\nstep 2: 0.2 s\nstep 3: 0.2 s\nstep 4: 0.2 s\n"
     lines = [StepLine(1, 10.0), StepLine(2, 11.0), StepLine(3, 12.0), StepLine(4, 13.0)]
     facts = {"window_opened": 11.5, "window_closed": 11.9, "compiled_at": [10.4]}
-    assert console_records(text, lines, facts) == [
+    assert console_records(text.splitlines(), lines, facts) == [
         {"step": 1, "step_time_s": 0.5, "printed": True},
         {"step": 2, "step_time_s": 0.2, "printed": True, "compiled": True},
         {"step": 3, "step_time_s": 0.2, "printed": True, "profiled": True},
@@ -135,7 +135,7 @@ def test_printed_times_are_kept_and_marked_by_what_happened_meanwhile():
 
 def test_without_printed_times_those_between_lines_count_per_step():
     lines = [StepLine(0, 10.0), StepLine(10, 12.0), StepLine(10, 12.5), StepLine(20, 15.5)]
-    records = console_records("no times here\n", lines, {})
+    records = console_records(["no times here"], lines, {})
     assert [(record["step"], record["step_time_s"]) for record in records] == [(10, 0.2), (20, 0.3)]
 
 
