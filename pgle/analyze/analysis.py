@@ -11,11 +11,12 @@ import numpy.typing as npt
 from pgle.analyze.collectives import MeasuredCollective, measured_collectives, transfer_exposed_us
 from pgle.analyze.layers import Layers, Ran, find_layers
 from pgle.analyze.memory import Memory
+from pgle.analyze.overlap import Overlap, find_overlap
 from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, row_streams
 from pgle.costs.measure.naming import NamingPlan, plan_names
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.ranks import align_program, renumbered
-from pgle.costs.profile.value import Cost, CostKind
+from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.timeline import Breakdown, Stream
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
@@ -67,6 +68,7 @@ class MeasuredStep:
         async_exposed_us: of asynchronous collectives together, after the last rank arrived, in a step.
         layers: by part of the program; None without HLO.
         memory: of the main module; None without scheduled HLO.
+        overlap: what the scheduler knew and could still hide; None without scheduled HLO and hardware.
     """
 
     trace: Trace
@@ -80,6 +82,7 @@ class MeasuredStep:
     async_exposed_us: float
     layers: Layers | None = None
     memory: Memory | None = None
+    overlap: Overlap | None = None
 
     @property
     def steps(self) -> int:
@@ -93,7 +96,12 @@ class MeasuredStep:
 
 
 def measure_step(
-    trace: Trace, costs: ProgramCosts, hardware: Hardware | None = None, memory: Memory | None = None
+    trace: Trace,
+    costs: ProgramCosts,
+    hardware: Hardware | None = None,
+    *,
+    memory: Memory | None = None,
+    used: Profile | None = None,
 ) -> MeasuredStep:
     """Take the steady steps of one program apart.
 
@@ -102,6 +110,7 @@ def measure_step(
         costs: of the main module.
         hardware: the GPU, for estimates.
         memory: of the main module.
+        used: the profile that the scheduler had.
     """
     program = costs.program
     plan = plan_names(trace, program)
@@ -127,7 +136,21 @@ def measure_step(
         async_exposed_us=transfer_exposed_us(trace, windows, plan, by_name, hidden),
         layers=_layers(program.hlo, compute, collectives, breakdown.step_us, hardware),
         memory=memory,
+        overlap=_overlap(program.hlo, costs, collectives, hardware, used, trace.xla_flags),
     )
+
+
+def _overlap(
+    module: Module | None,
+    costs: ProgramCosts,
+    collectives: Sequence[MeasuredCollective],
+    hardware: Hardware | None,
+    used: Profile | None,
+    flags: str,
+) -> Overlap | None:
+    if module is None or hardware is None or not module.is_scheduled:
+        return None
+    return find_overlap(module, costs.costs, collectives, hardware, used=used, flags=flags.split())
 
 
 def _layers(

@@ -1,31 +1,19 @@
-"""`pgle analyze`: traces and HLO dumps in, the parts of a step and its findings out."""
+"""`pgle analyze`: traces and HLO dumps in, the parts of a step, its findings, and what changed since another out."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
-from pgle.analyze.analysis import MeasuredStep, measure_step
+from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import Finding
-from pgle.analyze.memory import Memory, find_memory
 from pgle.analyze.rules import find_findings
-from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.measure.measured import measure
-from pgle.costs.measure.programs import Program
-from pgle.errors import UserError
-from pgle.files import AnyPath, Progress, as_path, read_bytes
-from pgle.run.convert import default_hlo
-from pgle.run.inputs import read_traces, run_dirs
-from pgle.trace.combine import combine
-from pgle.trace.nsys.kernels import WHOLE, read_kernels
-from pgle.trace.table import Kind, ModuleKey, Trace
-from pgle.xla.hardware import Hardware, find_hardware
-from pgle.xla.hlo.buffers import buffers_from_bytes
-from pgle.xla.hlo.dumps import read_dumps
-from pgle.xla.hlo.proto import MAX_HLO_BYTES
-from pgle.xla.targets import BUILT_IN, Target, load_target
+from pgle.files import Progress
+from pgle.run.analyze_inputs import Side, measured_step, on_host
+from pgle.run.inputs import run_dirs
+from pgle.trace.nsys.kernels import WHOLE
+from pgle.trace.table import ModuleKey
 
 _NO_ASYNC = "--xla_gpu_disable_async_collectives="
 
@@ -35,14 +23,12 @@ class AnalyzeRequest:
     """What to analyse.
 
     Attributes:
-        inputs: traces or run directories; several are ranks of one job.
-        hlo: HLO dump files or directories; without, those of run directories or embedded ones are used.
-        target: the GPU for estimates, by name or description; None: as the HLO dump says.
+        side: the step.
+        against: another step of the same program, from before; None: none.
     """
 
-    inputs: tuple[AnyPath, ...]
-    hlo: tuple[AnyPath, ...] = ()
-    target: str | None = None
+    side: Side
+    against: Side | None = None
 
 
 @dataclass(frozen=True)
@@ -50,16 +36,18 @@ class Analysis:
     """A step, what it loses, and what to do.
 
     Attributes:
-        step: the main module's.
+        step: the main module's, with its layers, memory and overlap.
         findings: the one that could save most first.
         next: what to do first.
         warnings: one line each.
+        against: what changed since the other step; None where there is none.
     """
 
     step: MeasuredStep
     findings: tuple[Finding, ...]
     next: str
     warnings: tuple[str, ...]
+    against: Differences | None = None
 
 
 def analyze(request: AnalyzeRequest, *, progress: Progress | None = None) -> Analysis:
@@ -68,77 +56,55 @@ def analyze(request: AnalyzeRequest, *, progress: Progress | None = None) -> Ana
     Raises:
         UserError: an input is bad, or holds no activity of an XLA program.
     """
-    hlo = request.hlo or default_hlo(request.inputs)
-    target = load_target(request.target) if request.target else None
-    measured = measure(_read(request.inputs, progress), read_dumps(hlo))
-    trace, costs = measured.trace, measured.costs[0]
-    hardware = find_hardware(target) if target else _hardware(trace, costs.program)
-    step = measure_step(trace, costs, hardware, _memory(trace, costs.program, target))
+    step = measured_step(request.side, progress)
+    before = None if request.against is None else measured_step(request.against, progress)
+    against = None if before is None else find_differences(before, step)
     findings = find_findings(step)
-    warnings = (*trace.warnings, *_about_trace(trace, request), *step.costs.warnings)
-    return Analysis(step, findings, _next(step, findings, request), tuple(dict.fromkeys(warnings)))
+    warnings = [*_about_trace(step, request.side)]
+    if before is not None and request.against is not None:
+        warnings += [f"{request.against.inputs[0].name}: {line}" for line in _about_trace(before, request.against)]
+        if before.costs.program.key.name != step.costs.program.key.name:
+            names = f"{before.costs.program.key.name} and {step.costs.program.key.name}"
+            warnings.append(f"the main modules are {names}: are these runs of one program?")
+    next_ = _next(step, findings, request.side) if against is None else _next_of(against)
+    return Analysis(step, findings, next_, tuple(dict.fromkeys(warnings)), against)
 
 
-def _read(inputs: Sequence[AnyPath], progress: Progress | None) -> Trace:
-    """The traces; nsys exports without XLA's ranges, of PyTorch or recorded without NVTX, by kernel names."""
-    try:
-        return read_traces(inputs, progress=progress)
-    except UserError:
-        with suppress(UserError):
-            return combine([read_kernels(path) for path in inputs])
-        raise
-
-
-def _hardware(trace: Trace, program: Program) -> Hardware | None:
-    """As the HLO says; None without, or where a CPU ran it."""
-    return None if program.hlo is None or _on_host(trace) else hardware_of(program.hlo)
-
-
-def _on_host(trace: Trace) -> bool:
-    return bool((trace.kind == Kind.HOST).all())
-
-
-def _memory(trace: Trace, program: Program, target: Target | None) -> Memory | None:
-    """What the main module needs, by XLA's own plan where its dump or the trace embeds it."""
-    module = program.hlo
-    if module is None or not module.is_scheduled or _on_host(trace):
-        return None
-    path, data = as_path(module.source), trace.hlo.get(program.key, b"")
-    beside: list[AnyPath] = []
-    if path.is_file():
-        data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
-        beside = sorted(path.parent.glob(f"{'.'.join(path.name.split('.')[:2])}.*gpu_target_config.pbtxt*"))
-    if target is None and (beside or (hardware := hardware_of(module)).name in BUILT_IN):
-        target = load_target(str(beside[0]) if beside else hardware.name)
-    return find_memory(module, buffers_from_bytes(data), target.memory_bytes if target else None)
-
-
-def _about_trace(trace: Trace, request: AnalyzeRequest) -> list[str]:
+def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
     """What makes the traced step another one than that of a plain run."""
-    lines = []
-    if trace.modules == (ModuleKey(WHOLE),):
+    lines = list(step.trace.warnings)
+    if step.trace.modules == (ModuleKey(WHOLE),):
         lines.append(
             "no XLA ranges, so kernels are of no instruction: steps, ranks, layers and expected times cannot be told; "
             "record a JAX program with 'pgle profile' or nsys profile --trace=cuda,nvtx"
         )
-    if _on_host(trace):
+    if on_host(step.trace):
         lines.append("recorded on CPU devices: these times are no GPU's")
-    if run_dirs(request.inputs) or _NO_ASYNC in trace.xla_flags:
+    if run_dirs(side.inputs) or _NO_ASYNC in step.trace.xla_flags:
         lines.append(
             "recorded with the flags of a profile run, which may keep collectives synchronous to measure them; "
             "trace a plain run to see what is exposed there"
         )
-    return lines
+    return lines if step.trace.simulated else [*lines, *step.costs.warnings]  # one simulated rank stands for all
 
 
-def _next(step: MeasuredStep, findings: tuple[Finding, ...], request: AnalyzeRequest) -> str:
-    inputs = shlex.join(str(path) for path in request.inputs)
+def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
+    inputs = shlex.join(str(path) for path in side.inputs)
     if step.costs.program.key.name == WHOLE:
         return "Record the program with XLA's ranges to have it by step and instruction: pgle profile -- COMMAND"
     if step.module is None:
         return f"With the HLO more can be said, by instruction and link: pgle analyze {inputs} --hlo DUMP_DIR"
     if not findings or findings[0].share == 0:
-        words = [*map(str, request.inputs), *(f"--hlo={path}" for path in request.hlo), "-o", "profile.pbtxt"]
+        words = [*map(str, side.inputs), *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
         return f"Nothing stands out. A profile for the scheduler: pgle convert {shlex.join(words)}"
     first = findings[0]
     return f"Begin with {first.id} (up to {first.share:.1%} of the step): {first.remedy}."
+
+
+def _next_of(found: Differences) -> str:
+    """After a comparison: where to look, and what it would bring."""
+    worst = next((change for change in found.changes if change.delta_us > 0), None)
+    if found.share <= 0 or worst is None:
+        return "Nothing got slower that is worth a look: keep the change."
+    where = f" ({worst.source})" if worst.source else ""
+    return f"Look at {worst.name}{where} first: its change takes {worst.share:.1%} of the step."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,13 +89,16 @@ class Move:
         return (self.before.sync, self.before.between) != (self.after.sync, self.after.between)
 
 
-def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) -> Mapping[str, Placement]:
+def placements(
+    module: Module, timeline: Timeline, flags: Iterable[str] = (), *, only: Collection[str] | None = None
+) -> Mapping[str, Placement]:
     """Every collective of a scheduled module, by its name when LHS ran.
 
     Args:
         module: scheduled.
         timeline: a simulation of it; gives the costs.
         flags: the XLA flags that it was compiled with, the last of a name counts.
+        only: instructions to look at; None: all.
     """
     names = lhs_names(module)
     disabled = _disabled(flags)
@@ -108,6 +111,8 @@ def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) ->
     found: dict[str, Placement] = {}
     for item, kind in walk_collectives(module):
         if item.opcode.endswith(("-done", "-update")) or item.name not in cost:
+            continue
+        if only is not None and item.name not in only:
             continue
         computation = module.computations[item.computation]
         where = positions[computation.name]

@@ -18,6 +18,11 @@ _TEXT = re.compile(r"\.(txt|hlo)(\.xz|\.gz)?$")
 _SCHEDULE = re.compile(r"\.schedule\.(txt|pb)(\.xz|\.gz)?$")
 
 
+def is_hlo(path: AnyPath) -> bool:
+    """Whether a name is that of an HLO dump: protobuf or text."""
+    return bool(_HLO_PROTO.search(path.name) or _TEXT.search(path.name)) and not _SCHEDULE.search(path.name)
+
+
 def read_module(path: AnyPath) -> Module:
     """One HLO module from a file: ``.hlo.pb``, text (``.txt``, ``.hlo``) or a schedule dump; ``.xz``, ``.gz`` too.
 

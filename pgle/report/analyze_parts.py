@@ -1,0 +1,223 @@
+"""The parts of an analysed step as tables for a terminal: layers, collectives, memory, overlap, what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pgle.analyze.collectives import MeasuredCollective
+from pgle.analyze.differences import Change, Differences
+from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
+from pgle.analyze.memory import Memory
+from pgle.analyze.overlap import Overlap
+from pgle.report.text import duration, printable, table
+from pgle.schedule.timeline import Breakdown
+
+SHOWN = 8
+"""Collectives in the text table; ``--json`` has all."""
+SCOPE_WIDTH = 24
+"""Characters of a layer's name in the text table."""
+SCOPES, LINES, VALUES, CHANGES = 10, 6, 5, 12
+"""Rows of the tables of layers, source lines, values in memory, and changes."""
+
+
+def parts_of(found: Breakdown) -> list[tuple[str, float]]:
+    """The four parts of a step by name, which add up to it."""
+    return [
+        ("compute", found.compute_us),
+        ("exposed communication", found.exposed_communication_us),
+        ("exposed copies", found.exposed_copy_us),
+        ("idle", found.idle_us),
+    ]
+
+
+def show_layers(screen: Any, layers: Layers, step_us: float) -> None:
+    """The step by layer, source line and type of product."""
+    scopes = [_scope(name, group, step_us) for name, group in folded(layers.scopes, SCOPES)]
+    _show_table(screen, ("layer", "GPU time", "fwd", "bwd", "again", "update", "exposed", "roof"), scopes)
+    lines = [_line(layer, step_us) for layer in layers.lines[:LINES]]
+    _show_table(screen, ("source line", "GPU time", "share", "kernels", "roof"), lines)
+    for item in layers.products[:3]:
+        peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
+        where = "" if item.tensor_cores else ", off the Tensor Cores"
+        screen.print(
+            f"matrix products in {item.dtype}{where}: {duration(item.us)} ({item.us / step_us:.1%}), "
+            f"{item.tflops:.3g}{peak} TFLOP/s"
+        )
+    if layers.mfu is not None and layers.hfu is not None:
+        again = f"; {layers.hfu:.1%} with what is computed again" if layers.hfu > layers.mfu else ""
+        screen.print(f"model flops utilisation (MFU) {layers.mfu:.1%} of the peak{again}")
+
+
+def _show_table(screen: Any, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table of numbers, whose first column names them."""
+    screen.print()
+    screen.print(table(columns, rows, right="|".join(columns[1:]), whole="|".join(columns[1:])))
+
+
+def _line(layer: Layer, step_us: float) -> tuple[str, ...]:
+    name = short_source(layer.name) or "(no line)"
+    return name, duration(layer.us), f"{layer.us / step_us:.1%}", str(layer.instructions), _of_roofline([layer])
+
+
+def _scope(name: str, group: Sequence[Layer], step_us: float) -> tuple[str, ...]:
+    phases = [sum(layer.us for layer in group if layer.phase == phase) for phase in _COLUMNS]
+    shares = [*phases, sum(layer.exposed_us for layer in group)]
+    shown = [f"{us / step_us:.1%}" if us >= 0.0005 * step_us else "" for us in shares]
+    return _short_scope(name) or "(no scope)", duration(sum(layer.us for layer in group)), *shown, _of_roofline(group)
+
+
+def _short_scope(name: str) -> str:
+    """The last scopes, as many as fit."""
+    scopes = name.split("/")
+    while len(scopes) > 1 and len("/".join(scopes)) > SCOPE_WIDTH:
+        scopes = ["…", *(scopes[2:] if scopes[0] == "…" else scopes[1:])]
+        if len(scopes) == 2:
+            break
+    short = "/".join(scopes)
+    return short if len(short) <= SCOPE_WIDTH else f"{short[: SCOPE_WIDTH - 1]}…"
+
+
+_COLUMNS = (Phase.FORWARD, Phase.BACKWARD, Phase.REMATERIALISED, Phase.OPTIMIZER)
+
+
+def _of_roofline(group: Sequence[Layer]) -> str:
+    known = [(layer.roofline_us, layer.us) for layer in group if layer.roofline_us is not None]
+    total = sum(us for _, us in known)
+    return f"{sum(roofline for roofline, _ in known) / total:.0%}" if total > 0 else ""
+
+
+def show_collectives(screen: Any, collectives: Sequence[MeasuredCollective]) -> None:
+    """The most exposed collectives."""
+    columns = ("collective", "time", "exposed", "waits", "bus GB/s", "expected")
+    _show_table(screen, columns, [_collective(item) for item in collectives[:SHOWN]])
+    if len(collectives) > SHOWN:
+        screen.print(f"… and {len(collectives) - SHOWN} more (--json has all)", style="dim")
+
+
+def _collective(item: MeasuredCollective) -> tuple[str, ...]:
+    times = f"{item.count:.3g} × " if item.count != 1 else ""
+    bus, link = item.bus_gb_s, item.link
+    return (
+        printable(item.name) + (" (sync)" if item.sync else ""),
+        f"{times}{duration(item.time_us)}",
+        duration(item.exposed_us),
+        duration(item.wait_us),
+        "–" if bus is None or link is None else f"{bus:.3g} of {link.peak_gb_s:.3g}",
+        "–" if link is None else duration(link.estimate_us),
+    )
+
+
+def show_memory(screen: Any, memory: Memory) -> None:
+    """The peak and what lives there."""
+    limit = ""
+    if memory.limit_bytes is not None and memory.device_bytes is not None:
+        jax = " that JAX takes by default" if memory.limit_bytes < memory.device_bytes else ""
+        limit = f", {memory.used_share:.1%} of the {_gib(memory.limit_bytes)}{jax}"
+    screen.print()
+    screen.print(
+        f"memory at its peak: {_gib(memory.peak_bytes)}{limit}: arguments {_gib(memory.arguments_bytes)}, results "
+        f"{_gib(memory.outputs_bytes)}, temporary {_gib(memory.temporary_bytes)}, most at {memory.at} ({memory.origin})"
+    )
+    rows = [
+        (item.name, _gib(item.size_bytes), f"{item.shape} {short_source(item.source)}") for item in memory.live[:VALUES]
+    ]
+    if rows:
+        screen.print(table(("largest there", "size", ""), rows, right="size", whole="size"))
+
+
+def _gib(size: int) -> str:
+    power = max((size.bit_length() - 1) // 10, 0)
+    return f"{size / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[min(power, 4)]}"
+
+
+def short_op_name(op_name: str) -> str:
+    """The last three scopes of ``jit(step)/…/decoder/mlp/dot_general[…]``, without parameters."""
+    return "/".join(op_name.partition("[")[0].split("/")[-3:])
+
+
+def show_overlap(screen: Any, overlap: Overlap, step_us: float) -> None:
+    """What the scheduler could still hide, and how well its profile knew the step."""
+    lost = overlap.hideable_us + overlap.stuck_us
+    if lost >= 0.001 * step_us:
+        screen.print()
+        screen.print(
+            f"exposed after the last rank arrived: {duration(lost)}; a schedule could hide up to "
+            f"{duration(overlap.hideable_us)} ({overlap.hideable_us / step_us:.1%} of the step), none hides the rest"
+        )
+        rows = [
+            (room.name, duration(room.exposed_us), duration(room.hideable_us), room.why)
+            for room in overlap.rooms[:VALUES]
+            if room.exposed_us >= 0.0005 * step_us
+        ]
+        screen.print(table(("collective", "exposed", "could hide", "why exposed"), rows, right="exposed|could hide"))
+    if overlap.use is None:
+        return
+    use = overlap.use
+    screen.print()
+    screen.print(
+        f"the scheduler's profile: costs for {use.covered:.1%} of the measured time, off by {use.off:.1%}; it foretold "
+        f"{duration(use.step_us)} with {duration(use.exposed_us)} exposed"
+    )
+    cells = [
+        (
+            row.name,
+            f"{row.count:.3g}",
+            "–" if row.profile_us is None else duration(row.profile_us),
+            duration(row.measured_us),
+            f"{row.error_us / step_us:+.2%}",
+        )
+        for row in use.rows[:VALUES]
+        if abs(row.error_us) >= 0.0005 * step_us
+    ]
+    if cells:
+        columns = ("most wrong", "times", "profile", "measured", "of the step")
+        screen.print(table(columns, cells, right="|".join(columns[1:]), whole="|".join(columns[1:])))
+
+
+def show_differences(screen: Any, found: Differences) -> None:
+    """Both breakdowns, and the instructions that explain what changed."""
+    rows = [
+        (name, duration(one), duration(two), _signed(two - one), f"{(two - one) / found.before.step_us:+.2%}")
+        for (name, one), (_, two) in zip(parts_of(found.before), parts_of(found.after), strict=True)
+    ]
+    rows.append(
+        (
+            "step",
+            duration(found.before.step_us),
+            duration(found.after.step_us),
+            _signed(found.delta_us),
+            f"{found.share:+.2%}",
+        )
+    )
+    _show_table(screen, ("", "before", "after", "change", "of the step"), rows)
+    if abs(found.waiting_us) > 0.001 * found.before.step_us:
+        screen.print(f"of the change in exposed communication {_signed(found.waiting_us)} are waits for another rank")
+    if found.changes:
+        columns = ("", "instruction", "before", "after", "of the step")
+        screen.print()
+        screen.print(
+            table(
+                columns, map(_change, found.changes[:CHANGES]), right="before|after|of the step", whole="|before|after"
+            )
+        )
+    more = len(found.changes) - CHANGES
+    rest = f"… and {more} more (--json has all); " if more > 0 else ""
+    screen.print(
+        f"{rest}{found.matched} instructions in both, {found.renamed} of them under another name; smaller changes "
+        f"together {_signed(found.other_us)}",
+        style="dim",
+    )
+
+
+def _change(change: Change) -> tuple[str, ...]:
+    before, after = change.before, change.after
+    renamed = f", was {before.name}" if before and after and before.name != after.name else ""
+    where = short_source(change.source) or "/".join(change.op_name.split("/")[-2:])
+    about = "; ".join(filter(None, (f"{change.name}{renamed}", where, change.note)))
+    times = ["–" if part is None else duration(part.us) for part in (before, after)]
+    return str(change.kind), printable(about), *times, f"{change.share:+.2%}"
+
+
+def _signed(us: float) -> str:
+    return f"{'+' if us >= 0 else '−'}{duration(abs(us))}"

@@ -1,0 +1,177 @@
+"""What `pgle analyze` can be pointed at: traces, run directories and their stages, rehearsals, scheduled HLO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+from pgle.analyze.analysis import MeasuredStep, measure_step
+from pgle.analyze.memory import Memory, find_memory
+from pgle.costs.estimate.estimate import hardware_of
+from pgle.costs.measure.measured import measure
+from pgle.costs.measure.programs import Program
+from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.value import Profile
+from pgle.errors import UserError
+from pgle.files import AnyPath, Progress, as_path, read_bytes
+from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
+from pgle.run.inputs import is_run_dir, is_trace, read_traces
+from pgle.schedule.predict import predict
+from pgle.schedule.simulated_gpu import Noise, record
+from pgle.trace.combine import combine
+from pgle.trace.nsys.kernels import read_kernels
+from pgle.trace.table import Kind, Trace
+from pgle.xla.hardware import Hardware, find_hardware
+from pgle.xla.hlo.buffers import buffers_from_bytes
+from pgle.xla.hlo.dumps import Dumps, read_dumps
+from pgle.xla.hlo.proto import MAX_HLO_BYTES
+from pgle.xla.hlo.reader import is_hlo, read_modules
+from pgle.xla.targets import BUILT_IN, Target, load_target
+
+STILL = Noise(kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0)
+"""A simulated step as the schedule has it, without what makes executions differ."""
+
+REHEARSED = ("profiled", "baseline")
+"""Folders of a rehearsal, the one to look at first."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One step to look at.
+
+    Attributes:
+        inputs: traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks of one job.
+        hlo: dumps of the run; without, those of run directories or embedded ones are used.
+        target: the GPU, by name or description; None: as the HLO says.
+        profile: what the scheduler was given; None: that of the run directory.
+    """
+
+    inputs: tuple[AnyPath, ...]
+    hlo: tuple[AnyPath, ...] = ()
+    target: str | None = None
+    profile: AnyPath | None = None
+
+
+def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
+    """Read one side and take the main module's step apart.
+
+    Raises:
+        UserError: an input is bad, or holds no activity of an XLA program.
+    """
+    target = load_target(side.target) if side.target else None
+    given = find_hardware(target) if target else None
+    profile = _profile(side)
+    if len(side.inputs) == 1 and _is_schedule(side.inputs[0]):
+        trace, dumps = _simulated(side.inputs[0], profile, given)
+    else:
+        dumps = read_dumps(side.hlo or _dumped(side.inputs))
+        trace = _read([trace for path in side.inputs for trace in _traces(path)], progress)
+    measured = measure(trace, dumps)
+    costs = measured.costs[0]
+    hardware = given or _hardware(measured.trace, costs.program)
+    return measure_step(
+        measured.trace, costs, hardware, memory=_memory(measured.trace, costs.program, target), used=profile
+    )
+
+
+def stage_of(path: AnyPath) -> StageFolder | None:
+    """The stage that RUN/STAGE stands for; of a run directory its profile stage."""
+    if is_run_dir(path):
+        return RunDirectory(Path(path)).stage("profile")
+    name = path.name
+    if isinstance(path, Path) and is_run_dir(path.parent) and name in get_args(StageName):
+        return RunDirectory(path.parent).stage(name)  # type: ignore[arg-type]
+    return None
+
+
+def _traces(path: AnyPath) -> Sequence[AnyPath]:
+    stage = stage_of(path)
+    if stage is None or is_run_dir(path):
+        return [path]
+    found = stage.traces()
+    if not found:
+        raise UserError(
+            "this stage was not traced",
+            where=path,
+            remedy=f"run it again with --capture: pgle perf --run-dir {path.parent} --capture jax -- COMMAND",
+        )
+    return found
+
+
+def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
+    """The HLO dumps of run directories and their stages."""
+    stages = [stage for path in inputs if (stage := stage_of(path)) is not None]
+    return tuple(stage.rank().hlo for stage in stages if stage.rank().hlo.is_dir())
+
+
+def _profile(side: Side) -> Profile | None:
+    """The profile that the scheduler was given: of a performance run and a rehearsal the one that lies there."""
+    if side.profile is not None:
+        return read_profile(side.profile)
+    for path in side.inputs:
+        stage = stage_of(path)
+        if stage is not None and stage.name == "perf" and stage.run.profile.is_file():
+            return read_profile(stage.run.profile)
+        if isinstance(path, Path) and (estimated := path / "estimated.pbtxt").is_file():
+            return read_profile(estimated)
+    return None
+
+
+def _is_schedule(path: AnyPath) -> bool:
+    """Whether it is a rehearsal, a dump, or a module, and no trace."""
+    if path.is_dir():
+        if is_run_dir(path) or stage_of(path) is not None or next(path.rglob("*.xplane.pb"), None) is not None:
+            return False
+        return next((item for item in path.rglob("*after_optimizations*") if is_hlo(item)), None) is not None
+    return is_hlo(path) and not is_trace(path)
+
+
+def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None) -> tuple[Trace, Dumps]:
+    """The timeline of the schedule with the longest step, as a trace of two equal steps."""
+    folder = next((path / name for name in REHEARSED if path.is_dir() and (path / name).is_dir()), path)
+    modules = [module for module in read_modules(folder) if module.is_scheduled]
+    if not modules:
+        raise UserError("no module is scheduled yet", where=path, remedy=f"compile it: pgle rehearse {path}")
+    found = [(predict(item, profile, hardware or hardware_of(item), expand_loops=True), item) for item in modules]
+    prediction, module = max(found, key=lambda pair: pair[0].step_us)
+    trace = record(module, prediction.timeline, ranks=1, executions=2, noise=STILL)
+    how = f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"
+    return replace(trace, warnings=(*trace.warnings, how)), Dumps((folder,), (module,))
+
+
+def _read(inputs: Sequence[AnyPath], progress: Progress | None) -> Trace:
+    """The traces; nsys exports without XLA's ranges, of PyTorch or recorded without NVTX, by kernel names."""
+    try:
+        return read_traces(inputs, progress=progress)
+    except UserError:
+        with suppress(UserError):
+            return combine([read_kernels(path) for path in inputs])
+        raise
+
+
+def _hardware(trace: Trace, program: Program) -> Hardware | None:
+    """As the HLO says; None without, or where a CPU ran it."""
+    return None if program.hlo is None or on_host(trace) else hardware_of(program.hlo)
+
+
+def on_host(trace: Trace) -> bool:
+    """Whether CPU devices ran it."""
+    return bool((trace.kind == Kind.HOST).all())
+
+
+def _memory(trace: Trace, program: Program, target: Target | None) -> Memory | None:
+    """What the main module needs, by XLA's own plan where its dump or the trace embeds it."""
+    module = program.hlo
+    if module is None or not module.is_scheduled or on_host(trace):
+        return None
+    path, data = as_path(module.source), trace.hlo.get(program.key, b"")
+    beside: list[AnyPath] = []
+    if path.is_file():
+        data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
+        beside = sorted(path.parent.glob(f"{'.'.join(path.name.split('.')[:2])}.*gpu_target_config.pbtxt*"))
+    if target is None and (beside or (hardware := hardware_of(module)).name in BUILT_IN):
+        target = load_target(str(beside[0]) if beside else hardware.name)
+    return find_memory(module, buffers_from_bytes(data), target.memory_bytes if target else None)
