@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "profile": "Run a program with the flags of a profile run and capture a trace.",
         "convert": "Turn traces (nsys, JAX profiler) into a cost profile.",
         "perf": "Run a program with a profile, and prove that XLA used it.",
+        "init": "Write files to start from: Slurm, Kubernetes, GitHub, GitLab, make, Docker.",
         "auto": "Run a program with JAX's AutoPGLE, and say what came of it.",
     },
     "Check": {

@@ -13,8 +13,11 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-ACTION = ROOT / ".github" / "actions" / "pgle-compare" / "action.yml"
-FILES = [ACTION, *sorted((ROOT / ".github" / "workflows").glob("*.yml")), ROOT / "scripts" / "ci" / "gitlab-ci.yml"]
+ACTION = ROOT / "action.yml"
+STARTERS = ROOT / "pgle" / "starters"
+COMPARE = STARTERS / "ci" / "compare.sh"
+WORKFLOWS = [*sorted((ROOT / ".github" / "workflows").glob("*.yml")), STARTERS / "github" / "pgle.yml"]
+FILES = [ACTION, *WORKFLOWS, STARTERS / "ci" / "gitlab-ci.yml", STARTERS / "kubernetes" / "pgle-jobset.yaml"]
 
 
 def write_run(folder: Path, level: float) -> str:
@@ -26,18 +29,55 @@ def write_run(folder: Path, level: float) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_it_is_yaml(path: Path) -> None:
-    assert isinstance(yaml.safe_load(path.read_text()), dict)
+    assert all(isinstance(part, dict) for part in yaml.safe_load_all(path.read_text()))
+
+
+def steps_of(path: Path) -> list[dict[str, Any]]:
+    """All steps of a workflow or of the action."""
+    found = yaml.safe_load(path.read_text())
+    jobs = [found["runs"]] if "runs" in found else list(found["jobs"].values())
+    return [step for job in jobs for step in job.get("steps", [])]
+
+
+@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
+def test_foreign_actions_are_pinned_by_commit(path: Path) -> None:
+    used = [step["uses"] for step in steps_of(path) if "uses" in step]
+    assert all(re.fullmatch(r"\./.*|[\w-]+/[\w/-]+@[0-9a-f]{40}", name) for name in used), used
+
+
+@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
+def test_no_expression_reaches_a_shell(path: Path) -> None:
+    assert not [step["run"] for step in steps_of(path) if "${{" in step.get("run", "")]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_may_only_read(path: Path) -> None:
+    found = yaml.safe_load(path.read_text())
+    assert found["permissions"] == {"contents": "read"}
+    assert not any("permissions" in job for job in found["jobs"].values())
+    assert "pull_request_target" not in (found.get("on") or found[True])
+    checkouts = [step for step in steps_of(path) if "actions/checkout@" in step.get("uses", "")]
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_a_pull_request_never_writes_the_baseline() -> None:
+    saving = [step for step in steps_of(ACTION) if "cache/save@" in step.get("uses", "")]
+    assert [step["if"] for step in saving] == ["inputs.save-baseline == 'true' && github.event_name != 'pull_request'"]
+
+
+def test_each_hardware_job_and_use_has_its_own_baseline_and_report() -> None:
+    keys = [step["with"]["key"] for step in steps_of(ACTION) if "cache/" in step.get("uses", "")]
+    assert len(set(keys)) == 1
+    assert all(word in keys[0] for word in ("hardware.outputs.hardware", "github.job", "github.action", "run_id"))
+    report = next(step["env"]["REPORT"] for step in steps_of(ACTION) if step["name"] == "Compare")
+    assert report == next(
+        step["with"]["path"] for step in steps_of(ACTION) if "upload-artifact" in step.get("uses", "")
+    )
 
 
 def test_workflows_give_the_action_only_inputs_that_it_has() -> None:
     inputs = yaml.safe_load(ACTION.read_text())["inputs"]
-    used = [
-        step["with"]
-        for path in (ROOT / ".github" / "workflows").glob("*.yml")
-        for job in yaml.safe_load(path.read_text())["jobs"].values()
-        for step in job["steps"]
-        if "pgle-compare" in step.get("uses", "")
-    ]
+    used = [step["with"] for path in WORKFLOWS for step in steps_of(path) if step.get("uses", "").startswith("./")]
     assert len(used) >= 3
     assert all(set(given) <= set(inputs) for given in used)
 
@@ -45,7 +85,7 @@ def test_workflows_give_the_action_only_inputs_that_it_has() -> None:
 def test_outputs_of_the_action_are_those_that_the_command_writes() -> None:
     action = yaml.safe_load(ACTION.read_text())
     names = {
-        re.fullmatch(r"\$\{\{ steps\.compare\.outputs\.(\S+) \}\}", item["value"])[1]
+        re.fullmatch(r"\$\{\{ steps\.(?:compare|hardware)\.outputs\.(\S+) \}\}", item["value"])[1]
         for item in action["outputs"].values()
     }  # type: ignore[index]
     assert names == set(action["outputs"])
@@ -57,6 +97,20 @@ def test_outputs_of_the_action_are_those_that_the_command_writes() -> None:
 
     side = Side("a", (steady(make_series("a", "jsonl", [Step(i, 1.0 + i % 3) for i in range(30)])),))
     assert names - {"hardware"} <= set(outputs(compare(side, side), ()))
+
+
+def filled(text: str, inputs: dict[str, str], folder: Path) -> str:
+    """What a runner makes of the expressions in the environment of the action's steps."""
+    output = folder / "output"
+    known = dict(line.split("=", 1) for line in output.read_text().splitlines()) if output.exists() else {}
+    values = {
+        **{f"inputs.{name}": value for name, value in inputs.items()},
+        "steps.hardware.outputs.hardware": known.get("hardware", ""),
+        "github.job": "step-time",
+        "github.action": "pgle",
+        "inputs.save-baseline == 'true' && github.event_name != 'pull_request'": inputs["save-baseline"],
+    }
+    return re.sub(r"\$\{\{ (.+?) \}\}", lambda found: values[found[1]], text)
 
 
 def run_action(folder: Path, **inputs: str) -> tuple[int, dict[str, str], str]:
@@ -71,7 +125,7 @@ def run_action(folder: Path, **inputs: str) -> tuple[int, dict[str, str], str]:
     for step in action["runs"]["steps"]:
         if "run" not in step:
             continue
-        fill = lambda text: re.sub(r"\$\{\{ inputs\.(\S+) \}\}", lambda found: values[found[1]], text)
+        fill = lambda text: filled(text, values, folder)
         environment = {
             **os.environ,
             **{name: fill(value) for name, value in step["env"].items()},
@@ -92,8 +146,8 @@ def test_the_action_fails_on_a_slowdown(tmp_path: Path) -> None:
     assert code == 1
     assert (outputs["verdict"], outputs["ok"], outputs["hardware"]) == ("slower", "false", "h100")
     assert "🔴" in summary
-    assert json.loads((tmp_path / "pgle-report" / "compare.json").read_text())["verdict"] == "slower"
-    assert (tmp_path / "pgle-report" / "junit.xml").exists()
+    assert json.loads((tmp_path / "pgle-report/step-time-pgle/compare.json").read_text())["verdict"] == "slower"
+    assert (tmp_path / "pgle-report/step-time-pgle/junit.xml").exists()
 
 
 def test_the_action_keeps_a_baseline_per_hardware(tmp_path: Path) -> None:
@@ -109,7 +163,7 @@ def test_the_action_keeps_a_baseline_per_hardware(tmp_path: Path) -> None:
 
 def test_hardware_is_no_path(tmp_path: Path) -> None:
     environment = {**os.environ, "NEW": "x", "HARDWARE": "../h100"}
-    script = [str(ROOT / "scripts" / "ci" / "compare.sh")]
+    script = ["sh", str(COMPARE)]
     done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
 
@@ -132,7 +186,7 @@ def test_the_slurm_script_runs_both_sides_with_their_flags(tmp_path: Path) -> No
     environment = {
         **os.environ, "PGLE": str(pgle), "SRUN": str(srun), "ROUNDS": "1", "RUN_DIR": str(tmp_path / "runs"),
     }  # fmt: skip
-    command = [str(ROOT / "scripts" / "ci" / "slurm-compare.sh"), str(profile), sys.executable, str(program)]
+    command = ["bash", str(STARTERS / "slurm" / "compare.sbatch"), str(profile), sys.executable, str(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "-1.9" in done.stdout
@@ -143,8 +197,7 @@ def run_script(folder: Path, *, pgle: str, **environment: str) -> "subprocess.Co
     (folder / "pgle").write_text(pgle)
     (folder / "pgle").chmod(0o755)
     values = {**os.environ, "PGLE": "./pgle", "HARDWARE": "h100", **environment}
-    script = str(ROOT / "scripts" / "ci" / "compare.sh")
-    return subprocess.run([script], cwd=folder, env=values, capture_output=True, text=True)
+    return subprocess.run(["sh", str(COMPARE)], cwd=folder, env=values, capture_output=True, text=True)
 
 
 REAL = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pgle "$@"\n'
@@ -180,3 +233,37 @@ def test_a_quote_without_end_is_one_line(tmp_path: Path) -> None:
     done = run_script(tmp_path, pgle=ECHO, COMMAND="echo 'a", PROFILE="p")
     assert done.returncode == 2
     assert "COMMAND has a quote that does not end" in done.stderr
+
+
+def test_the_workflow_of_init_runs_in_a_repository_of_its_own(tmp_path: Path) -> None:
+    """Its shell steps, in order, on the simulated GPU's stand-in: a program that only prints step times."""
+    from pgle.run.init import init
+
+    init("github", tmp_path)
+    (tmp_path / "bin").mkdir()
+    fake = (
+        'case "$1" in run) mkdir -p runs/ci/baseline runs/ci/perf; printf "%s\\n" "$@" > words; '
+        "for side in baseline perf; do for i in $(seq 40); do "
+        "echo '{\"step\": '$i', \"step_time_s\": 0.2'$((i % 3))'}'; done > runs/ci/$side/steps.jsonl; done;; "
+        f'*) exec {shlex.quote(sys.executable)} -m pgle "$@";; esac\n'
+    )
+    for name, text in {"pgle": fake, "nvidia-smi": "echo NVIDIA H100\n", "python3": "exit 0\n"}.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}")
+        (tmp_path / "bin" / name).chmod(0o755)
+    workflow = yaml.safe_load((tmp_path / ".github/workflows/pgle.yml").read_text())
+    shared = {**workflow["env"], "COMMAND": """python train.py --name 'two words' $HOME"""}
+    for step in workflow["jobs"]["step-time"]["steps"]:
+        if "run" not in step:
+            continue
+        own = {name: "true" if "${{" in str(value) else str(value) for name, value in step.get("env", {}).items()}
+        environment = {
+            **os.environ, **shared, **own, "GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(tmp_path / "output"),
+            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        }  # fmt: skip
+        done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, capture_output=True)
+        assert done.returncode == 0, (step, done.stderr)
+    assert (tmp_path / "words").read_text().splitlines()[-4:] == ["train.py", "--name", "two words", "$HOME"]
+    assert "hardware=1-nvidia-h100" in (tmp_path / "output").read_text()
+    assert (tmp_path / ".pgle/baselines/1-nvidia-h100/steps.jsonl").exists()
+    assert (tmp_path / "pgle-report/profile/report.html").exists()
+    assert "pgle compare" in (tmp_path / "summary").read_text()

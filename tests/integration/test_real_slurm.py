@@ -18,7 +18,7 @@ from pgle.run.experiment.manifest import read_manifest
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
-SCRIPTS = Path(__file__).parents[2] / "scripts" / "slurm"
+SCRIPTS = Path(__file__).parents[2] / "pgle" / "starters" / "slurm"
 
 CONFIG = """ClusterName=one
 SlurmctldHost={host}

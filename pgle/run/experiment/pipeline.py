@@ -102,7 +102,7 @@ def run_pipeline(request: PipelineRequest, announce: Announce) -> Pipeline:
         raise UserError(
             f"'pgle run' was started by every rank of the job (here rank {rank.rank}, by {rank.launcher})",
             remedy="start it once, with the launcher inside: pgle run -- srun COMMAND; or stage by stage, as "
-            "scripts/slurm/pgle.sbatch and scripts/k8s/pgle-jobset.yaml do",
+            "the files of 'pgle init slurm' and 'pgle init k8s' do",
         )
     request.back_end.check(request.stage)
     with request.stage.run.held():

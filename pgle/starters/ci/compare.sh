@@ -17,6 +17,7 @@
 #   OPTIONS       more options of pgle compare, as words of COMMAND
 #   REPORT        folder for report.html, junit.xml and compare.json (pgle-report)
 #   PGLE          the command to call (pgle)
+# With --hardware it only prints hardware=NAME.
 # Exit code: that of pgle compare; 0 with a note where there is no baseline yet.
 set -eu
 PGLE=${PGLE:-pgle}
@@ -35,9 +36,12 @@ case $HARDWARE in
   exit 2
   ;;
 esac
+if [ "${1:-}" = --hardware ]; then
+  printf 'hardware=%s\n' "$HARDWARE"
+  exit
+fi
 baseline="$BASELINES/$HARDWARE"
 mkdir -p "$REPORT"
-[ -z "${GITHUB_OUTPUT:-}" ] || printf 'hardware=%s\n' "$HARDWARE" >>"$GITHUB_OUTPUT"
 
 set -- --fail-slower "$FAIL_SLOWER" --html "$REPORT/report.html" --junit "$REPORT/junit.xml" --json --force
 [ -z "${GITHUB_ACTIONS:-}" ] || set -- "$@" --github

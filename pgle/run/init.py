@@ -1,0 +1,83 @@
+"""`pgle init`: files to start from, taken out of the package: job scripts, CI, a Makefile, a Dockerfile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from pgle.errors import UserError, suggestion
+from pgle.files import AnyPath, write_files
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Files for one purpose.
+
+    Attributes:
+        purpose: in a line.
+        files: source in the package → where it goes.
+        following: what to do then, a command in it.
+    """
+
+    purpose: str
+    files: dict[str, str]
+    following: str
+
+
+STARTERS = {
+    "slurm": Starter(
+        "batch scripts: the whole experiment, the profile alone, A-B-B-A",
+        {f"slurm/{name}.sbatch": f"{name}.sbatch" for name in ("pgle", "profile", "compare")},
+        "RUN=/shared/runs/a sbatch --nodes=8 pgle.sbatch python train.py",
+    ),
+    "k8s": Starter(
+        "a JobSet for Kubernetes",
+        {"kubernetes/pgle-jobset.yaml": "pgle-jobset.yaml"},
+        "replace what is in CAPITALS, then: kubectl create -f pgle-jobset.yaml",
+    ),
+    "github": Starter(
+        "a workflow for GitHub Actions on your GPU runner",
+        {"github/pgle.yml": ".github/workflows/pgle.yml", "ci/compare.sh": ".github/pgle-compare.sh"},
+        "set COMMAND in .github/workflows/pgle.yml, and commit both files",
+    ),
+    "gitlab": Starter(
+        "a job for GitLab CI on your GPU runner",
+        {"ci/gitlab-ci.yml": "ci/pgle.gitlab-ci.yml", "ci/compare.sh": "ci/pgle-compare.sh"},
+        "set TRAIN in ci/pgle.gitlab-ci.yml, and include it: include: ci/pgle.gitlab-ci.yml",
+    ),
+    "make": Starter(
+        "a Makefile whose stages are files",
+        {"make/Makefile.pgle": "Makefile.pgle"},
+        "make -f Makefile.pgle compare CMD='python train.py'",
+    ),
+    "docker": Starter(
+        "a Dockerfile that builds from the registries",
+        {"docker/Dockerfile.pgle": "Dockerfile.pgle"},
+        "docker build -f Dockerfile.pgle -t pgle .",
+    ),
+}
+
+
+def init(name: str, folder: Path, *, force: bool = False) -> tuple[Path, ...]:
+    """Write the files of a starter into a folder; what exists stays unless forced.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UserError: there is no such starter, or a file exists.
+    """
+    if name not in STARTERS:
+        near = suggestion(name, STARTERS) or f"choose {', '.join(STARTERS)}"
+        raise UserError(f"no starter called '{name}'", remedy=near)
+    source = resources.files("pgle") / "starters"
+    files: dict[AnyPath, bytes | str] = {
+        folder / place: (source / where).read_bytes() for where, place in STARTERS[name].files.items()
+    }
+    write_files(files, force=force)
+    written = tuple(Path(path) for path in files)
+    for path in written:
+        if path.suffix in (".sh", ".sbatch"):
+            path.chmod(0o755)
+    return written
