@@ -48,12 +48,12 @@ def command(
     pgle verify profile.pbtxt --hlo dump/ --module train_step --min-time-coverage 0.99
     """
     from pgle.report import verify as report
-    from pgle.run.coverage import VerifyRequest, verify
+    from pgle.run.coverage import verify
 
     for name, bound in (("--min-time-coverage", min_time_coverage), ("--min-collectives", min_collectives)):
         if math.isnan(bound):
             raise click.BadParameter("nan is not in the range 0<=x<=1.", param_hint=f"'{name}'")
-    coverage = verify(VerifyRequest(**options))
+    coverage = verify(**options)
     show = report.show_json if as_json else report.show_text
     show(str(options["profile"]), coverage, min_time_coverage, min_collectives)
     ctx.exit(0 if coverage.is_ok(min_time_coverage, min_collectives) else 1)

@@ -22,55 +22,48 @@ from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_sc
 from pgle.xla.targets import load_target
 
 
-@dataclass(frozen=True)
-class VerifyRequest:
-    """What to verify.
+def verify(profile: AnyPath, hlo: Sequence[AnyPath], *, schedule: AnyPath | None = None, module: str = "") -> Coverage:
+    """Hold a profile against HLO modules.
 
-    Attributes:
+    Args:
         profile: the profile.
         hlo: dump files or directories; schedule dumps in them are used.
         schedule: a schedule dump, or a directory of them; of the compilation that the profile is meant for.
         module: regular expression searched in module names; empty: all.
-    """
-
-    profile: AnyPath
-    hlo: Sequence[AnyPath]
-    schedule: AnyPath | None = None
-    module: str = ""
-
-
-def verify(request: VerifyRequest) -> Coverage:
-    """Hold a profile against HLO modules.
 
     Raises:
         UserError: an input is missing or damaged, or nothing is left to compare.
     """
-    profile = read_profile(request.profile)
-    if not request.hlo and request.schedule is None:
+    return cover(read_profile(profile), *_modules_and_schedules(hlo, schedule, module))
+
+
+def _modules_and_schedules(
+    hlo: Sequence[AnyPath], schedule: AnyPath | None, pattern: str
+) -> tuple[list[Module], dict[str, LhsSchedule]]:
+    """The modules that `pattern` matches, and schedule dumps by module name."""
+    if not hlo and schedule is None:
         raise UserError("nothing to verify against", where="pgle verify", remedy="give --hlo DUMP")
-    if request.schedule is not None and not request.schedule.exists():
-        raise UserError("no such file or directory", where=request.schedule, remedy="check the path")
-    places = [request.schedule] if request.schedule is not None else [path for path in request.hlo if path.exists()]
+    if schedule is not None and not schedule.exists():
+        raise UserError("no such file or directory", where=schedule, remedy="check the path")
+    places = [schedule] if schedule is not None else [path for path in hlo if path.exists()]
     dumps: dict[str, AnyPath] = {}
     for place in places:
         dumps = {**find_schedule_dumps(place), **dumps}
-    if request.schedule is not None and not dumps:
+    if schedule is not None and not dumps:
         raise UserError(
             "no schedule dump (MODULE.schedule.txt or .pb)",
-            where=request.schedule,
+            where=schedule,
             remedy="dump with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true'",
         )
-    schedules = {name: read_schedule_dump(file) for name, file in dumps.items() if re.search(request.module, name)}
-    modules = _modules(request.hlo, schedules)
-    chosen = [module for module in modules if re.search(request.module, module.name)]
+    schedules = {name: read_schedule_dump(file) for name, file in dumps.items() if re.search(pattern, name)}
+    modules = _modules(hlo, schedules)
+    chosen = [module for module in modules if re.search(pattern, module.name)]
     if not chosen:
-        raise no_match(request.module, modules)
-    if request.schedule is not None and not schedules.keys() & {module.name for module in chosen}:
+        raise no_match(pattern, modules)
+    if schedule is not None and not schedules.keys() & {module.name for module in chosen}:
         what = f"schedule of {', '.join(dumps)}, not of {chosen[0].name}"
-        raise UserError(
-            what, where=request.schedule, remedy="give the dump of the same program, or leave --schedule out"
-        )
-    return cover(profile, chosen, schedules)
+        raise UserError(what, where=schedule, remedy="give the dump of the same program, or leave --schedule out")
+    return chosen, schedules
 
 
 def _modules(paths: Sequence[AnyPath], schedules: Mapping[str, LhsSchedule]) -> list[Module]:

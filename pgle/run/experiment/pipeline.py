@@ -11,7 +11,7 @@ from pgle.costs.profile.files import sidecar_path
 from pgle.errors import UserError
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
-from pgle.run.coverage import VerifyRequest, verify
+from pgle.run.coverage import verify
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
 from pgle.run.experiment.run_stage import content_addressed, run_held
@@ -127,7 +127,7 @@ class _Experiment:
         self._launch(profiled)
         self._convert()
         self._announce("verify")
-        coverage = verify(VerifyRequest(profile=self._run.profile, hlo=(profiled.folder.rank().hlo,)))
+        coverage = verify(self._run.profile, [profiled.folder.rank().hlo])
         self._launch(replace(profiled, stage="baseline", mode="baseline"))
         profile = content_addressed(self._run.profile, self._run)
         self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))

@@ -68,7 +68,7 @@ def _mismatches(request: StageRequest) -> tuple[str, ...]:
     profiled, now = manifest.last("profile"), manifest.last(request.stage)
     if request.stage == "profile" or profiled is None or now is None:
         return ()
-    return tuple(f"against the profile run, {item.line()}" for item in same_program(profiled, now))
+    return tuple(f"against the profile run, {line}" for line in same_program(profiled, now))
 
 
 def content_addressed(profile: Path, run: RunDirectory) -> Path:

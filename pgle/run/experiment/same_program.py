@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pgle.run.experiment.manifest import StageRecord
 from pgle.xla.flags.text import parse_flags, same_value
@@ -25,33 +24,12 @@ EXPECTED_TO_DIFFER = frozenset(
 """Flags by which a profile run and a performance run of one program differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """Something in which two stages differ that should not.
-
-    Attributes:
-        what: such as ``jaxlib`` or ``--xla_gpu_autotune_level``.
-        first: the value in the first stage, ``unset`` where it has none.
-        second: the value in the second.
-        consequence: what follows.
-    """
-
-    what: str
-    first: str
-    second: str
-    consequence: str
-
-    def line(self) -> str:
-        """One line."""
-        return f"{self.what} differs: {self.first} and {self.second}; {self.consequence}"
-
-
-def same_program(first: StageRecord, second: StageRecord) -> tuple[Mismatch, ...]:
-    """In what two stages differ so that the costs of one need not fit the other.
+def same_program(first: StageRecord, second: StageRecord) -> tuple[str, ...]:
+    """In what two stages differ so that the costs of one need not fit the other: one line each, with what follows.
 
     Compared are versions, command, flags (but `EXPECTED_TO_DIFFER`), GPUs, driver and number of ranks.
     """
-    found: list[Mismatch] = []
+    found: list[str] = []
     for name in sorted({*first.versions, *second.versions}):
         found += _differs(name, first.versions.get(name), second.versions.get(name), _BY_VERSION.get(name, _MAY))
     found += _differs("command", " ".join(first.argv), " ".join(second.argv), "the program may not be the same")
@@ -80,8 +58,10 @@ _BY_VERSION = {
 )
 
 
-def _differs(what: str, first: str | None, second: str | None, consequence: str) -> list[Mismatch]:
-    return [] if first == second else [Mismatch(what, first or "unset", second or "unset", consequence)]
+def _differs(what: str, first: str | None, second: str | None, consequence: str) -> list[str]:
+    if first == second:
+        return []
+    return [f"{what} differs: {first or 'unset'} and {second or 'unset'}; {consequence}"]
 
 
 def _value(values: Mapping[str, str | None], name: str) -> str | None:

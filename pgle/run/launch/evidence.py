@@ -20,7 +20,6 @@ from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.wordings import EMPTY_TRACE, NSYS_FAILED, PROFILER_TROUBLE, PROFILER_WORDS
 
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
-NOTHING = ": no steps, no trace"
 BLOCK_BYTES = 1 << 20
 LINE_CHARACTERS = 10_000
 """More of a line is not looked at."""
@@ -114,7 +113,7 @@ def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> st
 def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> tuple[str, str]:
     """Reason and remedy."""
     if not facts:
-        return hook_warnings(files, facts)[0].removesuffix(NOTHING), "profile a program that compiles with jax"
+        return _why_no_facts(files), "profile a program that compiles with jax"
     if not facts.get("finished"):
         when = "while it was traced" if "window_opened" in facts else "before its steps were traced"
         remedy = "let it end by itself, or trace earlier and shorter (--window seconds:1)"
@@ -132,20 +131,25 @@ def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> 
 
 def hook_warnings(files: RankFiles, facts: Mapping[str, Any]) -> list[str]:
     """What kept the hook from its work."""
-    if facts:
-        found = []
-        if facts.get("xla_flags_restored"):
-            found.append("the program replaces XLA_FLAGS; what pgle had added was added again before jax read it")
-        if facts.get("xla_flags_lost"):
-            lost = ", ".join(flag.split("=")[0] for flag in facts["xla_flags_lost"])
-            found.append(f"the program replaced XLA_FLAGS after importing jax; maybe without effect: {lost}")
-        return found
-    if not files.seen.exists():
-        return [
-            "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, a cleared environment, or no "
-            f"Python in the program){NOTHING}"
-        ]
-    return [f"the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH{NOTHING}"]
+    if not facts:
+        return [f"{_why_no_facts(files)}: no steps, no trace"]
+    found = []
+    if facts.get("xla_flags_restored"):
+        found.append("the program replaces XLA_FLAGS; what pgle had added was added again before jax read it")
+    if facts.get("xla_flags_lost"):
+        lost = ", ".join(flag.split("=")[0] for flag in facts["xla_flags_lost"])
+        found.append(f"the program replaced XLA_FLAGS after importing jax; maybe without effect: {lost}")
+    return found
+
+
+def _why_no_facts(files: RankFiles) -> str:
+    """Why the hook found nothing out: it was not loaded, or had nothing to watch."""
+    if files.seen.exists():
+        return "the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH"
+    return (
+        "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, a cleared environment, or no "
+        "Python in the program)"
+    )
 
 
 def verdict(profile: Path | None, files: RankFiles, facts: Mapping[str, Any]) -> ModuleVerdict | None:

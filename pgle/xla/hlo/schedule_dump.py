@@ -9,7 +9,6 @@ computation and holds its schedule alone, before the module (`EntryScheduleProto
 from __future__ import annotations
 
 import re
-from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -98,13 +97,10 @@ class Latency:
         pair: the operation.
         span_cycles: from the start of its start to the start of its done. The believed latency is at most this, and
             exactly this where nothing hid it.
-        exposed_cycles: how long nothing ran between the two. Operations in flight at the same time count the same
-            idle time each; `Statistics.wasted_cycles` counts it once.
     """
 
     pair: AsyncPair
     span_cycles: float
-    exposed_cycles: float
 
 
 @dataclass(frozen=True)
@@ -115,14 +111,12 @@ class LhsSchedule:
         module: as LHS saw it, in the order that LHS chose; names are those that count for a profile.
         computations: the schedules by computation name. Computations without asynchronous operations have none.
         latencies: of asynchronous operations, by the start's name.
-        cycles_per_microsecond: 1 on GPU.
         source: where it was read from.
     """
 
     module: Module
     computations: Mapping[str, ComputationSchedule]
     latencies: Mapping[str, Latency]
-    cycles_per_microsecond: int
     source: str = ""
 
     @property
@@ -217,13 +211,11 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
         }
     except KeyError as error:
         raise UserError(f"refers to an unknown id {error}; the dump is cut short", where=source, remedy=_HOW) from None
-    cycles = [item.cycles_per_microsecond for item in dumped if item.cycles_per_microsecond]
     module = replace(module, computations=_in_slot_order(module, computations))
     return LhsSchedule(
         module=module,
         computations=computations,
         latencies={item.pair.start: item for item in _latencies(module, computations)},
-        cycles_per_microsecond=cycles[0] if cycles else 1,
         source=source,
     )
 
@@ -268,14 +260,12 @@ def _statistics(slots: Mapping[str, Slot], pairs: Iterable[AsyncPair]) -> Statis
 
 
 def _latencies(module: Module, computations: Mapping[str, ComputationSchedule]) -> Iterator[Latency]:
-    idle = {name: _idle(schedule.slots.values()) for name, schedule in computations.items()}
     for pair in async_pairs(module):
         schedule = computations.get(pair.computation)
         if schedule is None or pair.start not in schedule.slots or pair.done not in schedule.slots:
             continue
         start, done = schedule.slots[pair.start], schedule.slots[pair.done]
-        exposed = _overlap(idle[pair.computation], start.end_cycles, done.start_cycles)
-        yield Latency(pair, done.start_cycles - start.start_cycles, exposed)
+        yield Latency(pair, done.start_cycles - start.start_cycles)
 
 
 def _idle(slots: Iterable[Slot]) -> list[tuple[float, float]]:
@@ -287,13 +277,3 @@ def _idle(slots: Iterable[Slot]) -> list[tuple[float, float]]:
             gaps.append((busy_until, slot.start_cycles))
         busy_until = max(busy_until, slot.end_cycles)
     return gaps
-
-
-def _overlap(gaps: list[tuple[float, float]], start: float, end: float) -> float:
-    """How much of [start, end) lies in the gaps."""
-    total = 0.0
-    for low, high in gaps[max(bisect(gaps, (start, start)) - 1, 0) :]:
-        if low >= end:
-            break
-        total += max(min(high, end) - max(low, start), 0.0)
-    return total

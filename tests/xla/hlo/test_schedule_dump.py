@@ -57,7 +57,6 @@ def test_costs_are_the_t_shirt_sizes_of_a_run_without_profile(schedule: LhsSched
 def test_a_collective_that_nothing_hides_shows_its_believed_latency(schedule: LhsSchedule) -> None:
     latency = schedule.latencies["all-gather-start.3"]
     assert (latency.pair.kind, latency.span_cycles) == ("all-gather", 5000)
-    assert latency.exposed_cycles > 3000
 
 
 def test_statistics_add_up(schedule: LhsSchedule) -> None:

@@ -63,7 +63,6 @@ class Hook:
         watch.compilations(self.jax, self._on_compile)
         guarded(lambda: self.executions.attach(self.window.wants_executions(None)))
         watch.own_traces(self.jax, self._on_own_start, self._on_own_stop)
-        watch.profiler_server(self.jax, lambda port: self.facts.set("profiler_port", port))
         if self.config.get("auto_pgle"):
             guarded(lambda: AutoPgle(self.facts, self.jax, self.config["auto_pgle"]))
         atexit.register(lambda: guarded(self.finish))

@@ -82,14 +82,3 @@ def _sessions(session, on_start, on_stop):
             guarded(on_stop)
 
     session.start, session.stop = new_start, new_stop
-
-
-def profiler_server(jax, on_start):
-    """Call `on_start(port)` when the program starts a profiler server."""
-    start = jax.profiler.start_server
-
-    def new_start(port, *args, **kwargs):
-        guarded(lambda: on_start(port))
-        return start(port, *args, **kwargs)
-
-    jax.profiler.start_server = new_start
