@@ -2,6 +2,7 @@
 
     python benchmarks/tune.py -o DIR [--python PYTHON] [--programs FOLDER] [--modules FOLDER] [--only WORD] [--budget N]
     python benchmarks/tune.py -o DIR --table
+    python benchmarks/tune.py -o DIR --speed MODULE      # processor seconds of a trial, on a machine at rest
 
 The programs are pgle's workloads, the jax programs of a folder (`--programs`: files that take ``--devices N``), and HLO
 modules of a folder, such as `xla/tools/benchmarks/hlo` of openxla/xla; ``--python`` names the interpreter whose jax
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import resource
 import sys
@@ -27,6 +29,8 @@ from typing import Any
 
 from pgle.report.text import duration, say
 from pgle.run.rehearse.command import RehearseCommand, prepared
+from pgle.run.rehearse.compile import Compiler
+from pgle.run.tune.bench import Bench
 from pgle.run.tune.request import TuneRequest, Tuning
 from pgle.run.tune.tune import SAME_STEP, tune
 from pgle.tune.trial import judge
@@ -96,6 +100,33 @@ def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def speed(module: Path, out: Path) -> Iterator[str]:
+    """Processor seconds of trials, everything counted: ours, the compiler's process and its children."""
+    asked = RehearseCommand((str(module),), None, "h100", None, None, (), None, str(out / "speed"), None, 20.0)
+    threshold, late = (
+        "xla_gpu_reduce_scatter_combine_threshold_bytes",
+        "xla_gpu_experimental_parallel_collective_overlap_limit",
+    )
+    with prepared(asked) as (folder, setting), Compiler(setting.python) as compiler:
+        bench = Bench.of(TuneRequest(setting, load_target("h100"), folder), compiler, None)
+        bench.start()
+        for what, settings in (
+            ("other program", [{threshold: str(size << 20)} for size in (16, 8, 4, 2)]),
+            ("other scheduling only", [{threshold: str(size << 20), late: "2"} for size in (16, 8, 4, 2)]),
+        ):
+            before = _all_cpu_s(compiler)
+            for flags in settings:
+                bench.trial(flags, what)
+            yield f"{what}: {(_all_cpu_s(compiler) - before) / len(settings):.2f} CPU-s a trial (jaxlib {bench.jaxlib})"
+
+
+def _all_cpu_s(compiler: Compiler) -> float:
+    """Of this process, and of the compiler's with the children that it has waited for (proc(5), stat)."""
+    assert compiler._process is not None
+    values = Path(f"/proc/{compiler._process.pid}/stat").read_text().rpartition(")")[2].split()
+    return time.process_time() + sum(map(int, values[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def _fresh(found: Tuning, seed: int, spread: Spread) -> tuple[int, int, float]:
     """Worlds won, worlds, mean change."""
     among, hardware = worlds(20, seed, spread), find_hardware("h100")
@@ -150,7 +181,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="programs whose name holds this word")
     parser.add_argument("--budget", type=int, default=12)
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--speed", type=Path, metavar="MODULE")
     options = parser.parse_args()
+    if options.speed:
+        print("\n".join(speed(options.speed, options.out)))
+        return
     results = options.out / "results.jsonl"
     options.out.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--memory-limit", metavar="SIZE", help="Temporary device memory at most: 70GiB, 8e10.")
 @click.option("--worlds", default=20, show_default=True, type=click.IntRange(1), help="Perturbed worlds to judge by.")
 @click.option("--seed", default=0, show_default=True, help="Of the worlds.")
+@click.option("--shape", is_flag=True, help="Then shape the costs given to the scheduler; for very many collectives.")
 @click.option("--cache/--no-cache", "cached", default=True, show_default=True, help="Keep and reuse compilations.")
 @click.option("-o", "--output", metavar="DIR", required=True, help="Folder for flags, profile, trials and page.")
 @json_option
@@ -68,7 +69,6 @@ def command(
     pgle tune runs/mine -o tuned
     pgle tune --devices 8 -o tuned -- python train.py --config x
     """
-    import itertools
     from pathlib import Path
 
     from pgle.report import tune as report
@@ -97,8 +97,7 @@ def command(
             **options,
         )
 
-        count = itertools.count()
-        found = tune(request, on_trial=lambda *of: report.say_trial(next(count), request.budget, *of))
+        found = tune(request, on_trial=report.announcer(request.budget))
         page = report.write_pages(found, out)
     if as_json:
         report.show_json(found, out, page)
@@ -109,12 +108,9 @@ def command(
 
 def tuned_run(request: PipelineRequest, as_json: bool) -> int:
     """`pgle run --tune`: the experiment, the search, the experiment under what it found; the exit code."""
-    import itertools
-
     from pgle.report import pipeline, tune
     from pgle.run.tune.experiment import BUDGET, run_and_tune
 
-    count = itertools.count()
-    found = run_and_tune(request, pipeline.announce, lambda *of: tune.say_trial(next(count), BUDGET, *of))
+    found = run_and_tune(request, pipeline.announce, tune.announcer(BUDGET))
     (tune.show_run_json if as_json else tune.show_run_text)(found, request.stage.run.path)
     return 0 if found.good else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from pgle.files import write_files
@@ -13,6 +14,7 @@ from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import console, duration, printable, say, table, warn
 from pgle.run.tune.experiment import TUNED, TunedRun
 from pgle.run.tune.request import Proof, Tuning
+from pgle.run.tune.tune import OnTrial
 from pgle.tune.room import Reason, reasons
 from pgle.tune.trial import Trial, judge
 
@@ -30,24 +32,33 @@ def write_pages(found: Tuning, out: Path) -> Path:
         verdict=sentence(found),
         lead=[line.strip() for line in (*gains(found), *why_exposed(found))],
         next_step=advice(found, out),
-        about=[("compiled by", f"jaxlib {found.jaxlib}"), ("figures", f"predicted from {found.costs_are} costs")],
+        about=[
+            ("compiled by", f"jaxlib {found.jaxlib}"),
+            ("figures", f"predicted from {found.costs_are} costs; {_modelled(found.tuned.trial)}"),
+        ],
         more=[Section("Every trial", (Table(("setting", *COLUMNS[1:]), tuple(rows), frozenset(range(1, 6))),))],
     )
     write_files(page_files(out, page), force=True)
     return out / "timeline.html"
 
 
-def say_trial(number: int, budget: int, trial: Trial, pgle: Trial) -> None:
-    """One line on stderr as a trial ends."""
-    if trial is pgle:
-        share = trial.exposed_us / max(trial.step_us or 0.0, 1e-9)
-        say(f"the profile alone: {duration(trial.step_us or 0.0)}, {share:.1%} exposed")
-        return
-    took = f", {trial.cpu_s:.1f} CPU-s" if trial.cpu_s else ""
-    found = (
-        f"does not compile ({trial.failure})" if trial.step_us is None else "{} {} {}/{}".format(*figures(trial, pgle))
-    )
-    say(f"trial {number} of at most {budget}: {trial.label}: {found}{took}")
+def announcer(budget: int) -> OnTrial:
+    """Says on stderr what each trial came to, as it ends; those that change nothing are not counted."""
+    numbers = count(1)
+
+    def announce(trial: Trial, pgle: Trial) -> None:
+        took = f", {trial.cpu_s:.1f} CPU-s" if trial.cpu_s else ""
+        if trial is pgle:
+            share = trial.exposed_us / max(trial.step_us or 0.0, 1e-9)
+            say(f"the profile alone: {duration(trial.step_us or 0.0)}, {share:.1%} exposed")
+        elif trial.same_as:
+            say(f"{trial.label}: the same program as {trial.same_as}{took}")
+        else:
+            failed = f"does not compile ({trial.failure})"
+            words = failed if trial.step_us is None else "{} {} {}/{}".format(*figures(trial, pgle))
+            say(f"trial {next(numbers)} of at most {budget}: {trial.label}: {words}{took}")
+
+    return announce
 
 
 def figures(trial: Trial, pgle: Trial) -> tuple[str, str, int, int]:
@@ -79,7 +90,8 @@ def show_text(found: Tuning, out: Path, page: Path) -> None:
 
 def row(found: Tuning, trial: Trial) -> tuple[str, ...]:
     """A trial as cells of `COLUMNS`."""
-    best = found.proof is not None and trial.flags == found.proof.scheduled.trial.flags
+    tuned = found.tuned.trial
+    best = found.proof is not None and (trial.flags, trial.shape) == (tuned.flags, tuned.shape)
     name = f"→ {trial.label}" if best else trial.label
     if trial.step_us is None:
         return name, "does not compile", "", "", "", ""
@@ -168,14 +180,31 @@ def advice(found: Tuning, out: Path) -> str:
         saved = step - found.pgle.prediction.ceiling.step_us
         if found.verdict == "no-room":
             return f"Flags do not help here: at most {duration(saved)} of the step's communication is left to hide."
+        words = f"the changes of the program above would help, by up to {duration(saved)} of the step"
+        if (near := promising(found)) is None:
+            return f"Flags do not help here; {words}."
+        won, shorter = (
+            judge(near.harder_us, found.pgle.trial.harder_us),
+            judge(near.worlds_us, found.pgle.trial.worlds_us),
+        )
+        flags = " ".join(f"--flag=--{name}={value}" for name, value in near.flags.items())
         return (
-            f"Flags do not help here; the changes of the program above would, by up to {duration(saved)} of the step."
+            f"Not safe enough to accept, and worth a measurement: '{near.label}' makes the step {-shorter.mean:.1%} "
+            f"shorter over the worlds, and wins in {won.won} of {won.of} where contention is doubled:\n"
+            f"  pgle run {flags} -- COMMAND\nElse {words}."
         )
     return (
         f"Next: profile again under these flags and compare on the GPUs, the only real proof:\n"
         f"  pgle run --flags-file {out / 'flags.txt'} -- COMMAND\n"
         f"  pgle compare OLD_RUN/perf NEW_RUN/perf"
     )
+
+
+def promising(found: Tuning) -> Trial | None:
+    """The best that wins in the worlds, and not in the harder ones; None where there is none."""
+    before = found.pgle.trial.worlds_us
+    good = [trial for trial in found.trials if trial.step_us is not None and judge(trial.worlds_us, before).accepted]
+    return min(good, key=lambda trial: judge(trial.worlds_us, before).mean, default=None)
 
 
 def show_json(found: Tuning, out: Path, page: Path) -> None:
@@ -228,6 +257,7 @@ def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
         "exposed_us": trial.exposed_us if done else None,
         "worlds": judge(trial.worlds_us, found.pgle.trial.worlds_us) if done else None,
         "temp_bytes": trial.temp_bytes,
+        "shape": dict(trial.shape),
         "modelled": trial.modelled,
         "cpu_s": trial.cpu_s,
         "failure": trial.failure,

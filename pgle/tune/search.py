@@ -34,22 +34,25 @@ def search(
         ceiling_us: of its program.
         found: the axes.
         attempt: compiles and simulates.
-        budget: trials at most.
+        budget: trials at most; flags that leave the program and its scheduling as they were are none.
         memory_limit: of temporary memory in bytes; None: no limit.
     """
     trials: list[Trial] = []
     current = pgle
 
+    def left() -> int:
+        return budget - sum(not trial.same_as for trial in trials)
+
     def tried(settings: Sequence[tuple[Flags, str]]) -> Trial:
         """The best of the current setting and these."""
         nonlocal current
         known = [trial.flags for trial in (pgle, *trials)]
-        new = [(flags, label) for flags, label in settings if flags not in known][: max(budget - len(trials), 0)]
+        new = [(flags, label) for flags, label in settings if flags not in known][: max(left(), 0)]
         trials.extend(attempt(new) if new else ())
         current = best(current, trials, memory_limit)
         return current
 
-    while len(trials) < budget:
+    while left() > 0:
         before = current
         for axis in by_exposure(found, current.exposed_by_kind):
             settings = [*axis.settings, *_beside(axis, axis.settings[0])]
@@ -57,7 +60,7 @@ def search(
             if axis.number and axis.number in current.flags:
                 _walk(axis, lambda: current, tried)
             at_ceiling = current.step_us is not None and current.step_us <= ceiling_us * (1 + ROOM)
-            if len(trials) >= budget or at_ceiling:
+            if left() <= 0 or at_ceiling:
                 return trials
         if current.mean_us > before.mean_us * (1 - PROGRESS):
             break

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pgle.schedule.predict import Prediction
+from pgle.xla.collectives import KINDS
 
 Flags = Mapping[str, str]
 """Values by flag name, without dashes."""
@@ -14,6 +16,8 @@ Flags = Mapping[str, str]
 LITTLE = 0.005
 """Less than half a per cent is not worth a re-profile: it is what a job's own noise hides."""
 WON_SHARE = 0.9
+MOST = 6
+"""Collectives that are kept by name."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,10 @@ class Trial:
         modelled: collectives that the program did not have before, whose costs are modelled.
         cpu_s: processor seconds of its compilations; 0 where they were kept from before.
         program: fingerprint before scheduling; settings that share it are the same program.
+        same_as: label of an earlier trial that compiled to the same program and is scheduled alike; empty: none.
         failure: why it did not compile; empty where it did.
+        shape: what costs are multiplied by for the scheduler alone (`pgle.tune.shape`), by name; mostly empty.
+        most_exposed: names of the collectives that stay most exposed.
     """
 
     flags: Flags
@@ -46,13 +53,21 @@ class Trial:
     modelled: int = 0
     cpu_s: float = 0.0
     program: str = ""
+    same_as: str = ""
     failure: str = ""
+    shape: Mapping[str, float] = field(default_factory=dict)
+    most_exposed: tuple[str, ...] = ()
 
     @property
     def mean_us(self) -> float:
         """Mean step over all worlds, the harder ones too; infinite where it did not compile."""
         steps = (*self.worlds_us, *self.harder_us)
         return sum(steps) / len(steps) if steps else float("inf")
+
+
+def key_of(flags: Flags, shape: Mapping[str, float]) -> str:
+    """What tells a setting from others, as text."""
+    return json.dumps([sorted(flags.items()), *([sorted(shape.items())] if shape else [])])
 
 
 def record(trial: Trial) -> dict[str, Any]:
@@ -67,7 +82,13 @@ def recorded(item: Mapping[str, Any]) -> Trial:
         TypeError, KeyError: it is not one.
     """
     known = {entry.name: item[entry.name] for entry in fields(Trial)}
-    return Trial(**known | {name: tuple(item[name]) for name in ("worlds_us", "harder_us")})
+    return Trial(**known | {name: tuple(item[name]) for name in ("worlds_us", "harder_us", "most_exposed")})
+
+
+def most_exposed(prediction: Prediction) -> tuple[str, ...]:
+    """Names of the collectives that stay most exposed, as LHS knew them."""
+    found = [item for item in prediction.timeline.exposures if item.exposed_us > 0 and item.kind in KINDS]
+    return tuple(item.lhs_name for item in found[:MOST])
 
 
 def exposed_by_kind(prediction: Prediction) -> dict[str, float]:

@@ -21,12 +21,15 @@ from pgle.run.rehearse.session import SCHEDULER_FLAGS, Session
 from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.schedule.predict import predict
 from pgle.tune.prices import Prices, priced, prices_of
-from pgle.tune.trial import Flags, Trial, exposed_by_kind
+from pgle.tune.shape import Shape, shaped
+from pgle.tune.trial import Flags, Trial, exposed_by_kind, key_of, most_exposed
 from pgle.tune.worlds import HARDER, HARDER_SEED, World, steps_in, worlds
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
+
+NO_SHAPE: Shape = {}
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Bench:
     _given: Profile = field(init=False)
     _worlds: tuple[World, ...] = ()
     _harder: tuple[World, ...] = ()
-    _programs: dict[tuple[str, ...], Trial] = field(default_factory=dict)
+    _programs: dict[tuple[str, str], Trial] = field(default_factory=dict)
 
     @staticmethod
     def of(request: TuneRequest, compiler: Compiler, trusted: Path | None) -> Bench:
@@ -87,37 +90,39 @@ class Bench:
         baseline = self.judged({}, "no profile", result, *priced(self._prices, table, estimate))
         try:
             pgle = self.schedule({}, "the profile")
+            self._programs[_program(self._named({}).fingerprint, {}, NO_SHAPE)] = pgle.trial
         except UserError as error:
             raise UserError(f"does not compile with the profile: {error}", where=request.setting.module) from None
         return baseline, pgle
 
-    def trial(self, flags: Flags, label: str) -> Trial:
+    def trial(self, flags: Flags, label: str, shape: Shape = NO_SHAPE) -> Trial:
         """One setting: its figures, or why there are none; what another has compiled to is not simulated again."""
-        folder = self.folder_of(flags)
+        folder = self.folder_of(flags, shape)
         try:
             named = self._named(flags)
-            same = (named.fingerprint, *(f"{name}={flags[name]}" for name in sorted(flags) if _is_late(name)))
+            same = _program(named.fingerprint, flags, shape)
             known = self._programs.get(same) if named.fingerprint else None
-            if known is None:
-                known = self._programs[same] = self.schedule(flags, label).trial
-            return replace(known, flags=flags, label=label)
+            if known is not None:
+                cpu_s = 0.0 if named.kept else named.cpu_s
+                return replace(known, flags=flags, label=label, shape=shape, same_as=known.label, cpu_s=cpu_s)
+            return self._programs.setdefault(same, self.schedule(flags, label, shape).trial)
         except UserError as error:
-            return Trial(flags, label, failure=str(error))
+            return Trial(flags, label, failure=str(error), shape=shape)
         finally:
             for made in ("names", "profile"):
                 shutil.rmtree(folder / made, ignore_errors=True)
 
-    def schedule(self, flags: Flags, label: str) -> Scheduled:
+    def schedule(self, flags: Flags, label: str, shape: Shape = NO_SHAPE) -> Scheduled:
         """One setting: compiled for its names, priced, compiled with that profile, and simulated."""
-        folder = self.folder_of(flags)
+        folder = self.folder_of(flags, shape)
         profile, modelled = self.profile(flags)
         path = folder / "profile.pbtxt"
-        write_files(profile_files(path, profile), force=True)
+        write_files(profile_files(path, shaped(profile, shape)), force=True)
         result = self.session.schedule(f"{folder.name}/profile", self.options(flags), path)
         found = self.judged(flags, label, result, profile, modelled)
         named = self._named(flags)
         cpu_s = (0.0 if named.kept else named.cpu_s) + (0.0 if result.kept else result.cpu_s)
-        return replace(found, trial=replace(found.trial, cpu_s=cpu_s))
+        return replace(found, trial=replace(found.trial, cpu_s=cpu_s, shape=shape))
 
     def profile(self, flags: Flags) -> tuple[Profile, int]:
         """The costs under the names that a setting gives, and how many collectives are modelled."""
@@ -145,6 +150,7 @@ class Bench:
             result.memory.get("temp"),
             modelled,
             program=result.fingerprint,
+            most_exposed=most_exposed(prediction),
         )
         return replace(found, trial=trial)
 
@@ -156,13 +162,15 @@ class Bench:
         """All XLA flags of a setting."""
         return (*self.session.base.flags, *(f"--{name}={value}" for name, value in flags.items()))
 
-    def folder_of(self, flags: Flags) -> Path:
+    def folder_of(self, flags: Flags, shape: Shape = NO_SHAPE) -> Path:
         """Where a setting is compiled."""
-        return self.session.folder / sha256(json.dumps(sorted(flags.items())).encode())[:12]
+        return self.session.folder / sha256(key_of(flags, shape).encode())[:12]
 
 
-def _is_late(flag: str) -> bool:
-    return f"--{flag}" in SCHEDULER_FLAGS
+def _program(fingerprint: str, flags: Flags, shape: Shape) -> tuple[str, str]:
+    """What a schedule follows from: the program before scheduling, and what scheduling reads beside it."""
+    late = {name: value for name, value in flags.items() if f"--{name}" in SCHEDULER_FLAGS}
+    return fingerprint, json.dumps([late, dict(shape)], sort_keys=True)
 
 
 def _table(result: RehearsalResult, module: Module) -> LookupTable:

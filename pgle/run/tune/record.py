@@ -13,7 +13,8 @@ from typing import Any
 from pgle.errors import UserError
 from pgle.files import read_bytes, sha256, write_files
 from pgle.run.tune.request import TuneRequest
-from pgle.tune.trial import Flags, Trial, record, recorded
+from pgle.tune.shape import Shape
+from pgle.tune.trial import Flags, Trial, key_of, record, recorded
 
 NAME = "trials.jsonl"
 SCHEMA = "pgle.trials/1"
@@ -40,13 +41,13 @@ class Record:
             write_files({self.path: json.dumps(self._head) + "\n"})
         self.resumed = len(self._known)
 
-    def known(self, flags: Flags) -> Trial | None:
-        """A trial on record; None where there is none of these flags."""
-        return self._known.get(_key(flags))
+    def known(self, flags: Flags, shape: Shape) -> Trial | None:
+        """A trial on record; None where there is none of this setting."""
+        return self._known.get(key_of(flags, shape))
 
     def add(self, trial: Trial) -> None:
         """Keep a trial. A line that is cut short by a kill is left aside when the file is read."""
-        self._known[_key(trial.flags)] = trial
+        self._known[key_of(trial.flags, trial.shape)] = trial
         with self.path.open("a") as file:
             file.write(json.dumps(record(trial)) + "\n")
 
@@ -66,7 +67,7 @@ class Record:
             whole = "\n".join(lines[:-1]) + "\n"
             self.path.write_text(whole)
         trials = [recorded(json.loads(line)) for line in lines[1:-1] if line]
-        return {_key(trial.flags): trial for trial in trials}
+        return {key_of(trial.flags, trial.shape): trial for trial in trials}
 
 
 def _head(request: TuneRequest, jaxlib: str) -> Mapping[str, Any]:
@@ -82,7 +83,3 @@ def _head(request: TuneRequest, jaxlib: str) -> Mapping[str, Any]:
         "worlds": request.worlds,
         "seed": request.seed,
     }
-
-
-def _key(flags: Flags) -> str:
-    return json.dumps(sorted(flags.items()))

@@ -28,6 +28,7 @@ class TuneRequest:
         memory_limit: of temporary device memory, bytes; None: none.
         worlds: how many.
         seed: of the worlds.
+        shape: after the flags, look for costs that lead the scheduler to a better schedule (`pgle.tune.shape`).
         cached: take compilations from the user's cache, and keep them there.
     """
 
@@ -40,6 +41,7 @@ class TuneRequest:
     memory_limit: int | None = None
     worlds: int = 20
     seed: int = 0
+    shape: bool = False
     cached: bool = True
 
 

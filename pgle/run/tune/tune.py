@@ -15,12 +15,13 @@ from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler
-from pgle.run.tune.bench import Bench
+from pgle.run.tune.bench import NO_SHAPE, Bench
 from pgle.run.tune.record import Record
 from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
 from pgle.tune.moves import axes
 from pgle.tune.search import best, no_room, search, without_one
+from pgle.tune.shape import Shape, descend, shaped
 from pgle.tune.trial import Flags, Trial, judge, stands
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
@@ -93,7 +94,16 @@ class _Search:
         moves = axes(self.bench.module, self.bench.jaxlib, given, self.bench.memory_share)
         ceiling = pgle.prediction.ceiling.step_us
         search(pgle.trial, ceiling, moves, self.attempt, budget=request.budget, memory_limit=request.memory_limit)
-        left = [trial for trial in self.trials if stands(trial, pgle.trial)]
+        left = self._standing()
+        if request.shape:
+            start = best(pgle.trial, left, request.memory_limit)
+            descend(
+                start,
+                lambda items: self._attempt([(start.flags, shape, label) for shape, label in items]),
+                budget=request.budget,
+                memory_limit=request.memory_limit,
+            )
+            left += [trial for trial in self._standing() if trial.shape and stands(trial, start)]
         for _ in range(PROOFS):
             trial = best(pgle.trial, left, request.memory_limit)
             if trial is pgle.trial:
@@ -105,11 +115,18 @@ class _Search:
             self.refused.append(_refusal(proof))
         return None
 
+    def _standing(self) -> list[Trial]:
+        return [trial for trial in self.trials if stands(trial, self.pgle.trial)]
+
     def attempt(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
-        """Trials of these settings, several at once."""
+        """Trials of these flags, several at once."""
+        return self._attempt([(flags, NO_SHAPE, label) for flags, label in settings])
+
+    def _attempt(self, settings: Sequence[tuple[Flags, Shape, str]]) -> list[Trial]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             pending = [
-                self.record.known(flags) or pool.submit(self.bench.trial, flags, label) for flags, label in settings
+                self.record.known(flags, shape) or pool.submit(self.bench.trial, flags, label, shape)
+                for flags, shape, label in settings
             ]
             done = []
             for item in pending:
@@ -124,14 +141,16 @@ class _Search:
     def prove(self, trial: Trial) -> Proof:
         """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
         bench, pgle = self.bench, self.pgle
-        profile, modelled = bench.profile(trial.flags)
-        path = bench.folder_of(trial.flags) / "profile.pbtxt"
+        honest, modelled = bench.profile(trial.flags)
+        profile = shaped(honest, trial.shape)
+        path = bench.folder_of(trial.flags, trial.shape) / "profile.pbtxt"
         write_files(profile_files(path, profile), force=True)
         folder = self.request.out / "proof"
         shutil.rmtree(folder, ignore_errors=True)
         wanted = replace(bench.session.base, dump_dir=folder, flags=bench.options(trial.flags), profile=path)
         result = bench.compiler.compile(wanted)
-        found = bench.judged(trial.flags, trial.label, result, profile, modelled)
+        found = bench.judged(trial.flags, trial.label, result, honest, modelled)
+        found = replace(found, trial=replace(found.trial, shape=trial.shape))
         use = confirm(ConfirmRequest(result.log, schedule=result.schedule, profile=profile, whole=True)).main
         schedules = {} if result.schedule is None else {found.module.name: read_schedule_dump(result.schedule)}
         return Proof(
@@ -156,12 +175,14 @@ class _Search:
         return dict(zip(proof.scheduled.trial.flags, found, strict=False))
 
     def write(self, proof: Proof) -> tuple[Path, ...]:
-        """``flags.txt`` and the profile that goes with it."""
+        """``flags.txt`` and the profile that goes with it; ``honest.pbtxt`` where that was shaped."""
         out = self.request.out
         files: dict[Path, bytes | str] = {
             out / "flags.txt": "\n".join(self.bench.options(proof.scheduled.trial.flags)) + "\n"
         }
-        again = profile_files(out / "profile.pbtxt", proof.scheduled.profile)
+        honest, shape = proof.scheduled.profile, proof.scheduled.trial.shape
+        again = dict(profile_files(out / "profile.pbtxt", shaped(honest, shape)))
+        again |= profile_files(out / "honest.pbtxt", honest) if shape else {}
         files |= {Path(str(name)): data for name, data in again.items()}
         write_files(dict(files), force=True)
         return tuple(files)
