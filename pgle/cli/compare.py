@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +85,10 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         options["words"] = tuple(os.fspath(stdin_file(ctx)) if word == "-" else word for word in options["words"])
     with one_blas_thread():
         from pgle.report import compare as report
+        from pgle.report.text import say
         from pgle.run.compare import run_compare
 
-    result, checks = run_compare(_request(options), lambda line: print(f"pgle: {line}", file=sys.stderr))
+    result, checks = run_compare(_request(options), say)
     files = {"html": options["html"], "picture": options["svg"], "junit": options["junit"]}
     written: tuple[Path, ...] = ()
     if any(files.values()):
@@ -101,7 +101,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         append(result, checks)
     (report.show_json if options["as_json"] else report.show_text)(result, checks)
     for path in written:
-        print(f"pgle: wrote {path}", file=sys.stderr)
+        say(f"wrote {path}")
     ctx.exit(0 if all(check.ok for check in checks) else 1)
 
 

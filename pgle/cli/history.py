@@ -116,11 +116,10 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     \b
     pgle history plot -o trend.svg
     """
-    import sys
-
     from pgle.files import check_absent, write_files
     from pgle.report import history as report
     from pgle.report.compare_page import check_svg
+    from pgle.report.text import say
     from pgle.run.history import read
     from pgle.steps.history import make_history
 
@@ -129,4 +128,4 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     entries, warnings = read(path)
     history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
     write_files({output: report.plot(history)}, force=force, inputs=(path,))
-    print(f"pgle: wrote {output}", file=sys.stderr)
+    say(f"wrote {output}")

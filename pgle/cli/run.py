@@ -37,6 +37,7 @@ def command(
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
     from pgle.report import pipeline as report
+    from pgle.report.text import say
     from pgle.run.experiment.directory import RunDirectory
     from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
     from pgle.run.experiment.run_stage import choose_back_end
@@ -50,6 +51,6 @@ def command(
         from pgle.cli.tune import tuned_run
 
         ctx.exit(tuned_run(request, as_json))
-    result = run_pipeline(request, report.announce)
+    result = run_pipeline(request, say)
     (report.show_json if as_json else report.show_text)(result)
     ctx.exit(0 if result.good else 1)

@@ -108,9 +108,10 @@ def command(
 
 def tuned_run(request: PipelineRequest, as_json: bool) -> int:
     """`pgle run --tune`: the experiment, the search, the experiment under what it found; the exit code."""
-    from pgle.report import pipeline, tune
+    from pgle.report import tune
+    from pgle.report.text import say
     from pgle.run.tune.experiment import BUDGET, run_and_tune
 
-    found = run_and_tune(request, pipeline.announce, tune.announcer(BUDGET))
+    found = run_and_tune(request, say, tune.announcer(BUDGET))
     (tune.show_run_json if as_json else tune.show_run_text)(found, request.stage.run.path)
     return 0 if found.good else 1

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pgle.report.text import say
 from pgle.run.rehearse.request import OnPhase, Phase
 
 SILENT_S = 2.0
@@ -85,4 +86,4 @@ def _logged(compilations: _Compilations, ended: threading.Event) -> None:
             about = line.rsplit(",", 1)[0]
             if time.monotonic() - said.get(about, -AGAIN_S) >= AGAIN_S:
                 said[about] = time.monotonic()
-                print(f"pgle: {line}", file=sys.stderr, flush=True)
+                say(line)

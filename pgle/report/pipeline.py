@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 from pgle.report import compare as compare_report
 from pgle.report import convert as convert_report
 from pgle.report import json, stage
 from pgle.report.text import console, warn
 from pgle.run.experiment.pipeline import Pipeline
 from pgle.xla.log.module_verdict import ProfileUse
-
-
-def announce(line: str) -> None:
-    """Say on stderr which stage begins."""
-    print(f"pgle: {line}", file=sys.stderr, flush=True)
 
 
 def show_text(result: Pipeline) -> None:

@@ -1,6 +1,6 @@
 """Targets: the GPUs that XLA can compile for without having one.
 
-A target is the text of a ``stream_executor.GpuTargetConfigProto``. Five are shipped in ``data/targets`` (figures from
+A target is the text of a ``stream_executor.GpuTargetConfigProto``. Some are shipped in ``data/targets`` (figures from
 openxla/xla, see the README there); any other is read from the ``*.gpu_target_config.pbtxt`` that each ``--xla_dump_to``
 run leaves.
 """
@@ -20,14 +20,10 @@ from pgle.files import as_path, read_bytes
 MAX_BYTES = 1 << 20
 _MAX_FIGURE = 1e18
 
-BUILT_IN: Mapping[str, str] = {
-    "a100-40gb": "NVIDIA A100 SXM4 40 GB",
-    "a100-80gb": "NVIDIA A100 SXM4 80 GB",
-    "h100-sxm": "NVIDIA H100 SXM5 80 GB",
-    "h200-sxm": "NVIDIA H200 SXM5 141 GB",
-    "b200": "NVIDIA B200 180 GB",
-}
-"""Names of the shipped targets, each with what it is."""
+_SHIPPED = resources.files("pgle.xla").joinpath("data/targets")
+_SUFFIX = ".txtpb"
+BUILT_IN = tuple(sorted(file.name.removesuffix(_SUFFIX) for file in _SHIPPED.iterdir() if file.name.endswith(_SUFFIX)))
+"""Names of the shipped targets."""
 
 ALIASES: Mapping[str, str] = {
     "a100": "a100-40gb",
@@ -91,8 +87,7 @@ def load_target(name_or_path: str) -> Target:
     name = name_or_path.lower()
     name = ALIASES.get(name, name)
     if name in BUILT_IN:
-        text = resources.files("pgle.xla").joinpath(f"data/targets/{name}.txtpb").read_text(encoding="utf-8")
-        return parse_target(text, name=name)
+        return parse_target(_SHIPPED.joinpath(f"{name}{_SUFFIX}").read_text(encoding="utf-8"), name=name)
     path = as_path(name_or_path)
     looks_like_path = not isinstance(path, Path) or len(path.parts) > 1 or bool(path.suffix)
     if not looks_like_path and not path.exists():
