@@ -28,6 +28,7 @@ class Threshold:
 
 
 _OWN = "pgle's proposal"
+_TENSORFLOW = "TensorFlow guide, Optimize GPU performance"
 THRESHOLDS: Mapping[str, Threshold] = {
     "synchronous-collective": Threshold(
         0.01, "exposed time of synchronous collectives above 1 % of the step", "marin-community/marin#8054"
@@ -42,7 +43,13 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "slow-matmul": Threshold(
         0.5, "matrix products below 50 % of the speed that XLA's table and a roofline give", f"{_OWN}; XLA's table"
     ),
-    "idle": Threshold(0.15, "idle for more than 15 % of the window, or 3 gaps over 1 ms on one device", _OWN),
+    "off-tensor-cores": Threshold(
+        0.01, "matrix products of at least 1 % of the step that their type keeps off the Tensor Cores", _TENSORFLOW
+    ),
+    "input-bound": Threshold(0.05, "idle between steps for at least 5 % of the window", f"{_OWN}; {_TENSORFLOW}"),
+    "idle": Threshold(
+        0.15, "idle inside steps for more than 15 % of the window, or 3 gaps over 1 ms on one device", _OWN
+    ),
     "gaps-before-custom-calls": Threshold(
         3, "at least 3 gaps over 20 µs before custom calls in a step", f"{_OWN}; 4 × H100 MaxText job of JAX-Toolbox"
     ),
@@ -52,13 +59,28 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "small-collectives": Threshold(
         8, "at least 8 collectives of one kind in a computation, below 1 MiB each", "marin-community/marin: 1,009"
     ),
+    "gradient-reduction": Threshold(
+        1.5, "gradients reduced at least 1.5 times the parameters' size at 4 bytes each", f"{_OWN}; {_TENSORFLOW}"
+    ),
     "exposed-copies": Threshold(0.01, "exposed copies of at least 1 % of the step", "openxla/xla#45983"),
+    "excessive-copies": Threshold(
+        0.1, "copies, hidden ones and kernels that only copy, of at least 10 % of the step", f"{_OWN}; {_TENSORFLOW}"
+    ),
     "short-kernels": Threshold(
         0.05,
         "kernels below 3 µs and the gaps before them take at least 5 % of the step",
         f"{_OWN}; NVIDIA blog: 2.9 µs",
     ),
-    "window": Threshold(0.01, "warm-up in the window, or kernels of autotuning of at least 1 % of GPU time", _OWN),
+    "memory": Threshold(0.95, "peak memory within 5 % of what a program can have", _OWN),
+    "rematerialised-by-xla": Threshold(0.01, "instructions that XLA computes again, of at least 1 % of the step", _OWN),
+    "needless-rematerialisation": Threshold(
+        0.03, "rematerialisation of at least 3 % of the step where half of the memory is free", _OWN
+    ),
+    "stale-profile": Threshold(0.1, "costs of the scheduler's profile that are off by at least 10 % of the step", _OWN),
+    "recompilation": Threshold(1, "another version of the main program between its steps", "Mocz, GPU/JAX Profiling"),
+    "window": Threshold(
+        0.01, "warm-up, CUDA graphs, several fingerprints, or autotuning of at least 1 % of GPU time in the trace", _OWN
+    ),
 }
 """Every rule, by the id of its finding."""
 

@@ -11,7 +11,7 @@ from pgle.analyze.overlap import Overlap
 from pgle.report import json
 from pgle.report.analyze_parts import (
     parts_of,
-    short_op_name,
+    short_scope,
     show_collectives,
     show_differences,
     show_layers,
@@ -88,14 +88,14 @@ def _show_finding(screen: Any, number: int, finding: Finding) -> None:
     screen.print(f"{number}. {finding.id}{saves}", style="bold")
     screen.print(printable(finding.number))
     rows = [_evidence(row) for row in finding.evidence]
-    screen.print(table(("in a step", "time", ""), rows, right="time", whole="time"))
+    screen.print(table(("in a step", "time", "why"), rows, right="time", whole="time"))
     screen.print(f"→ {finding.remedy}.")
 
 
 def _evidence(row: Evidence) -> tuple[str, ...]:
-    where = short_op_name(row.op_name)
+    where = short_scope(row.op_name.partition("[")[0])
     note = "; ".join(filter(None, (row.note, where)))
-    return printable(row.name), duration(row.us) if row.us else "", printable(note)
+    return printable(short_scope(row.name)), duration(row.us) if row.us else "", printable(note)
 
 
 def show_json(found: Analysis) -> None:

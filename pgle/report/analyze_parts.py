@@ -64,11 +64,13 @@ def _scope(name: str, group: Sequence[Layer], step_us: float) -> tuple[str, ...]
     phases = [sum(layer.us for layer in group if layer.phase == phase) for phase in _COLUMNS]
     shares = [*phases, sum(layer.exposed_us for layer in group)]
     shown = [f"{us / step_us:.1%}" if us >= 0.0005 * step_us else "" for us in shares]
-    return _short_scope(name) or "(no scope)", duration(sum(layer.us for layer in group)), *shown, _of_roofline(group)
+    return short_scope(name) or "(no scope)", duration(sum(layer.us for layer in group)), *shown, _of_roofline(group)
 
 
-def _short_scope(name: str) -> str:
-    """The last scopes, as many as fit."""
+def short_scope(name: str) -> str:
+    """The last scopes, as many as fit; other names as they are."""
+    if "/" not in name:
+        return name
     scopes = name.split("/")
     while len(scopes) > 1 and len("/".join(scopes)) > SCOPE_WIDTH:
         scopes = ["…", *(scopes[2:] if scopes[0] == "…" else scopes[1:])]
@@ -129,11 +131,6 @@ def show_memory(screen: Any, memory: Memory) -> None:
 def _gib(size: int) -> str:
     power = max((size.bit_length() - 1) // 10, 0)
     return f"{size / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[min(power, 4)]}"
-
-
-def short_op_name(op_name: str) -> str:
-    """The last three scopes of ``jit(step)/…/decoder/mlp/dot_general[…]``, without parameters."""
-    return "/".join(op_name.partition("[")[0].split("/")[-3:])
 
 
 def show_overlap(screen: Any, overlap: Overlap, step_us: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,9 +80,9 @@ def repeated(*runs: Run, every: float = 10_000, steps: int = 4) -> Trace:
 def measured() -> Callable[..., MeasuredStep]:
     """Take a trace's main module apart, on an H100."""
 
-    def measure(trace: Trace, *modules: Module) -> MeasuredStep:
+    def measure(trace: Trace, *modules: Module, **known: Any) -> MeasuredStep:
         program = find_programs(trace, modules)[0]
-        return measure_step(trace, aggregate(trace, [program])[0], TABLE["h100-sxm"] if modules else None)
+        return measure_step(trace, aggregate(trace, [program])[0], TABLE["h100-sxm"] if modules else None, **known)
 
     return measure
 

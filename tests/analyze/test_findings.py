@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import THRESHOLDS
+from pgle.analyze.memory import LiveValue, Memory
 from pgle.analyze.rules import RULES, find_findings
 from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.kernels import compute_us
-from pgle.trace.table import Kind, Trace
+from pgle.costs.profile.value import Cost, Profile
+from pgle.trace.table import Kind, ModuleKey, Trace
 from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
@@ -48,6 +51,7 @@ ENTRY main {{
   i = s32[1024,1]{{1,0}} parameter(4)
   u = f32[1024]{{0}} parameter(5)
   w = bf16[32768,4096]{{1,0}} parameter(6)
+  p = f32[4194304]{{0}} parameter(7), metadata={{op_name="params['w']"}}
   negate.1 = f32[16777216]{{0}} negate(f)
   negate.2 = f32[16777216]{{0}} negate(negate.1)
   negate.3 = f32[1024]{{0}} negate(u)
@@ -55,6 +59,11 @@ ENTRY main {{
   scatter.1 = f32[16777216]{{0}} scatter(f, i, u), update_window_dims={{}}, inserted_window_dims={{0}}, scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=add
   custom-call.1 = f32[1024]{{0}} custom-call(u), custom_call_target="opaque"
   copy.1 = f32[16777216]{{0}} copy(f)
+  negate.4.remat = f32[16777216]{{0}} negate(f)
+  negate.5 = f32[16777216]{{0}} negate(f), metadata={{op_name="jit(step)/transpose(jvp(m))/checkpoint/rematted_computation/neg"}}
+  dot.9 = f32[16777216]{{0}} custom-call(p, f), custom_call_target="__cublas$gemm", backend_config={{"gemm_backend_config":{{"precision_config":{{"operand_precision":["HIGHEST","HIGHEST"]}}}}}}
+  all-reduce-start.5 = f32[16777216]{{0}} all-reduce-start(negate.5), channel_id=4, replica_groups={{{{0,1}}}}, use_global_device_ids=true, to_apply=add, metadata={{op_name="jit(step)/transpose(jvp(m))/psum"}}
+  all-reduce-done.5 = f32[16777216]{{0}} all-reduce-done(all-reduce-start.5)
   all-gather-start.1 = (bf16[32768,4096]{{1,0}}, bf16[65536,4096]{{1,0}}) all-gather-start(w), channel_id=1, replica_groups={{{{0,1}}}}, dimensions={{0}}, use_global_device_ids=true
   all-gather-done.1 = bf16[65536,4096]{{1,0}} all-gather-done(all-gather-start.1)
   all-gather-start.2 = (bf16[4096,4096]{{1,0}}, bf16[8192,4096]{{1,0}}) all-gather-start(x), channel_id=2, replica_groups={{{{0,1}}}}, dimensions={{0}}, use_global_device_ids=true
@@ -152,6 +161,28 @@ def many_small() -> Step:
     return step.run("negate.3", 20)
 
 
+def recompiling() -> Trace:
+    """Between its steps the program runs in another version, as after a change of shapes."""
+    step = usual()
+    trace = steps_of(step.run("copy.1", 20))
+    last = np.flatnonzero(np.append(np.diff(trace.execution) != 0, True))  # of each execution
+    module, execution = trace.module.copy(), trace.execution.copy()
+    module[last[:-1]] = 1
+    execution[last[:-1]] = 0
+    return replace(
+        trace, module=module, execution=execution, modules=(ModuleKey("jit_step", 1), ModuleKey("jit_step", 2))
+    )
+
+
+def memory_of(share: float) -> Memory:
+    """Of a program that needs a share of 64 GiB."""
+    peak = int(share * (64 << 30))
+    live = (LiveValue("negate.1", peak // 2, "f32[16777216]", "", ""),)
+    return Memory(
+        peak, peak // 2, 0, 0, peak - peak // 2, "negate.1", "", live, peak // 2, 64 << 30, 64 << 30, "made up"
+    )
+
+
 FAULTS = {
     "synchronous-collective": lambda: steps_of(usual().run("all-reduce.9", expected_us("all-reduce.9"))),
     "exposed-communication": lambda: steps_of(
@@ -160,16 +191,34 @@ FAULTS = {
     "rank-skew": skewed,
     "scatter-add": lambda: steps_of(usual().run("scatter.1", 700)),
     "slow-matmul": lambda: steps_of(usual().run("dot.1", 4 * expected_us("dot.1"))),
-    "idle": lambda: steps_of(usual(), pause=1500),
+    "off-tensor-cores": lambda: steps_of(usual().run("dot.9", 300)),
+    "input-bound": lambda: steps_of(usual(), pause=1500),
+    "idle": lambda: steps_of(usual().run("negate.3", 20, gap=2500)),
     "gaps-before-custom-calls": lambda: steps_of(many("custom-call.1", 4, 10, gap=30)),
     "slow-collective": lambda: steps_of(
         usual().beside("all-gather-start.1", 3 * expected_us("all-gather-start.1"), exposed=200).run("negate.3", 20)
     ),
     "small-collectives": lambda: steps_of(many_small()),
+    "gradient-reduction": lambda: steps_of(
+        usual().beside("all-reduce-start.5", expected_us("all-reduce-start.5"), exposed=100).run("negate.3", 20)
+    ),
+    "excessive-copies": lambda: steps_of(usual().run("copy.1", 1500)),
     "exposed-copies": lambda: steps_of(usual().run("copy.1", 300, kind=Kind.MEMCPY)),
     "short-kernels": lambda: steps_of(many("negate.3", SHORT, 2, gap=1)),
+    "memory": lambda: steps_of(usual()),
+    "rematerialised-by-xla": lambda: steps_of(usual().run("negate.4.remat", 300)),
+    "needless-rematerialisation": lambda: steps_of(usual().run("negate.5", 500)),
+    "stale-profile": lambda: steps_of(usual()),
+    "recompilation": recompiling,
     "window": warming_up,
 }
+KNOWN = {
+    "memory": {"memory": memory_of(0.97)},
+    "needless-rematerialisation": {"memory": memory_of(0.2)},
+    "stale-profile": {"used": Profile((Cost("negate.1", 1000.0), Cost("negate.2", 5000.0)))},
+}
+"""What else is known of the steps with these faults."""
+SAVES_NOTHING = ("window", "memory")
 
 
 def test_every_rule_has_a_fault() -> None:
@@ -179,16 +228,16 @@ def test_every_rule_has_a_fault() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found_and_nothing_else(fault, measured):
-    found = find_findings(measured(FAULTS[fault](), MODULE))
+    found = find_findings(measured(FAULTS[fault](), MODULE, **KNOWN.get(fault, {})))
     assert [finding.id for finding in found] == [fault]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_finding_has_rows_and_a_share_below_one(fault, measured):
-    (found,) = find_findings(measured(FAULTS[fault](), MODULE))
+    (found,) = find_findings(measured(FAULTS[fault](), MODULE, **KNOWN.get(fault, {})))
     assert found.evidence
     assert 0 <= found.share < 1
-    assert (found.share == 0) == (fault == "window")
+    assert (found.share == 0) == (fault in SAVES_NOTHING)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -201,7 +250,10 @@ def test_nothing_is_found_in_a_clean_step(seed, measured):
     time = expected_us("all-gather-start.2") * chance.uniform(0.9, 1.3)
     step.beside("all-gather-start.2", time, exposed=chance.uniform(0, 20))
     step.run("dot.1", expected_us("dot.1") * chance.uniform(0.9, 1.8))
-    assert find_findings(measured(steps_of(step, pause=chance.uniform(1, 100)), MODULE)) == ()
+    trace = steps_of(step, pause=chance.uniform(1, 100))
+    costs = measured(trace, MODULE).costs.costs
+    used = Profile(tuple(Cost(cost.name, cost.cost_us * chance.uniform(0.95, 1.05)) for cost in costs))
+    assert find_findings(measured(trace, MODULE, memory=memory_of(chance.uniform(0.1, 0.9)), used=used)) == ()
 
 
 def test_what_is_hidden_is_not_exposed_and_the_wait_for_a_rank_is_no_transfer(measured):

@@ -1,37 +1,30 @@
-"""What a measured step loses on its devices: one function per finding; `RULES` has those of collectives too."""
+"""What a measured step loses on its devices: one function per finding."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
-from pgle.analyze.communication_rules import exposed, rank_skew, slow_collectives, small_collectives, synchronous
 from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words, many
-from pgle.analyze.window import LAUNCH_GAP_NS, LONG_GAP_NS
+from pgle.analyze.window import LAUNCH_GAP_NS, LONG_GAP_NS, DeviceWindow
+from pgle.analyze.work import work_of
 from pgle.costs.estimate.kernels import compute_us
-from pgle.costs.estimate.products import matmuls
 from pgle.schedule.timeline import Stream
-from pgle.trace.table import Reason
 from pgle.xla.hlo.module import Instruction, Module
 
 LONG_GAPS = 3
+_MOVES = frozenset(("parameter", "copy", "bitcast", "transpose", "reshape", "tuple", "get-tuple-element"))
 SHORT_NS = 3_000
 """A kernel that is shorter than its launch: 2.9 µs on the GPU, 3.8 with its launch ("Getting Started with CUDA Graphs",
 NVIDIA technical blog, 2019)."""
 
 
-def find_findings(step: MeasuredStep) -> tuple[Finding, ...]:
-    """Every finding, the one that could save most first."""
-    if step.breakdown.step_us <= 0:
-        return ()
-    found = [finding for rule in RULES if (finding := rule(step)) is not None]
-    return tuple(sorted(found, key=lambda finding: -finding.share))
-
-
-def _scatters(step: MeasuredStep) -> Finding | None:
+def scatters(step: MeasuredStep) -> Finding | None:
+    """Scatters, which write row by row."""
     ours = [item for item in step.compute if _is_scatter(step.module, item)]
     share = total_us(ours) / step.breakdown.step_us
     if share < THRESHOLDS["scatter-add"].limit:
@@ -59,13 +52,14 @@ def _inside(module: Module, instruction: Instruction) -> Iterator[Instruction]:
             yield from module.computations[name].instructions
 
 
-def _slow_matmuls(step: MeasuredStep) -> Finding | None:
+def slow_matmuls(step: MeasuredStep) -> Finding | None:
+    """Matrix products below half of what XLA measured for their shape."""
     module, hardware = step.module, step.hardware
     if module is None or hardware is None:
         return None
     slow: list[tuple[float, MeasuredInstruction, float]] = []
     for item in step.compute:
-        if item.instruction is not None and next(matmuls(module, item.instruction), None) is not None:
+        if item.instruction is not None and work_of(module, item.instruction).tensor_cores:
             expected = compute_us(module, item.instruction, hardware)
             if expected < THRESHOLDS["slow-matmul"].limit * item.cost.cost_us:
                 slow.append(((item.cost.cost_us - expected) * item.count, item, expected))
@@ -83,24 +77,40 @@ def _slow_matmuls(step: MeasuredStep) -> Finding | None:
             )
             for saved, item, expected in slow[:ROWS]
         ),
-        "check dtype and precision (f32 without TF32 leaves the Tensor Cores), layouts, and sides that are no multiple "
-        "of 8; let XLA autotune them (--xla_gpu_autotune_level=4)",
+        "check layouts and sides that are no multiple of 8, and what runs beside them; let XLA autotune them "
+        "(--xla_gpu_autotune_level=4)",
     )
 
 
-def _idle(step: MeasuredStep) -> Finding | None:
-    share = step.breakdown.idle_us / step.breakdown.step_us
-    lengths = [window.gaps.end - window.gaps.start for window in step.windows]
-    most = max((int((length > LONG_GAP_NS).sum()) for length in lengths), default=0)
-    if share <= THRESHOLDS["idle"].limit and most < LONG_GAPS:
+def input_bound(step: MeasuredStep) -> Finding | None:
+    """The device has nothing to do between steps."""
+    between_us = sum(window.parts.between_steps_ns for window in step.windows) / 1e3 / step.steps
+    share = between_us / step.breakdown.step_us
+    if share < THRESHOLDS["input-bound"].limit:
         return None
+    gaps = [length for window in step.windows for length in _lengths(window)[~window.inside].tolist()]
+    return Finding(
+        "input-bound",
+        share,
+        f"no GPU work between steps for {share:.1%} of the window",
+        (Evidence("between steps", between_us, f"{many(len(gaps), 'gap')}, longest {in_words(max(gaps) / 1e3)}"),),
+        "prefetch input to the device and let steps be dispatched ahead: no block_until_ready, print or device_get "
+        "in the loop; synthetic input instead shows what that brings",
+    )
+
+
+def idle(step: MeasuredStep) -> Finding | None:
+    """Nothing runs inside steps."""
     parts = [window.parts for window in step.windows]
     rows = {
-        "between steps: the host, its input or a transfer is late": sum(part.between_steps_ns for part in parts),
-        "inside steps, gaps over 1 ms": sum(part.long_waits_ns for part in parts),
-        "inside steps, 20 µs to 1 ms": sum(part.waits_ns for part in parts),
-        "inside steps, launch gaps": sum(part.launch_gaps_ns for part in parts),
+        "gaps over 1 ms": sum(part.long_waits_ns for part in parts),
+        "20 µs to 1 ms": sum(part.waits_ns for part in parts),
+        "launch gaps": sum(part.launch_gaps_ns for part in parts),
     }
+    share = sum(rows.values()) / 1e3 / step.steps / step.breakdown.step_us
+    most = max((int((_lengths(window)[window.inside] > LONG_GAP_NS).sum()) for window in step.windows), default=0)
+    if share <= THRESHOLDS["idle"].limit and most < LONG_GAPS:
+        return None
     first = max(rows, key=rows.__getitem__)
     evidence = [
         Evidence(name, ns / 1e3 / step.steps) for name, ns in sorted(rows.items(), key=lambda row: -row[1]) if ns
@@ -108,13 +118,18 @@ def _idle(step: MeasuredStep) -> Finding | None:
     return Finding(
         "idle",
         share,
-        f"no GPU work for {share:.1%} of the window; {many(most, 'gap')} over 1 ms on one device",
-        (*evidence, *_before(step)[: ROWS - 2]),
-        "prefetch input to the device and take the host off the step (no block_until_ready, print or device_get in it)"
-        if first.startswith("between") or "1 ms" in first
+        f"no GPU work for {share:.1%} of the window, inside steps; {many(most, 'gap')} over 1 ms on one device",
+        (*evidence, *_before(step)[: ROWS - len(evidence)]),
+        "take the host off the step: callbacks, transfers and eager operations inside it"
+        if "1 ms" in first
         else "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile "
         "is recorded), or fuse them",
-    )  # fmt: skip
+    )
+
+
+def _lengths(window: DeviceWindow) -> npt.NDArray[np.float64]:
+    """float64[gaps], in nanoseconds."""
+    return window.gaps.end - window.gaps.start
 
 
 def _before(step: MeasuredStep) -> list[Evidence]:
@@ -132,13 +147,14 @@ def _before(step: MeasuredStep) -> list[Evidence]:
         Evidence(
             f"before {step.trace.instructions[code]}",
             time[code] / 1e3 / step.steps,
-            f"{count[code] / step.steps:.3g} gaps a step, {in_words(time[code] / count[code] / 1e3)} each",
+            f"{count[code] / step.steps:.3g} × a step, {in_words(time[code] / count[code] / 1e3)} each",
         )
         for code in order
     ]
 
 
-def _gaps_before_custom_calls(step: MeasuredStep) -> Finding | None:
+def gaps_before_custom_calls(step: MeasuredStep) -> Finding | None:
+    """The device waits while a library prepares its call."""
     if step.module is None:
         return None
     targets = {item.name: item.custom_call_target for item in step.module.walk() if item.opcode == "custom-call"}
@@ -161,75 +177,83 @@ def _gaps_before_custom_calls(step: MeasuredStep) -> Finding | None:
     )  # fmt: skip
 
 
-def _copies(step: MeasuredStep) -> Finding | None:
+def copies(step: MeasuredStep) -> Finding | None:
+    """Transfers with nothing beside them."""
     share = step.breakdown.exposed_copy_us / step.breakdown.step_us
     if share < THRESHOLDS["exposed-copies"].limit:
         return None
-    time: dict[int, int] = defaultdict(int)
-    for window in step.windows:
-        rows = window.rows[window.stream == Stream.COPY]
-        for code, ns in zip(step.trace.instruction[rows].tolist(), step.trace.duration_ns[rows].tolist(), strict=True):
-            time[code] += ns
-    longest = sorted(time, key=lambda code: -time[code])[:ROWS]
     return Finding(
         "exposed-copies",
         share,
         f"copies with nothing beside them: {share:.1%} of the step",
-        tuple(Evidence(step.trace.instructions[code], time[code] / 1e3 / step.steps, "copied") for code in longest),
+        _transfers(step)[:ROWS],
         "keep what the step needs on the device, donate its arguments (donate_argnums); offloaded values want "
         "asynchronous copies: 'pgle rehearse' shows where they stand",
     )
 
 
-def _short_kernels(step: MeasuredStep) -> Finding | None:
-    time: dict[int, float] = defaultdict(float)
-    kernels = 0
+def _transfers(step: MeasuredStep) -> tuple[Evidence, ...]:
+    """Time of copies in a step by name, hidden or not, longest first."""
+    time = np.zeros(len(step.trace.instructions))
     for window in step.windows:
-        length = window.end - window.start
+        rows = window.rows[window.stream == Stream.COPY]
+        time += np.bincount(step.trace.instruction[rows], weights=step.trace.duration_ns[rows], minlength=len(time))
+    longest = np.argsort(-time, kind="stable")[: int((time > 0).sum())].tolist()
+    return tuple(Evidence(step.trace.instructions[code], time[code] / 1e3 / step.steps, "copied") for code in longest)
+
+
+def excessive_copies(step: MeasuredStep) -> Finding | None:
+    """Kernels that only move values from one layout to another, and transfers, hidden ones too."""
+    kernels = [item for item in step.compute if _only_copies(step.module, item)]
+    kernels_us, transfers_us = total_us(kernels), step.breakdown.copy_us
+    of_step = (kernels_us + transfers_us) / step.breakdown.step_us
+    if kernels_us == 0 or of_step < THRESHOLDS["excessive-copies"].limit:
+        return None
+    return Finding(
+        "excessive-copies",
+        kernels_us / step.breakdown.step_us,
+        f"{many(len(kernels), 'kernel')} that only copy, {in_words(kernels_us)}, and {in_words(transfers_us)} of "
+        f"transfers: {of_step:.1%} of the step",
+        _of_compute(kernels),
+        "donate what is updated (donate_argnums), and let neighbours agree on a layout: transposed operands, "
+        "sharding constraints and scans over stacked weights are what asks for copies",
+    )
+
+
+def _only_copies(module: Module | None, item: MeasuredInstruction) -> bool:
+    made = item.instruction
+    if module is None or made is None:
+        return False
+    inside = {inner.opcode for inner in _inside(module, made)} or {made.opcode}
+    return bool(inside & {"copy", "transpose"}) and inside <= _MOVES
+
+
+def short_kernels(step: MeasuredStep) -> Finding | None:
+    """Kernels that take less time than launching them."""
+    time, kernels = np.zeros(len(step.trace.instructions)), 0
+    for window in step.windows:
+        length, gap = window.end - window.start, _lengths(window)
         short = (length < SHORT_NS) & (window.stream == Stream.COMPUTE)
         kernels += int(short.sum())
-        gap = window.gaps.end - window.gaps.start
         near = window.inside & (gap <= LAUNCH_GAP_NS) & np.isin(window.after_gap, window.rows[short])
         for rows, values in ((window.rows[short], length[short]), (window.after_gap[near], gap[near])):
-            for code, ns in zip(step.trace.instruction[rows].tolist(), values.tolist(), strict=True):
-                time[code] += ns
-    share = sum(time.values()) / 1e3 / step.steps / step.breakdown.step_us
+            time += np.bincount(step.trace.instruction[rows], weights=values, minlength=len(time))
+    share = float(time.sum()) / 1e3 / step.steps / step.breakdown.step_us
     if share < THRESHOLDS["short-kernels"].limit:
         return None
-    longest = sorted(time, key=lambda code: -time[code])[:ROWS]
+    longest = np.argsort(-time, kind="stable")[:ROWS].tolist()
     return Finding(
         "short-kernels",
         share,
         f"{kernels / step.steps:.4g} kernels below 3 µs in a step, with the gaps before them {share:.1%} of it",
-        tuple(Evidence(step.trace.instructions[code], time[code] / 1e3 / step.steps, "with gaps") for code in longest),
+        tuple(
+            Evidence(step.trace.instructions[code], time[code] / 1e3 / step.steps, "with gaps")
+            for code in longest
+            if time[code] > 0
+        ),
         "let CUDA graphs launch them (--xla_gpu_enable_command_buffer), fuse them, or make the work per step larger",
-    )
-
-
-def _window(step: MeasuredStep) -> Finding | None:
-    dropped = [why for why in step.costs.window.dropped.values() if why.startswith("warm-up")]
-    tuned = sum(item.duration_ns for item in step.trace.unresolved if item.reason == Reason.AUTOTUNER.word)
-    share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)
-    rows = [Evidence(f"execution {number}", 0.0, why) for number, why in step.costs.window.dropped.items()]
-    if share >= THRESHOLDS["window"].limit:
-        rows.append(Evidence("autotuning", tuned / 1e3, f"{share:.1%} of the trace's GPU time"))
-    elif not dropped:
-        return None
-    return Finding(
-        "window",
-        0.0,
-        f"the trace begins before the steps are steady: {many(len(dropped), 'execution')} of warm-up left out",
-        tuple(rows[:ROWS]),
-        "nothing is lost here, they are left out; trace later steps to have more of them ('pgle profile' does)",
     )
 
 
 def _of_compute(items: Iterable[MeasuredInstruction]) -> tuple[Evidence, ...]:
     return tuple(Evidence(item.cost.name, item.step_us, item.cost.shape, item.op_name) for item in items)[:ROWS]
-
-
-RULES: Sequence[Callable[[MeasuredStep], Finding | None]] = (
-    synchronous, exposed, rank_skew, _scatters, _slow_matmuls, _idle, _gaps_before_custom_calls, slow_collectives,
-    small_collectives, _copies, _short_kernels, _window,
-)  # fmt: skip
-"""One function per finding."""

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from math import prod
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words, many
+from pgle.analyze.layers import Phase, phases_of
 from pgle.costs.estimate import perf_tables
 from pgle.costs.estimate.communication import LAUNCH_US
 from pgle.xla.collectives import KINDS
+from pgle.xla.hlo.module import Module
+
+GRADIENT_BYTES = 4
+"""Of a gradient in f32, the largest type it is usually reduced in."""
+
+_STATE = re.compile(r"opt|\bmu\b|\bnu\b|\['[mv]'\]|ema|moment")
+"""In names of arguments: the optimizer's state, which is as large as the parameters."""
 
 SMALL_BYTES = 1 << 20
 """Of a collective that ought to be combined with others."""
@@ -42,7 +52,20 @@ def exposed(step: MeasuredStep) -> Finding | None:
         share,
         f"{share:.1%} of the step is asynchronous communication with no compute beside it",
         tuple(Evidence(item.name, item.transfer_exposed_us, _beside(item), item.op_name) for item in ours[:ROWS]),
-        "give the scheduler measured costs ('pgle run'), or search flags without a GPU ('pgle tune')",
+        _remedy(step),
+    )
+
+
+def _remedy(step: MeasuredStep) -> str:
+    """A profile where a schedule could hide it, other flags where none can."""
+    overlap = step.overlap
+    if overlap is None:
+        return "give the scheduler measured costs ('pgle run'), or search flags without a GPU ('pgle tune')"
+    hideable, stuck = overlap.hideable_us / step.breakdown.step_us, overlap.stuck_us / step.breakdown.step_us
+    profile = "a profile of this program ('pgle run')" if overlap.use is None else "a fresh profile ('pgle profile')"
+    return (
+        f"there is compute to hide {hideable:.1%} of the step behind: {profile} lets the scheduler see it; the other "
+        f"{stuck:.1%} no schedule hides: 'pgle tune' tries combined and pipelined collectives"
     )
 
 
@@ -129,4 +152,46 @@ def small_collectives(step: MeasuredStep) -> Finding | None:
         f"small collectives that could be combined: {share:.1%} of the step is their latency",
         tuple(sorted(rows, key=lambda row: -row.us)[:ROWS]),
         "raise --xla_gpu_{all_gather,all_reduce,reduce_scatter}_combine_threshold_bytes; 'pgle tune' tries them",
+    )
+
+
+def gradient_reduction(step: MeasuredStep) -> Finding | None:
+    """Gradients that are reduced more than once, or in a larger type than they need."""
+    module = step.module
+    parameters = 0 if module is None else _parameters(module)
+    if module is None or not parameters:
+        return None
+    phases = phases_of(module)
+    ours = [
+        item
+        for item in step.collectives
+        if item.kind in ("all-reduce", "reduce-scatter") and item.link is not None and item.instruction is not None
+        and phases.get(item.instruction.name) in (Phase.BACKWARD, Phase.OPTIMIZER)
+    ]  # fmt: skip
+    shards = max((item.link.group for item in ours if item.link and item.kind == "reduce-scatter"), default=1)
+    reduced = sum(item.link.payload_bytes * item.count for item in ours if item.link is not None)
+    ratio = reduced / (parameters * shards * GRADIENT_BYTES)
+    if ratio < THRESHOLDS["gradient-reduction"].limit:
+        return None
+    return Finding(
+        "gradient-reduction",
+        sum(item.transfer_exposed_us for item in ours) * (1 - 1 / ratio) / step.breakdown.step_us,
+        f"{reduced / 2**20:.4g} MiB are reduced for {parameters * shards / 1e6:.3g} M parameters, {ratio:.2g} times "
+        f"their size at {GRADIENT_BYTES} bytes each",
+        tuple(
+            Evidence(item.name, item.transfer_exposed_us,
+                     f"{item.count:.3g} × {item.link.payload_bytes / 2**20:.3g} MiB", item.op_name)
+            for item in sorted(ours, key=lambda item: -item.transfer_exposed_us)[:ROWS]
+            if item.link is not None
+        ),
+        "add the gradients of microbatches up, then reduce them once, in the type they are kept in",
+    )  # fmt: skip
+
+
+def _parameters(module: Module) -> int:
+    """Elements of the model's parameters on one device, by what the framework calls the arguments; 0 where unknown."""
+    return sum(
+        prod(item.shape.dimensions)
+        for item in module.entry_computation.instructions
+        if item.opcode == "parameter" and "param" in item.op_name and not _STATE.search(item.op_name)
     )

@@ -1,0 +1,185 @@
+"""What the program, its memory, its profile and the recording itself cost: one function per finding."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
+from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, in_words, many
+from pgle.analyze.layers import Phase
+from pgle.analyze.work import Work, work_of
+from pgle.costs.profile.value import has_remat
+from pgle.trace.table import Reason
+
+SPACIOUS = 0.5
+"""Of the memory limit. A program that needs less has room to keep what it computes again."""
+
+
+def off_tensor_cores(step: MeasuredStep) -> Finding | None:
+    """Matrix products whose type or precision keeps them off the Tensor Cores."""
+    module, hardware = step.module, step.hardware
+    if module is None or hardware is None:
+        return None
+    off: list[tuple[float, MeasuredInstruction, Work]] = []
+    for item in step.compute:
+        work = None if item.instruction is None else work_of(module, item.instruction)
+        if work is not None and work.tensor_cores is False:
+            faster = hardware.tflops["f32"] / hardware.tflops["tf32"]
+            off.append((item.step_us * (1 - faster), item, work))
+    off.sort(key=lambda row: -row[0])
+    share = sum(item.step_us for _, item, _ in off) / step.breakdown.step_us
+    if share < THRESHOLDS["off-tensor-cores"].limit:
+        return None
+    return Finding(
+        "off-tensor-cores",
+        sum(saved for saved, _, _ in off) / step.breakdown.step_us,
+        f"{many(len(off), 'matrix product')} off the Tensor Cores of {hardware.name}: {share:.1%} of the step",
+        tuple(
+            Evidence(item.cost.name, item.step_us, f"{work.dtype} in full precision", item.op_name)
+            for _, item, work in off[:ROWS]
+        ),
+        "compute them in bf16, or in f32 with TF32 (jax_default_matmul_precision=tensorfloat32), if the model bears it",
+    )
+
+
+def memory_limit(step: MeasuredStep) -> Finding | None:
+    """The program nearly fills the memory that it can have."""
+    memory = step.memory
+    if memory is None or memory.used_share is None or memory.limit_bytes is None:
+        return None
+    if memory.used_share < THRESHOLDS["memory"].limit:
+        return None
+    return Finding(
+        "memory",
+        0.0,
+        f"{memory.peak_bytes / 2**30:.3g} GiB of the {memory.limit_bytes / 2**30:.3g} GiB that a program can have: "
+        f"{memory.used_share:.1%}",
+        tuple(
+            Evidence(item.name, 0.0, f"{item.size_bytes / 2**30:.3g} GiB, {item.shape}", item.op_name)
+            for item in memory.live[:ROWS]
+        ),
+        "near the limit XLA computes values again and overlaps less: raise XLA_PYTHON_CLIENT_MEM_FRACTION if it is at "
+        "its default, shard or offload what lives longest, or rematerialise what is cheap",
+    )
+
+
+def rematerialised_by_xla(step: MeasuredStep) -> Finding | None:
+    """Instructions that XLA runs twice because memory is short."""
+    ours = [item for item in step.compute if item.instruction is not None and has_remat(item.instruction.name)]
+    share = total_us(ours) / step.breakdown.step_us
+    if share < THRESHOLDS["rematerialised-by-xla"].limit:
+        return None
+    return Finding(
+        "rematerialised-by-xla",
+        share,
+        f"XLA computes {many(len(ours), 'instruction')} again to save memory: {share:.1%} of the step",
+        _rows(ours),
+        "give it more memory (XLA_PYTHON_CLIENT_MEM_FRACTION, --xla_gpu_memory_limit_slop_factor), or choose yourself "
+        "what is cheap to compute again (jax.checkpoint)",
+    )
+
+
+def rematerialised_for_nothing(step: MeasuredStep) -> Finding | None:
+    """What the program computes again though there is memory to keep it."""
+    layers, memory = step.layers, step.memory
+    if layers is None or memory is None or memory.used_share is None or memory.limit_bytes is None:
+        return None
+    ours = sorted((layer for layer in layers.scopes if layer.phase == Phase.REMATERIALISED), key=lambda item: -item.us)
+    by_xla = total_us(
+        [item for item in step.compute if item.instruction is not None and has_remat(item.instruction.name)]
+    )
+    share = (layers.phase_us(Phase.REMATERIALISED) - by_xla) / step.breakdown.step_us
+    if share < THRESHOLDS["needless-rematerialisation"].limit or memory.used_share > SPACIOUS:
+        return None
+    return Finding(
+        "needless-rematerialisation",
+        share,
+        f"{share:.1%} of the step computes values again, and the program needs {memory.used_share:.0%} of the "
+        f"{memory.limit_bytes / 2**30:.3g} GiB that it can have",
+        tuple(
+            Evidence(layer.name or "(no scope)", layer.us, f"{many(layer.instructions, 'kernel')}")
+            for layer in ours[:ROWS]
+        ),
+        "keep more: another jax.checkpoint policy, or none",
+    )
+
+
+def stale_profile(step: MeasuredStep) -> Finding | None:
+    """The scheduler's profile says other costs than those of this run."""
+    use = None if step.overlap is None else step.overlap.use
+    if use is None or step.overlap is None:
+        return None
+    wrong = [row for row in use.rows if row.profile_us is not None and row.error_us]
+    share = sum(abs(row.error_us) for row in wrong) / step.breakdown.step_us
+    if share < THRESHOLDS["stale-profile"].limit:
+        return None
+    return Finding(
+        "stale-profile",
+        min(step.overlap.hideable_us / step.breakdown.step_us, share),
+        f"the profile's costs are off by {use.off:.1%}: {share:.1%} of the step",
+        tuple(
+            Evidence(row.name, row.error_us * (1 if row.error_us > 0 else -1),
+                     f"{in_words(row.profile_us or 0.0)} in the profile, {in_words(row.measured_us)} measured")
+            for row in wrong[:ROWS]
+        ),
+        "profile this program on this hardware again ('pgle profile'): its shapes, flags or clocks are not those of "
+        "the profile run",
+    )  # fmt: skip
+
+
+def recompilation(step: MeasuredStep) -> Finding | None:
+    """Other versions of the main program run between its steps: shapes or types that change."""
+    main = step.costs.program.key
+    others = {number for number, key in enumerate(step.trace.modules) if key.name == main.name}
+    others -= set(step.costs.program.indices)
+    runs: Counter[int] = Counter()
+    for window in step.windows:
+        module = step.trace.module[window.rows]
+        for number in others:
+            runs[number] += len(np.unique(step.trace.execution[window.rows[module == number]]))
+    runs = +runs
+    if len(runs) < THRESHOLDS["recompilation"].limit:
+        return None
+    between_us = sum(window.parts.between_steps_ns for window in step.windows) / 1e3 / step.steps
+    return Finding(
+        "recompilation",
+        between_us / step.breakdown.step_us,
+        f"{many(len(runs), 'other version')} of {main.name} ran between its steps: it is compiled again and again",
+        tuple(
+            Evidence(f"program {step.trace.modules[number].program_id}", 0.0, many(count, "execution"))
+            for number, count in runs.most_common(ROWS)
+        ),
+        "give the step the same shapes, types and static arguments each time: pad the input; jax_log_compiles=1 says "
+        "what changed",
+    )
+
+
+def window(step: MeasuredStep) -> Finding | None:
+    """The recording shows another step than that of a plain run."""
+    dropped = [why for why in step.costs.window.dropped.values() if why.startswith("warm-up")]
+    tuned = sum(item.duration_ns for item in step.trace.unresolved if item.reason == Reason.AUTOTUNER.word)
+    share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)
+    rows = [Evidence(f"execution {number}", 0.0, why) for number, why in step.costs.window.dropped.items()]
+    if share >= THRESHOLDS["window"].limit:
+        rows.append(Evidence("autotuning", 0.0, f"{in_words(tuned / 1e3)}, {share:.1%} of the trace's GPU time"))
+    if hidden := step.costs.left_out.get("command buffer", ()):
+        rows.append(Evidence("command buffers", 0.0, f"{many(len(hidden), 'CUDA graph')} hide what runs in them"))
+    versions = len(step.costs.program.fingerprints)
+    if versions > 1:
+        rows.append(Evidence("fingerprints", 0.0, f"the ranks compiled {versions} different programs"))
+    if not dropped and share < THRESHOLDS["window"].limit and not hidden and versions < 2:
+        return None
+    return Finding(
+        "window",
+        0.0,
+        f"the trace is not of a steady step alone: {many(len(dropped), 'execution')} of warm-up left out",
+        tuple(rows[-ROWS:]),
+        "nothing is lost here, but trace later steps to have more steady ones, without CUDA graphs and with the same "
+        "autotuning results on all ranks ('pgle profile' does)",
+    )
+
+
+def _rows(items: list[MeasuredInstruction]) -> tuple[Evidence, ...]:
+    return tuple(Evidence(item.cost.name, item.step_us, item.cost.shape, item.op_name) for item in items[:ROWS])
