@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from dataclasses import dataclass
 
 from pgle.errors import UserError
@@ -115,12 +117,14 @@ def _step_time(found: Comparison, limits: Limits) -> Check:
         return Check("step time", False, what)
     bound = limits.fail_slower
     if bound is not None and found.verdict is Verdict.SLOWER and found.ci[0] > 1 + bound:
-        return Check("step time", False, f"slower by more than {bound:.2%} (--fail-slower): {text}. {SLOWER}")
+        message = f"slower by more than {bound:.2%} (--fail-slower): {text}. {SLOWER} {_what_changed(found)}"
+        return Check("step time", False, message)
     bound = limits.fail_unless_ruled_out
     if bound is not None and found.ci[1] >= (1 + bound) * (1 - 1e-12):
         slower = found.verdict is Verdict.SLOWER and found.change >= bound
         message = f"a slowdown of {bound:.2%} is not ruled out (--fail-unless-ruled-out): {text}. "
-        return Check("step time", False, message + (SLOWER if slower else _more(found, bound)))
+        advice = f"{SLOWER} {_what_changed(found)}" if slower else _more(found, bound)
+        return Check("step time", False, message + advice)
     if not bounds:
         return Check("step time", True, text)
     if found.ci[1] < 1 + min(bounds):
@@ -134,6 +138,16 @@ SLOWER = (
     "Was the profile used ('pgle confirm LOG'), does it fit the module ('pgle verify PROFILE --hlo DUMP'), "
     "and is anything but the profile different?"
 )
+
+
+def _what_changed(found: Comparison) -> str:
+    """The command that explains a slowdown, by instruction."""
+    new, base = (shlex.quote(_STEPS.sub("", side.runs[0].series.source)) for side in (found.new, found.base))
+    return f"With a trace of each: pgle analyze {new} --against {base}"
+
+
+_STEPS = re.compile(r"/steps[^/]*\.jsonl$")
+"""Of a stage of a run directory, which stands for its trace too."""
 
 
 def describe(found: Comparison) -> str:

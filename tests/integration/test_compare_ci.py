@@ -146,7 +146,9 @@ def test_the_action_fails_on_a_slowdown(tmp_path: Path) -> None:
     assert code == 1
     assert (outputs["verdict"], outputs["ok"], outputs["hardware"]) == ("slower", "false", "h100")
     assert "🔴" in summary
-    assert json.loads((tmp_path / "pgle-report/step-time-pgle/compare.json").read_text())["verdict"] == "slower"
+    found = json.loads((tmp_path / "pgle-report/step-time-pgle/compare.json").read_text())
+    assert found["verdict"] == "slower"
+    assert f"pgle analyze {new} --against {base}" in found["checks"][0]["message"]
     assert (tmp_path / "pgle-report/step-time-pgle/junit.xml").exists()
 
 
