@@ -177,7 +177,7 @@ def _evidence(request: ConfirmRequest, logs: Sequence[_RankLog], log: Log) -> di
 
 def _profile_of(log: Log, unreadable: str) -> Profile:
     """The profile that the log says was read."""
-    blocks = [block for said in log.ranks.values() for block in said.last.values()]
+    blocks = [block for rank in log.ranks.values() for block in rank.last.values()]
     named = next((block.profile for block in blocks if block.profile), "")
     if unreadable or not named or not as_path(named).exists():
         what = unreadable or "it proves nothing without the profile"

@@ -61,7 +61,7 @@ def _identity(path: AnyPath) -> str:
 
 def is_run_dir(path: AnyPath) -> bool:
     """Whether a path is a run directory of `pgle profile`."""
-    return isinstance(path, Path) and RunDirectory(path).is_one
+    return isinstance(path, Path) and RunDirectory(path).is_recorded
 
 
 def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:

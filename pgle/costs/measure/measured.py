@@ -64,7 +64,7 @@ def measure(
             where=_source(trace),
             remedy="trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('pgle profile' does)",
         )
-    trace, programs = unite_programs(trace, _told_apart(trace, find_programs(trace, dumps.modules)))
+    trace, programs = unite_programs(trace, _with_hlo_of_equal_names(trace, find_programs(trace, dumps.modules)))
     chosen = [_with_embedded_hlo(trace, program) for program in select_programs(programs, module)]
     if dumps.paths and all(program.hlo is None for program in chosen):
         raise UserError(
@@ -83,7 +83,7 @@ def _source(trace: Trace) -> str:
     return trace.sources[0].path if trace.sources else ""
 
 
-def _told_apart(trace: Trace, programs: Iterable[Program]) -> list[Program]:
+def _with_hlo_of_equal_names(trace: Trace, programs: Iterable[Program]) -> list[Program]:
     """The programs; those that share a name with their HLO, by which they are told apart."""
     found = list(programs)
     times = Counter(program.key.name for program in found)

@@ -206,12 +206,12 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 def _failure(path: Path, nsys: Nsys, version: Version, done: subprocess.CompletedProcess[str]) -> UserError:
     """What a failed export means, from nsys's own words."""
-    said = f"{done.stdout}\n{done.stderr}".lower()
-    if "version number is invalid" in said or "newer version" in said or "please update" in said:
+    output = f"{done.stdout}\n{done.stderr}".lower()
+    if "version number is invalid" in output or "newer version" in output or "please update" in output:
         return _too_new(path, nsys, version)
-    if "cannot read from stream" in said or "magic number" in said or "corrupt" in said:
+    if "cannot read from stream" in output or "magic number" in output or "corrupt" in output:
         return UserError("damaged report", where=path, remedy="copy it again, or record again and let nsys finish")
-    if "disk is full" in said or "no space" in said or "disk i/o error" in said:
+    if "disk is full" in output or "no space" in output or "disk i/o error" in output:
         remedy = "set TMPDIR to a file system with more room (an export is about as large as the report)"
         return UserError(f"no room for the export in {tempfile.gettempdir()}", where=path, remedy=remedy)
     if done.returncode < 0:

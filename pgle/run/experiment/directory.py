@@ -205,8 +205,8 @@ class RunDirectory:
         return StageFolder(self, name)
 
     @property
-    def is_one(self) -> bool:
-        """Whether a stage was run into it."""
+    def is_recorded(self) -> bool:
+        """Whether pgle has run a stage into it."""
         return self.manifest().is_file()
 
     def manifest(self, rank: int = 0) -> Path:

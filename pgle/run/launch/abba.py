@@ -182,6 +182,6 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
     if child.returncode:
         code = child.returncode if child.returncode > 0 else 128 - child.returncode
         last = last_line(log)
-        said = f": {last[:200]}" if last else ""
-        what = f"{name} ended with code {code}{said}; see {log}; the same command goes on with this run"
+        reason = f": {last[:200]}" if last else ""
+        what = f"{name} ended with code {code}{reason}; see {log}; the same command goes on with this run"
         raise WorkloadError(code, what)

@@ -143,10 +143,10 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
         patience = quiet_s * _patience(folder)
         if seen and time.monotonic() - since > patience:
             count = len(modules_in(folder))
-            said = (
+            what = (
                 f"pgle: stopping the program on purpose: {count} modules are captured, none in the last {patience:g} s"
             )
-            print(f"{said} (--quiet-for)", file=sys.stderr, flush=True)
+            print(f"{what} (--quiet-for)", file=sys.stderr, flush=True)
             _stop(child)
             return 0
 

@@ -103,10 +103,10 @@ def keep_own_trace(files: RankFiles, facts: Mapping[str, Any], started: float) -
 def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> str:
     """Why a profiler left nothing that can be read, with what to do: one line."""
     why, remedy = _why_no_window(capture, files, facts)
-    said: list[str] = []
+    messages: list[str] = []
     if capture == "nsys":
-        said = [line.strip() for line in lines_about(files.log, (b"error", b"unable")) if NSYS_FAILED.match(line)]
-    quoted = f" (nsys says: {' '.join(dict.fromkeys(said))[:500]})" if said else ""
+        messages = [line.strip() for line in lines_about(files.log, (b"error", b"unable")) if NSYS_FAILED.match(line)]
+    quoted = f" (nsys says: {' '.join(dict.fromkeys(messages))[:500]})" if messages else ""
     return f"no trace: {why}{quoted}; {remedy}"
 
 

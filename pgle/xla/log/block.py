@@ -25,7 +25,7 @@ class Block:
         order: number of the block in the rank's log.
         module: its name; empty where no line names it.
         fingerprint: where a line gives it.
-        said: the first line of each kind.
+        lines: the first line of each kind.
         found: instructions with a cost; None where no line counts them.
         missing: instructions without; None where no line counts them.
         missing_names: at most `MAX_NAMES` of them.
@@ -41,7 +41,7 @@ class Block:
     order: int
     module: str = ""
     fingerprint: str = ""
-    said: dict[Kind, Event] = field(default_factory=dict)
+    lines: dict[Kind, Event] = field(default_factory=dict)
     found: int | None = None
     missing: int | None = None
     missing_names: list[str] = field(default_factory=list)
@@ -63,23 +63,23 @@ class Block:
     @property
     def took_profile(self) -> bool:
         """Whether the scheduler got its costs from the profile."""
-        return bool(self.said.keys() & {Kind.FOUND_PROFILE, Kind.FOUND, Kind.MISSING})
+        return bool(self.lines.keys() & {Kind.FOUND_PROFILE, Kind.FOUND, Kind.MISSING})
 
     @property
     def lacked_profile(self) -> bool:
         """Whether a line says that the module was, or would have been, scheduled without the profile."""
         without = {Kind.NO_SUCH_FILE, Kind.UNREADABLE, Kind.OTHER_ESTIMATOR, Kind.LHS_RAN}
-        return not self.took_profile and bool(self.said.keys() & without)
+        return not self.took_profile and bool(self.lines.keys() & without)
 
     @property
     def is_past_lookup(self) -> bool:
-        """Whether XLA has said all that it says between the lookup of the profile and the schedule."""
-        return self.closed or Kind.LHS_RAN in self.said
+        """Whether XLA has printed all that it prints between the lookup of the profile and the schedule."""
+        return self.closed or Kind.LHS_RAN in self.lines
 
     @property
     def profile(self) -> str:
         """The profile that was read; empty where none was."""
-        return self.said[Kind.READ].subject if Kind.READ in self.said else ""
+        return self.lines[Kind.READ].subject if Kind.READ in self.lines else ""
 
     @property
     def profile_is_its_own(self) -> bool:
@@ -89,7 +89,7 @@ class Block:
     @property
     def fingerprint_sought(self) -> str:
         """The fingerprint of a module that has no file in the directory of profiles; empty for a single file."""
-        line = self.said.get(Kind.NO_SUCH_FILE)
+        line = self.lines.get(Kind.NO_SUCH_FILE)
         found = _FINGERPRINT_FILE.search(line.subject) if line else None
         return found[1] if found else ""
 
@@ -112,6 +112,6 @@ class Block:
 
         Half without a name: what 0.7.2 and 0.8.x say of a step's clone in directory mode names no module.
         """
-        memory = (self.said[Kind.LHS_RAN].count or 0 if Kind.LHS_RAN in self.said else 0) // (1 if self.module else 2)
+        memory = (self.lines[Kind.LHS_RAN].count or 0 if Kind.LHS_RAN in self.lines else 0) // (1 if self.module else 2)
         seconds = 0.0 if self.began is None or self.ended is None else (self.ended - self.began) % 86_400
         return memory, (self.found or 0) + (self.missing or 0), seconds

@@ -23,7 +23,7 @@ class RankLog:
         sub_modules: names of the modules that kernel autotuner and fusions made, and of clones; they have no blocks.
         reads: for how many modules each profile was parsed.
         cache_hits: modules that JAX loaded from its cache, with the line.
-        said: the first line of each kind that is not about one module.
+        lines: the first line of each kind that is not about one module.
         is_open: the last module that the log speaks of may not have been scheduled when the log ends.
     """
 
@@ -32,7 +32,7 @@ class RankLog:
     sub_modules: set[str] = field(default_factory=set)
     reads: Counter[str] = field(default_factory=Counter)
     cache_hits: dict[str, Event] = field(default_factory=dict)
-    said: dict[Kind, Event] = field(default_factory=dict)
+    lines: dict[Kind, Event] = field(default_factory=dict)
     is_open: bool = False
 
 
@@ -51,7 +51,7 @@ class Log:
     @property
     def main_module(self) -> str:
         """The name of the weightiest module; empty where the log does not name it."""
-        blocks = [block for said in self.ranks.values() for block in said.last.values()]
+        blocks = [block for rank in self.ranks.values() for block in rank.last.values()]
         return max(blocks, key=lambda block: block.weight).module if blocks else ""
 
 
@@ -104,13 +104,13 @@ class _Gatherer:
         elif event.kind not in _OF_A_RANK:
             self._scheduling(event)
         else:
-            self.result.said.setdefault(event.kind, event)
+            self.result.lines.setdefault(event.kind, event)
             if event.kind is Kind.COMPILING:
                 self._close(self.current.get(self._thread(event)), event)
             elif event.kind is Kind.COMPILED:
                 self._compiled(event)
             elif event.kind is Kind.DISCARDED and self.latest is not None and not self.latest.closed:
-                self.latest.said[event.kind] = event  # Python's line, without a prefix: ends what logged last
+                self.latest.lines[event.kind] = event  # Python's line, without a prefix: ends what logged last
 
     def finish(self) -> RankLog:
         """What the rank says."""
@@ -122,14 +122,14 @@ class _Gatherer:
     def _scheduling(self, event: Event) -> None:
         """A line of XLA about the module that its thread schedules."""
         block = self._block(event)
-        block.said.setdefault(event.kind, event)
+        block.lines.setdefault(event.kind, event)
         block.module = event.module or block.module
         block.ended = event.seconds if event.seconds is not None else block.ended
         match event.kind:
             case Kind.FINGERPRINT:
                 block.fingerprint = event.subject
             case Kind.UNREADABLE if self.syntax is not None:
-                block.said.setdefault(Kind.SYNTAX, self.syntax)
+                block.lines.setdefault(Kind.SYNTAX, self.syntax)
                 self.syntax = None
             case Kind.FOUND:
                 block.found = event.count
@@ -193,20 +193,20 @@ class _Gatherer:
 
 def _begins_next(event: Event, block: Block) -> bool:
     """Whether an event cannot be of the module that the block is about, by the order in which XLA logs."""
-    said = block.said
-    scheduled = Kind.FOUND_PROFILE in said or Kind.LHS_RAN in said
+    lines = block.lines
+    scheduled = Kind.FOUND_PROFILE in lines or Kind.LHS_RAN in lines
     match event.kind:
         case Kind.FINGERPRINT:
             return True
         case Kind.READ:
-            return scheduled or Kind.FOUND in said
+            return scheduled or Kind.FOUND in lines
         case Kind.NO_SUCH_FILE:
             # Directory mode reports FP.pbtxt and FP.pb for one module.
-            known = said.get(event.kind, event).subject.rpartition(".")[0]
+            known = lines.get(event.kind, event).subject.rpartition(".")[0]
             return scheduled or known != event.subject.rpartition(".")[0]
         case Kind.FOUND_PROFILE | Kind.UNREADABLE | Kind.OTHER_ESTIMATOR:
             return scheduled
         case Kind.FOUND | Kind.LHS_RAN:
-            return event.kind in said
+            return event.kind in lines
         case _:
             return False

@@ -157,7 +157,7 @@ class _Reader:
                 return
         for wording in WORDINGS:
             if found := wording.pattern.search(text):
-                said = {field: found[group] for field, group in wording.groups.items()}
+                fields = {field: found[group] for field, group in wording.groups.items()}
                 yield Event(
                     wording.kind,
                     number,
@@ -166,9 +166,9 @@ class _Reader:
                     rank,
                     thread,
                     seconds,
-                    module=_JIT.sub(r"\1_\2", said.get("module", "")),
-                    subject=said.get("subject", ""),
-                    count=int(said["count"][:30]) if "count" in said else None,
+                    module=_JIT.sub(r"\1_\2", fields.get("module", "")),
+                    subject=fields.get("subject", ""),
+                    count=int(fields["count"][:30]) if "count" in fields else None,
                 )
                 return
 

@@ -41,7 +41,7 @@ class Context:
 
 def judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
     """The verdict on a module by the last that the log says of its scheduling on one rank."""
-    said = block.said
+    lines = block.lines
     base = ModuleVerdict(
         name,
         ProfileUse.CANNOT_TELL,
@@ -53,28 +53,28 @@ def judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
         missing_names=tuple(sorted(block.missing_names)),
         fingerprint=block.fingerprint,
     )
-    if line := said.get(Kind.DISCARDED):
+    if line := lines.get(Kind.DISCARDED):
         why = "the accuracy checker failed the compilation"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
     if block.took_profile:
         return _judge_used(context, base, block)
-    if line := said.get(Kind.UNREADABLE):
-        where = f" at {said[Kind.SYNTAX].subject}" if Kind.SYNTAX in said else ""
+    if line := lines.get(Kind.UNREADABLE):
+        where = f" at {lines[Kind.SYNTAX].subject}" if Kind.SYNTAX in lines else ""
         is_last_try = "fdo" not in line.text.lower() or block.is_past_lookup or context.whole
         use = ProfileUse.WRONG_FORMAT if is_last_try else ProfileUse.CANNOT_TELL  # else the flag's file comes next
         return _proved(base, use, f"the profile cannot be parsed{where}", line, Remedy.FORMAT)
-    if line := said.get(Kind.NO_SUCH_FILE):
+    if line := lines.get(Kind.NO_SUCH_FILE):
         return _judge_no_file(context, base, block, line)
-    if line := said.get(Kind.READ):
+    if line := lines.get(Kind.READ):
         why = "the profile was parsed, but no line says that the scheduler took it"
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
     if block.listed:
         return replace(base, why="the log begins within XLA's list of instructions without a cost")
-    if line := said.get(Kind.OTHER_ESTIMATOR):
+    if line := lines.get(Kind.OTHER_ESTIMATOR):
         why = f"scheduled with XLA's {line.subject} model, without a profile"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)
-    if line := said.get(Kind.LHS_RAN):
-        first = context.log.said.get(Kind.INFO)
+    if line := lines.get(Kind.LHS_RAN):
+        first = context.log.lines.get(Kind.INFO)
         if first is not None and first.line == line.line and not context.whole:
             why = "the scheduler ran, but the log begins there: what it said of the profile may be cut off"
             return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
@@ -92,7 +92,7 @@ def _judge_no_file(context: Context, base: ModuleVerdict, block: Block, line: Ev
     others = any(other.profile for other in context.log.last.values())
     remedy = Remedy.OTHER_MODULE if others else Remedy.DIRECTORY
     no_clones = context.release is not None and not CLONES[0] <= context.release < CLONES[1]
-    if context.whole or (Kind.LHS_RAN in block.said and (block.closed or no_clones) and not context.log.is_open):
+    if context.whole or (Kind.LHS_RAN in block.lines and (block.closed or no_clones) and not context.log.is_open):
         return _proved(base, ProfileUse.NOT_USED, why, line, remedy)
     why += ", but the log may end before the step itself is scheduled: other modules have files of their own"
     return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.DIRECTORY)
@@ -100,18 +100,18 @@ def _judge_no_file(context: Context, base: ModuleVerdict, block: Block, line: Ev
 
 def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVerdict:
     """The module was scheduled with a profile: did any of its names match?"""
-    said = block.said
-    counted = said.get(Kind.FOUND) or said.get(Kind.MISSING)
-    proof = counted or said[Kind.FOUND_PROFILE]
+    lines = block.lines
+    counted = lines.get(Kind.FOUND) or lines.get(Kind.MISSING)
+    proof = counted or lines[Kind.FOUND_PROFILE]
     past_lookup = block.is_past_lookup or context.whole
     if counted is not None:
         # Where INFO is hidden nothing follows the list.
-        is_all = Kind.FOUND in said and Kind.MISSING in said and block.listed >= (block.missing or 0)
-        if past_lookup or (is_all and Kind.FOUND_PROFILE not in said):
+        is_all = Kind.FOUND in lines and Kind.MISSING in lines and block.listed >= (block.missing or 0)
+        if past_lookup or (is_all and Kind.FOUND_PROFILE not in lines):
             return _judge_counted(context, base, block, proof)
         why = f"{block.found or 0} instructions have a cost, but the log ends before the module was scheduled"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
-    if line := said.get(Kind.NAME_NOT_IN_MODULE):
+    if line := lines.get(Kind.NAME_NOT_IN_MODULE):
         return _judge_2024(context, base, line)
     if context.lists_missing and past_lookup:
         why = "XLA lists no instruction without a cost: every one has one"
@@ -168,12 +168,12 @@ def judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
     log = context.log
     base = ModuleVerdict("", ProfileUse.CANNOT_TELL, "")
     hit = next((event for name, event in log.cache_hits.items() if wanted is None or re.search(wanted, name)), None)
-    if line := log.said.get(Kind.FLAG_REFUSED):
+    if line := log.lines.get(Kind.FLAG_REFUSED):
         return refused_flag(base, line)
-    if line := log.said.get(Kind.DISCARDED):
+    if line := log.lines.get(Kind.DISCARDED):
         why = "the accuracy checker failed the compilation"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
-    if (line := log.said.get(Kind.ON_CPU)) and not log.last:
+    if (line := log.lines.get(Kind.ON_CPU)) and not log.last:
         why = "jax ran on CPU devices, whose compiler has no latency-hiding scheduler and reads no profile"
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.CPU)
     if hit is not None:
@@ -183,11 +183,11 @@ def judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
         names = ", ".join(sorted({name for _, name, _ in log.last if name})[:5])
         why = f"no module of the log matches {wanted!r}; it has {names or 'none with a name'}"
         return replace(base, why=why, remedy=str(Remedy.MODULE))
-    if Kind.INFO not in log.said:
+    if Kind.INFO not in log.lines:
         why = "the log holds no INFO line of XLA: its log level hides them"
         return replace(base, why=why, remedy=str(Remedy.LEVEL))
-    begun = log.said.get(Kind.COMPILING)
-    if done := log.said.get(Kind.COMPILED) or (begun if context.whole else None):
+    begun = log.lines.get(Kind.COMPILING)
+    if done := log.lines.get(Kind.COMPILED) or (begun if context.whole else None):
         why = "XLA compiled and logs at INFO, but neither read a profile nor ran the scheduler"
         return _proved(base, ProfileUse.NOT_USED, why, done, Remedy.SILENT)
     if begun:

@@ -76,7 +76,7 @@ def judge(
     """
     ranks = log.ranks or {"": RankLog()}
     if len(ranks) > 1 and not ranks.get("", RankLog()).last:  # lines that no rank has written, such as a launcher's
-        ranks = {rank: said for rank, said in ranks.items() if rank}
+        ranks = {rank: item for rank, item in ranks.items() if rank}
     context = Context(
         RankLog(),
         names=tuple(names),
@@ -86,17 +86,17 @@ def judge(
         release=release,
     )
     judged = {}
-    for rank, said in ranks.items():
+    for rank, rank_log in ranks.items():
         own = schedule.get(rank) if isinstance(schedule, Mapping) else schedule
         is_its_own = isinstance(schedule, Mapping) or len(ranks) == 1
-        judged[rank] = _judge_rank(replace(context, log=said, schedule=own), module, is_its_own=is_its_own)
+        judged[rank] = _judge_rank(replace(context, log=rank_log, schedule=own), module, is_its_own=is_its_own)
     main, modules = _combined(judged)
     return LogVerdict(
         main=main,
         modules=modules,
         ranks={rank: item.main.verdict for rank, item in judged.items()} if any(judged) else {},
-        sub_modules=max(len(said.sub_modules) for said in ranks.values()),
-        reads=dict(sum((said.reads for said in ranks.values()), Counter())),
+        sub_modules=max(len(item.sub_modules) for item in ranks.values()),
+        reads=dict(sum((item.reads for item in ranks.values()), Counter())),
         warnings=tuple(_warnings(log.ranks)),
     )
 
@@ -118,7 +118,7 @@ def _judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> _R
 
 def _common_miss(ranks: Iterable[RankLog]) -> str:
     """The first missing name of most modules (2024 wording): most likely the first name of the profile."""
-    missed = (block.said.get(Kind.NAME_NOT_IN_MODULE) for said in ranks for block in said.last.values())
+    missed = (block.lines.get(Kind.NAME_NOT_IN_MODULE) for rank in ranks for block in rank.last.values())
     counts = Counter(line.subject for line in missed if line is not None)
     return counts.most_common(1)[0][0] if counts and counts.most_common(1)[0][1] > 1 else ""
 
@@ -175,8 +175,8 @@ def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict
     log = context.log
     if main.verdict is not ProfileUse.USED:
         return main
-    if Kind.FLAG_REFUSED in log.said:
-        return _contradicted(main, refused_flag(main, log.said[Kind.FLAG_REFUSED]), "")
+    if Kind.FLAG_REFUSED in log.lines:
+        return _contradicted(main, refused_flag(main, log.lines[Kind.FLAG_REFUSED]), "")
     users = [block for block in log.last.values() if block.module in ("", main.module) and block.took_profile]
     for block in log.last.values():
         same_thread = [user for user in users if user.thread == block.thread]
@@ -190,9 +190,9 @@ def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict
 
 
 def _contradicted(main: ModuleVerdict, other: ModuleVerdict, thread: str) -> ModuleVerdict:
-    said = f"line {main.line} says it was used" if main.line is not None else "the schedule dump says it was used"
+    claim = f"line {main.line} says it was used" if main.line is not None else "the schedule dump says it was used"
     whose = f"thread {thread}: " if thread else ""
-    why = f"{whose}{other.why}; {said}: several processes, or several runs, write this log"
+    why = f"{whose}{other.why}; {claim}: several processes, or several runs, write this log"
     return replace(other, module=main.module, why=why, remedy=f"{other.remedy}. {Remedy.RANKS}", times=main.times)
 
 
@@ -226,12 +226,12 @@ def _of_ranks(verdicts: Mapping[str, ModuleVerdict]) -> ModuleVerdict:
 
 
 def _warnings(ranks: Mapping[str, RankLog]) -> Iterable[str]:
-    hits = sorted({name for said in ranks.values() for name in said.cache_hits})
-    for rank, said in ranks.items():
+    hits = sorted({name for item in ranks.values() for name in item.cache_hits})
+    for rank, rank_log in ranks.items():
         where = f"rank {rank}, " if rank else ""
-        if line := said.said.get(Kind.DISCARDED):
+        if line := rank_log.lines.get(Kind.DISCARDED):
             yield f"{where}line {line.line}: the accuracy checker failed a compilation ({Remedy.CHECKER})"
-        if line := said.said.get(Kind.EMPTY_TRACE):
+        if line := rank_log.lines.get(Kind.EMPTY_TRACE):
             yield f"{where}line {line.line}: AutoPGLE recorded nothing ({Remedy.EMPTY_TRACE})"
     if hits:
         yield f"{len(hits)} modules came from JAX's compilation cache and say nothing ({', '.join(hits[:3])})"

@@ -22,8 +22,7 @@ def evidence(costs: dict[str, float], *, exposed: float = 69.0) -> ScheduleEvide
     schedule = LhsSchedule(
         module,
         {"main": ComputationSchedule("main", slots, None)},
-        {"all-gather-start": Latency(pair, 100, exposed)},
-        1,
+        {"all-gather-start": Latency(pair, 100)},
     )
     return schedule_evidence(schedule, costs)
 

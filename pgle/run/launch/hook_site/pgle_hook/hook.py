@@ -17,10 +17,10 @@ POLL_S = 0.05
 """How often the control file and the quiet time are looked at; costs nothing measurable."""
 
 FACTS_S = 5.0
-"""How often the facts file is renewed for memory peaks alone."""
+"""Time between two writings of the facts file where no fact has changed but the memory peaks."""
 
-NEWS_S = 1.0
-"""How often it is renewed where something has changed; the first time at once, for programs that are killed soon."""
+CHANGED_FACTS_S = 1.0
+"""The same where a fact has changed. The first writing does not wait: a program may be killed soon."""
 
 
 class Hook:
@@ -47,7 +47,7 @@ class Hook:
         self._compiles_at_step = 0
         self._current = None
         self._left = None
-        self._foreign = False
+        self._program_traces = False
         self._source = None
         self._names = {}
         self._name = None
@@ -118,13 +118,13 @@ class Hook:
         self._current = None
         if self._source == "console":  # the launcher has the exact times, those here wait for the poll
             return
-        profiled = self.profiler.is_open or self._foreign
+        profiled = self.profiler.is_open or self._program_traces
         self.writer.note(number, now - begin, profiled, self.compiles != self._compiles_at_step)
 
     # Window.
 
     def _steer(self, wish):
-        if wish == "open" and not self._foreign:
+        if wish == "open" and not self._program_traces:
             guarded(self.profiler.open)
             self.facts.set("window_opened", time.time())
             self.window.opened(time.monotonic())
@@ -158,7 +158,7 @@ class Hook:
             with self._lock:
                 self._steer(self.window.on_time(now, self._source))
             guarded(self._write_steps)
-            if now - written > (NEWS_S if self.facts.stale else FACTS_S) or self.facts.is_first:
+            if now - written > (CHANGED_FACTS_S if self.facts.stale else FACTS_S) or self.facts.is_first:
                 written = now
                 guarded(self.facts.write)
 
@@ -223,7 +223,7 @@ class Hook:
             if self.profiler.is_open:
                 warn("the program starts a trace of its own; pgle's is closed")
                 self.profiler.close()
-            self._foreign = True
+            self._program_traces = True
             if folder is not None:
                 self.facts.set("own_traces", [*self.facts.values.get("own_traces", []), folder])
             self.window.give_up("the program traces itself")
@@ -231,7 +231,7 @@ class Hook:
     def _on_own_stop(self):
         with self._lock:
             if not self.profiler.busy:
-                self._foreign = False
+                self._program_traces = False
 
     def finish(self):
         """The program ends: close what is open, write what is known."""
