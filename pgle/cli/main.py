@@ -49,6 +49,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Look": {
         "show": "What a profile or a trace holds.",
         "analyze": "Where the time of a measured step goes, and what could be saved.",
+        "report": "One page on a run: verdict, timeline, findings, costs, step times.",
         "diff": "What changed between two profiles.",
         "history": "Step times over months: trend and change points.",
     },

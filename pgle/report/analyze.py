@@ -55,7 +55,7 @@ def _headline(found: Analysis) -> str:
 
 def _show_step(screen: Any, found: Analysis) -> None:
     step, us = found.step, found.step.breakdown.step_us
-    screen.print(_verdict(found), style="bold")
+    screen.print(verdict(found), style="bold")
     screen.print()
     cells = [(name, duration(part), f"{part / us:.1%}", bar(part / us)) for name, part in parts_of(step.breakdown)]
     screen.print(table(("", "time", "share", ""), cells, right="time|share", whole="|time|share"))
@@ -74,7 +74,7 @@ def _show_step(screen: Any, found: Analysis) -> None:
         show_memory(screen, step.memory)
 
 
-def _verdict(found: Analysis) -> str:
+def verdict(found: Analysis) -> str:
     """What could be saved, in a line."""
     saving = [finding for finding in found.findings if finding.share]
     if not saving:
@@ -87,12 +87,13 @@ def _show_finding(screen: Any, number: int, finding: Finding) -> None:
     saves = f", could save up to {finding.share:.1%}" if finding.share else ""
     screen.print(f"{number}. {finding.id}{saves}", style="bold")
     screen.print(printable(finding.number))
-    rows = [_evidence(row) for row in finding.evidence]
+    rows = [evidence_row(row) for row in finding.evidence]
     screen.print(table(("in a step", "time", "why"), rows, right="time", whole="time"))
     screen.print(f"→ {finding.remedy}.")
 
 
-def _evidence(row: Evidence) -> tuple[str, ...]:
+def evidence_row(row: Evidence) -> tuple[str, ...]:
+    """What a finding stands on: name, time, why and where."""
     where = short_scope(row.op_name.partition("[")[0])
     note = "; ".join(filter(None, (row.note, where)))
     return printable(short_scope(row.name)), duration(row.us) if row.us else "", printable(note)

@@ -19,6 +19,9 @@ SCOPE_WIDTH = 24
 """Characters of a layer's name in the text table."""
 SCOPES, LINES, VALUES, CHANGES = 10, 6, 5, 12
 """Rows of the tables of layers, source lines, values in memory, and changes."""
+COLLECTIVE_COLUMNS = ("collective", "time", "exposed", "waits", "bus GB/s", "expected")
+LAYER_COLUMNS = ("layer", "GPU time", "fwd", "bwd", "again", "update", "exposed", "roof")
+LINE_COLUMNS = ("source line", "GPU time", "share", "kernels", "roof")
 
 
 def parts_of(found: Breakdown) -> list[tuple[str, float]]:
@@ -33,10 +36,10 @@ def parts_of(found: Breakdown) -> list[tuple[str, float]]:
 
 def show_layers(screen: Any, layers: Layers, step_us: float) -> None:
     """The step by layer, source line and type of product."""
-    scopes = [_scope(name, group, step_us) for name, group in folded(layers.scopes, SCOPES)]
-    _show_table(screen, ("layer", "GPU time", "fwd", "bwd", "again", "update", "exposed", "roof"), scopes)
-    lines = [_line(layer, step_us) for layer in layers.lines[:LINES]]
-    _show_table(screen, ("source line", "GPU time", "share", "kernels", "roof"), lines)
+    scopes = [scope_row(name, group, step_us) for name, group in folded(layers.scopes, SCOPES)]
+    _show_table(screen, LAYER_COLUMNS, scopes)
+    lines = [line_row(layer, step_us) for layer in layers.lines[:LINES]]
+    _show_table(screen, LINE_COLUMNS, lines)
     for item in layers.products[:3]:
         peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
         where = "" if item.tensor_cores else ", off the Tensor Cores"
@@ -55,12 +58,14 @@ def _show_table(screen: Any, columns: Sequence[str], rows: Sequence[Sequence[str
     screen.print(table(columns, rows, right="|".join(columns[1:]), whole="|".join(columns[1:])))
 
 
-def _line(layer: Layer, step_us: float) -> tuple[str, ...]:
+def line_row(layer: Layer, step_us: float) -> tuple[str, ...]:
+    """A source line under `LINE_COLUMNS`."""
     name = short_source(layer.name) or "(no line)"
     return name, duration(layer.us), f"{layer.us / step_us:.1%}", str(layer.instructions), _of_roofline([layer])
 
 
-def _scope(name: str, group: Sequence[Layer], step_us: float) -> tuple[str, ...]:
+def scope_row(name: str, group: Sequence[Layer], step_us: float) -> tuple[str, ...]:
+    """A part of the program under `LAYER_COLUMNS`."""
     phases = [sum(layer.us for layer in group if layer.phase == phase) for phase in _COLUMNS]
     shares = [*phases, sum(layer.exposed_us for layer in group)]
     shown = [f"{us / step_us:.1%}" if us >= 0.0005 * step_us else "" for us in shares]
@@ -91,13 +96,13 @@ def _of_roofline(group: Sequence[Layer]) -> str:
 
 def show_collectives(screen: Any, collectives: Sequence[MeasuredCollective]) -> None:
     """The most exposed collectives."""
-    columns = ("collective", "time", "exposed", "waits", "bus GB/s", "expected")
-    _show_table(screen, columns, [_collective(item) for item in collectives[:SHOWN]])
+    _show_table(screen, COLLECTIVE_COLUMNS, [collective_row(item) for item in collectives[:SHOWN]])
     if len(collectives) > SHOWN:
         screen.print(f"… and {len(collectives) - SHOWN} more (--json has all)", style="dim")
 
 
-def _collective(item: MeasuredCollective) -> tuple[str, ...]:
+def collective_row(item: MeasuredCollective) -> tuple[str, ...]:
+    """A collective under `COLLECTIVE_COLUMNS`."""
     times = f"{item.count:.3g} × " if item.count != 1 else ""
     bus, link = item.bus_gb_s, item.link
     return (

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pgle import __version__
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, write_files
 from pgle.report.compare import columns, figures, headline, left_out_text, method_line, pooled
 from pgle.report.page.charts import Panel, seconds, svg, widened
-from pgle.report.page.style import style_sheet, templates
+from pgle.report.page.html import render
+from pgle.report.page.parts import Chart, Page, Part, Prose, Section, Table, Tone
 from pgle.report.text import printable
-from pgle.steps.compare import Comparison
+from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check
 from pgle.steps.side import Side
 
@@ -68,23 +68,34 @@ def check_svg(path: Path) -> None:
 
 
 def page(found: Comparison, checks: Sequence[Check]) -> str:
-    """The page: verdict, figures, checks, charts, where the runs come from, method. Same comparison, same bytes."""
-    return (
-        templates()
-        .get_template("compare.html.j2")
-        .render(
-            style=style_sheet("chart"),
-            headline=headline(found),
-            rows=list(zip(columns(found), *figures(found), strict=True)),  # upright, for narrow screens
-            checks=checks,
-            picture=svg(panels(found), headline(found), style=False),
-            sides=(found.base, found.new),
-            about=about(found),
-            method=method_line(found),
+    """The page as HTML: verdict, figures, checks, charts, where the runs come from, method."""
+    sides = tuple(printable(side.label) for side in (found.base, found.new))
+    failed = any(not check.ok for check in checks)
+    tones: dict[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}
+    return render(
+        Page(
+            title=f"pgle compare: {sides[0]} and {sides[1]}",
+            verdict=headline(found),
+            tone="bad" if failed else tones.get(found.verdict, ""),
+            sections=(
+                Section("", comparison_parts(found, checks)),
+                Section("What was compared", (Table(("", *sides), tuple((n, *v) for n, v in about(found)), shown=99),)),
+                Section("How", (Prose(method_line(found)),)),
+            ),
             warnings=found.warnings,
-            version=__version__,
         )
     )
+
+
+def comparison_parts(found: Comparison, checks: Sequence[Check]) -> tuple[Part, ...]:
+    """Figures, checks and charts."""
+    rows = list(zip(columns(found), *figures(found), strict=True))  # upright, for narrow screens
+    figured = Table(tuple(rows[0]), tuple(rows[1:]), frozenset(range(1, len(rows[0]))), shown=99)
+    said = [
+        Prose(f"{'ok' if check.ok else 'FAIL'} {check.name}: {check.message}", tone="good" if check.ok else "bad")
+        for check in checks
+    ]
+    return (figured, *said, Chart(tuple(panels(found)), headline(found)))
 
 
 def about(found: Comparison) -> list[tuple[str, list[str]]]:

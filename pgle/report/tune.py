@@ -9,7 +9,7 @@ from pathlib import Path
 from pgle.files import write_files
 from pgle.report import compare, json, pipeline
 from pgle.report.page.html import TRACE, page_files
-from pgle.report.page.parts import Section, Table
+from pgle.report.page.parts import Prose, Section, Table
 from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import console, duration, printable, say, table, warn
 from pgle.run.tune.experiment import TUNED, TunedRun
@@ -26,17 +26,21 @@ def write_pages(found: Tuning, out: Path) -> Path:
     sides = [("LHS, no profile", found.baseline), ("the profile", found.pgle)]
     sides += [("tuned", found.tuned)] if found.proof is not None else []
     rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *found.trials)]
+    why = why_exposed(found)
     page = schedules_page(
         [Schedule(label, side.prediction.timeline, found.costs_are, side.module) for label, side in sides],
         title=f"pgle tune: {found.pgle.module.name}",
         verdict=sentence(found),
-        lead=[line.strip() for line in (*gains(found), *why_exposed(found))],
+        lead=[line.strip() for line in gains(found)],
         next_step=advice(found, out),
         about=[
             ("compiled by", f"jaxlib {found.jaxlib}"),
             ("figures", f"predicted from {found.costs_are} costs; {_modelled(found.tuned.trial)}"),
         ],
-        more=[Section("Every trial", (Table(("setting", *COLUMNS[1:]), tuple(rows), frozenset(range(1, 6))),))],
+        more=[
+            *([Section("Why communication stays exposed", tuple(Prose(line.strip()) for line in why))] if why else []),
+            Section("Every trial", (Table(("setting", *COLUMNS[1:]), tuple(rows), frozenset(range(1, 6))),)),
+        ],
     )
     write_files(page_files(out, page), force=True)
     return out / "timeline.html"

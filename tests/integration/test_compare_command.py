@@ -2,14 +2,12 @@
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from pgle.report.charts import style_sheet
 
 from pgle.cli.main import run
 from pgle.run.experiment.manifest import Gpu, StageRecord, extend_manifest
@@ -141,7 +139,7 @@ def test_reports_are_written_and_not_overwritten(tmp_path: Path, base: str, caps
     assert run(words) == 1
     page = (tmp_path / "r.html").read_text()
     assert "<svg" in page
-    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "http:" not in page.replace("http://www.w3.org/2000/svg", "") and "https:" not in page
     suite = ElementTree.parse(tmp_path / "r.xml").getroot()
     assert suite.attrib["failures"] == "1"
     assert "slower" in suite.find("testcase/failure").attrib["message"]  # type: ignore[union-attr]
@@ -295,22 +293,6 @@ def test_the_page_says_where_the_runs_come_from(tmp_path: Path, base: str) -> No
     page = (tmp_path / "r.html").read_text()
     for text in ("8 × NVIDIA H100", "2026-01-02T03:04", "0.10.2", 'name="viewport"', "prefers-color-scheme:dark"):
         assert text in page
-
-
-def luminance(colour: str) -> float:
-    digits = colour if len(colour) == 6 else "".join(sign * 2 for sign in colour)
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
-@pytest.mark.parametrize("name", ["ink", "soft", "base", "new", "mark"])
-def test_text_of_charts_can_be_read(name: str, mode: int) -> None:
-    """Contrast of text as WCAG 2 asks: 4.5."""
-    paper, text = (re.findall(rf"--{one}:#([0-9a-f]+)", style_sheet())[mode] for one in ("paper", name))
-    low, high = sorted(luminance(colour) for colour in (paper, text))
-    assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 def test_pictures_are_svg_alone(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,8 @@ from pgle import __version__
 from pgle.files import AnyPath
 from pgle.report.page.charts import svg
 from pgle.report.page.parts import Chart, Moving, Page, Prose, Table
+from pgle.report.page.stored import STORED, as_json
 from pgle.report.page.style import data_file, style_sheet, templates
-from pgle.report.timeline.encode import encode
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
 
@@ -28,14 +28,15 @@ def render(page: Page) -> str:
     data, which its script shows as text. Should either fail, a Content-Security-Policy still lets no other script run,
     and no byte leave the page.
     """
-    script = _script(data_file("timeline.js", "pgle.report.timeline")) if page.panels else ""
+    timeline = page.timeline
+    script = _script(data_file("timeline.js", "pgle.report.timeline")) if timeline else ""
     values = {
         "page": page,
         "kinds": KINDS,
         "style": style_sheet("page") + _charts_style(page),
         "policy": _policy(script),
         "script": Markup(script),
-        "data": encode(page.panels) if page.panels else "",
+        "data": timeline.data if timeline else "",
         "chart": lambda part: Markup(svg(part.panels, part.alt, style=False)),
         "version": __version__,
     }
@@ -43,11 +44,14 @@ def render(page: Page) -> str:
 
 
 def page_files(folder: AnyPath, page: Page) -> dict[AnyPath, str]:
-    """What to write for a page with a timeline: ``timeline.html``, the still ``timeline.svg``, and a Perfetto trace."""
+    """What to write for a page with a timeline: the page, its still picture, a Perfetto trace, and what `pgle report`
+    makes other forms of."""
+    panels = page.timeline.panels if page.timeline else ()
     return {
         folder / "timeline.html": render(page),
-        folder / "timeline.svg": render_svg(page.panels),
-        folder / TRACE: render_trace(page.panels),
+        folder / "timeline.svg": render_svg(panels),
+        folder / TRACE: render_trace(panels),
+        folder / STORED: as_json(page),
     }
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from pgle.report.page.charts import Panel as ChartPanel
+from pgle.report.timeline.encode import encode
 from pgle.report.timeline.scene import Panel
+from pgle.report.timeline.text import text_timeline
 
-Tone: TypeAlias = Literal["", "good", "bad", "soft"]
+Tone: TypeAlias = Literal["", "good", "bad", "soft", "head"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """A paragraph; `code`: something to be typed, as it is."""
+    """A paragraph; `code`: something to be typed, as it is; of tone ``head`` a heading of what follows."""
 
     text: str
     code: bool = False
@@ -55,9 +57,22 @@ class Prose:
 
 @dataclass(frozen=True)
 class Moving:
-    """The timeline; a page has one at most."""
+    """The timeline; a page has one at most.
 
-    panels: tuple[Panel, ...]
+    Attributes:
+        data: what its script draws, as `pgle.report.timeline.encode` writes it.
+        text: the same for a terminal.
+        panels: what it was made of; empty where it was read from a file.
+    """
+
+    data: str
+    text: str
+    panels: tuple[Panel, ...] = ()
+
+    @classmethod
+    def of(cls, panels: Sequence[Panel]) -> Moving:
+        """A timeline of panels."""
+        return cls(encode(panels), text_timeline(panels), tuple(panels))
 
 
 @dataclass(frozen=True)
@@ -104,10 +119,7 @@ class Page:
     warnings: tuple[str, ...] = field(default=())
 
     @property
-    def panels(self) -> tuple[Panel, ...]:
-        """Of its timeline."""
-        found = [part.panels for part in self._parts() if isinstance(part, Moving)]
-        return found[0] if found else ()
-
-    def _parts(self) -> Sequence[Part]:
-        return [part for section in self.sections for part in section.parts]
+    def timeline(self) -> Moving | None:
+        """Its timeline."""
+        parts = [part for section in self.sections for part in section.parts]
+        return next((part for part in parts if isinstance(part, Moving)), None)

@@ -63,7 +63,7 @@ def schedules_page(
     warnings = dict.fromkeys(line for item in schedules for line in item.timeline.warnings)
     collectives = _collectives(schedules)
     sections = [
-        Section("", (Moving(tuple(item.panel for item in schedules)), Prose(PREDICTED, tone="soft"))),
+        Section("", (Moving.of([item.panel for item in schedules]), Prose(PREDICTED, tone="soft"))),
         Section("Where the time goes", (_parts(schedules),)),
     ]
     if collectives.rows:
@@ -73,10 +73,18 @@ def schedules_page(
         verdict=verdict,
         lead=tuple(lead),
         sections=(*sections, *more),
-        next=(Prose(next_step),) if next_step else (),
+        next=next_steps(next_step),
         about=(*about, ("trace", OPEN)),
         warnings=tuple(warnings),
     )
+
+
+def next_steps(text: str) -> tuple[Prose, ...]:
+    """What to do next: its sentence, and below it the indented lines as commands."""
+    said = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
+    commands = [line.strip() for line in text.splitlines() if line.startswith(" ")]
+    parts = [Prose(" ".join(said))] if said else []
+    return (*parts, Prose("\n".join(commands), code=True)) if commands else tuple(parts)
 
 
 def _parts(schedules: Sequence[Schedule]) -> Table:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 
 from pgle.errors import printable
 from pgle.report.page.palette import variables
@@ -18,8 +20,15 @@ def templates() -> Environment:
         loader=PackageLoader("pgle.report.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         finalize=lambda value: printable_lines(value) if type(value) is str else value,
     )  # fmt: skip
+    environment.filters["aside"] = aside
     environment.filters["n"] = lambda value: f"{value:.2f}".rstrip("0").rstrip(".")
     return environment
+
+
+def aside(text: str) -> Markup:
+    """Escaped, and what stands in parentheses set smaller: a verdict's figures on its figures."""
+    parts = re.split(r"(\([^()]*\))", printable(text))
+    return Markup("").join(Markup("<small>{}</small>").format(part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def printable_lines(text: str) -> str:

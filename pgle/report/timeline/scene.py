@@ -26,6 +26,8 @@ class Style(IntEnum):
     COPY = 3
 
 
+LONG = 200
+"""Letters of a shape; tuples of combined collectives have thousands."""
 STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}
 
 
@@ -279,8 +281,9 @@ def named(
 ) -> Named:
     """An instruction with what its module says of it."""
     known = module.instructions.get(name) if module is not None else None
-    shape, op_name = ("", "") if known is None else (str(known.shape), known.op_name)
-    return Named(name, style, kind, lhs_name, op_name, shape[:300], "", cost, sync, follower)
+    shape, op_name, source = ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
+    shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"
+    return Named(name, style, kind, lhs_name, op_name, shape, source, cost, sync, follower)
 
 
 def followers(module: Module, traced: frozenset[str]) -> dict[str, str]:

@@ -1,0 +1,236 @@
+"""The page of a run: what `pgle report` says of a run directory or of traces, verdict first."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from pgle.analyze.layers import folded
+from pgle.costs.profile.value import CostKind, Profile
+from pgle.files import AnyPath
+from pgle.report import analyze as analyze_report
+from pgle.report import analyze_parts as analyze_parts
+from pgle.report import compare as compare_report
+from pgle.report.compare_page import comparison_parts
+from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone
+from pgle.report.text import duration
+from pgle.report.timeline.measured import measured_panels
+from pgle.report.timeline.scene import Panel, panel_of
+from pgle.run.analyze import Analysis
+from pgle.run.experiment.manifest import Manifest, StageRecord
+from pgle.run.report import Gathered
+from pgle.schedule.timeline import Breakdown
+from pgle.steps.compare import Comparison, Verdict
+from pgle.trace.nsys.kernels import WHOLE
+
+COSTS, COLLECTIVES, SCOPES = 60, 200, 16
+"""Rows that a page holds; `pgle show` and `pgle analyze --json` have all."""
+PREDICTED = "The schedules of both runs are predicted with the measured costs; the step times below are what was timed."
+
+
+def run_page(found: Gathered) -> Page:
+    """Verdict, timeline, before and after, findings, where the time goes, costs, coverage, where it comes from."""
+    panels, notes = _panels(found)
+    sections = [Section("", _timeline(found, panels))] if panels else []
+    if found.comparison is not None:
+        sections.append(Section("Before and after: step times", comparison_parts(found.comparison, found.checks)))
+    if found.analysis is not None:
+        sections += _analysis(found.analysis)
+    if found.profile is not None:
+        sections.append(_costs(found.profile))
+    if found.coverage is not None:
+        sections.append(_coverage(found))
+    if found.manifest.stages:
+        sections.append(_stages(found.manifest))
+    verdict, tone, lead = _verdict(found)
+    analysed = () if found.analysis is None else found.analysis.warnings
+    return Page(
+        title=f"pgle report: {_name(found)}",
+        verdict=verdict,
+        tone=tone,
+        lead=lead,
+        sections=tuple(sections),
+        next=() if found.analysis is None else (Prose(found.analysis.next),),
+        about=tuple(_about(found)),
+        warnings=tuple(dict.fromkeys((*found.missing, *notes, *analysed))),
+    )
+
+
+def _name(found: Gathered) -> str:
+    if found.run is not None:
+        return str(found.run.path)
+    first, *others = map(str, found.inputs)
+    return f"{first} and {len(others)} more" if others else first
+
+
+def _verdict(found: Gathered) -> tuple[str, Tone, tuple[str, ...]]:
+    """The answer: the comparison where there is one, else where the time goes; and the other below it."""
+    said = [] if found.analysis is None else [_where(found.analysis), analyze_report.verdict(found.analysis)]
+    if found.comparison is None:
+        return (said[0], "", tuple(said[1:])) if said else ("A profile, and nothing measured with it yet.", "", ())
+    use = _use(found.performance)
+    headline = compare_report.headline(found.comparison)
+    return headline[:1].upper() + headline[1:], _tone(found.comparison), (*([use] if use else []), *said)
+
+
+def _tone(found: Comparison) -> Tone:
+    return {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}.get(found.verdict, "")  # type: ignore[return-value]
+
+
+def _use(record: StageRecord | None) -> str:
+    if record is None or "verdict" not in record.facts:
+        return ""
+    return f"Profile {record.facts['verdict']} by XLA in the performance run: {record.facts.get('proof', '')}"
+
+
+def _where(found: Analysis) -> str:
+    """``A step takes 125.1 ms on 4 devices: 77.0% compute, 13.2% exposed communication, 9.8% idle.``"""
+    step, parts = found.step, found.step.breakdown
+    whole = "The trace" if step.costs.program.key.name == WHOLE else "A step"
+    simulated = " (simulated)" if step.trace.simulated else ""
+    shares = ", ".join(
+        f"{us / parts.step_us:.1%} {name}" for name, us in analyze_parts.parts_of(parts) if us > 0.0005 * parts.step_us
+    )
+    devices = len(step.windows)
+    on = f"{devices} device{'s' * (devices != 1)}"
+    return f"{whole} takes {duration(parts.step_us)} on {on}{simulated}: {shares}."
+
+
+def _panels(found: Gathered) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+    """The schedules of both runs, then every device that was traced."""
+    panels, notes = measured_panels(found.analysis.step) if found.analysis is not None else ((), ())
+    before = tuple(
+        panel_of(item.label, item.prediction.timeline, item.prediction.costs_are, item.module)
+        for item in found.schedules
+    )
+    return (*before, *panels), notes
+
+
+def _timeline(found: Gathered, panels: tuple[Panel, ...]) -> tuple[Part, ...]:
+    traced = "" if found.run is None or found.analysis is None else " The devices are those of the profile run."
+    note = f"{PREDICTED}{traced}" if found.schedules else ""
+    return (Moving.of(panels), *([Prose(note, tone="soft")] if note else []))
+
+
+def _analysis(found: Analysis) -> Iterator[Section]:
+    """Findings, the parts of the step by device, by layer and source line, and collectives."""
+    step = found.step
+    parts: list[Part] = []
+    for number, finding in enumerate(found.findings, start=1):
+        saves = f": could save up to {finding.share:.1%} of the step" if finding.share else ""
+        evidence = tuple(map(analyze_report.evidence_row, finding.evidence))
+        parts += [
+            Prose(f"{number}. {finding.id}{saves}", tone="head"),
+            Prose(f"{finding.number[:1].upper()}{finding.number[1:]}."),
+            Table(("in a step", "time", "why"), evidence, frozenset({1}), tuple(row.name for row in finding.evidence)),
+            Prose(f"→ {finding.remedy}."),
+        ]
+    yield Section("Findings", tuple(parts) or (Prose("Nothing stands out."),))
+    columns = ("device", "step", *(name for name, _ in analyze_parts.parts_of(step.breakdown)))
+    rows: list[tuple[str, ...]] = [_parts_row("mean", step.breakdown)]
+    for window in step.windows if len(step.windows) > 1 else ():
+        part, per = window.parts, 1e3 * max(window.steps, 1)
+        times = (part.window_ns, part.compute_ns, part.exposed_communication_ns, part.exposed_copy_ns, part.idle_ns)
+        device = step.trace.devices[window.device]
+        number = device.ordinal if device.global_id is None else device.global_id
+        rows.append((f"{number}, {device.process}", *(duration(time / per) for time in times)))
+    yield Section("Where the time of a step goes", (Table(columns, tuple(rows), frozenset(range(1, 6))),))
+    if step.layers is not None:
+        us = step.breakdown.step_us
+        groups = folded(step.layers.scopes, SCOPES)
+        scopes = [analyze_parts.scope_row(name, group, us) for name, group in groups]
+        lines = [analyze_parts.line_row(layer, us) for layer in step.layers.lines[:COSTS]]
+        tables = [(analyze_parts.LAYER_COLUMNS, scopes), (analyze_parts.LINE_COLUMNS, lines)]
+        made = tuple(Table(heads, tuple(rows), frozenset(range(1, len(heads)))) for heads, rows in tables)
+        yield Section("By layer and by source line", made)
+    if step.collectives:
+        shown = step.collectives[:COLLECTIVES]
+        rows = [analyze_parts.collective_row(item) for item in shown]
+        names = tuple(item.name for item in shown)
+        yield Section(
+            "Collectives", (Table(analyze_parts.COLLECTIVE_COLUMNS, tuple(rows), frozenset(range(1, 6)), names),)
+        )
+
+
+def _parts_row(name: str, parts: Breakdown) -> tuple[str, ...]:
+    shares = (f"{duration(us)} ({us / parts.step_us:.1%})" for _, us in analyze_parts.parts_of(parts))
+    return (name, duration(parts.step_us), *shares)
+
+
+def _costs(profile: Profile) -> Section:
+    """What instructions cost, the costliest first."""
+    costs = sorted(profile.costs, key=lambda cost: -cost.cost_us)
+    rows = tuple(
+        (cost.name, cost.kind.value, duration(cost.cost_us), f"{cost.samples or ''}", cost.origin.value, cost.shape)
+        for cost in costs[:COSTS]
+    )
+    collectives = [cost for cost in costs if cost.kind is CostKind.COLLECTIVE]
+    said = f"{len(costs):,} instructions have a cost, {len(collectives):,} of them collectives."
+    heads = ("instruction", "kind", "one execution", "samples", "cost is", "shape")
+    return Section(
+        "Costs", (Prose(said), Table(heads, rows, frozenset({2, 3}), tuple(cost.name for cost in costs[:COSTS])))
+    )
+
+
+def _coverage(found: Gathered) -> Section:
+    """What of each compilation of the main module the profile covers."""
+    assert found.coverage is not None
+    rows: list[tuple[str, ...]] = []
+    hints: list[str] = []
+    for module in found.coverage.main:
+        shares = (module.count, module.time, module.collectives)
+        cells = ["–" if share.value is None else f"{share.value:.1%}" for share in shares]
+        rows.append((module.module, module.fingerprint[:12], *cells, f"{len(module.gaps):,}"))
+        hints += module.hints
+    heads = ("module", "fingerprint", "instructions", "time", "collectives", "without a cost")
+    parts: list[Part] = [Table(heads, tuple(rows), frozenset({2, 3, 4, 5}))]
+    return Section("Coverage of the profile", (*parts, *(Prose(hint) for hint in dict.fromkeys(hints))))
+
+
+def _stages(manifest: Manifest) -> Section:
+    """Each stage: when, how it ended."""
+    rows: list[tuple[str | Cell, ...]] = []
+    for record in manifest.stages:
+        ended = (
+            "runs"
+            if record.exit_code is None
+            else "ended well"
+            if record.exit_code == 0
+            else f"exit code {record.exit_code}"
+        )
+        result = Cell(record.failed or ended, "bad" if record.failed or record.exit_code else "")
+        rows.append((record.stage, str(record.rank), record.started[:19].replace("T", " "), result, record.mode))
+    return Section("Stages", (Table(("stage", "rank", "started (UTC)", "", "mode"), tuple(rows)),))
+
+
+def _about(found: Gathered) -> Iterator[tuple[str, str]]:
+    """Program, hardware, versions, date, what is simulated, and where a trace for other viewers comes from."""
+    record = next((item for item in reversed(found.manifest.stages) if item.argv), None)
+    if record is not None:
+        yield "program", shlex.join(record.argv)
+        versions = next((item.versions for item in reversed(found.manifest.stages) if item.versions), {})
+        yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded"
+        gpus = [gpu for item in found.manifest.stages for gpu in item.gpus]
+        named = dict.fromkeys(f"{gpu.name}, driver {gpu.driver}" for gpu in gpus)
+        topology = ", ".join(f"{name} {value}" for name, value in record.topology.items())
+        yield (
+            "hardware",
+            "; ".join(filter(None, (*named, topology, record.host and f"host {record.host}"))) or "not recorded",
+        )
+        yield "date", f"{found.manifest.stages[0].started[:19].replace('T', ' ')} UTC"
+    if found.analysis is not None:
+        step = found.analysis.step
+        yield (
+            "trace",
+            "; ".join(f"{item.path} ({item.format} {item.version})".replace(" )", ")") for item in step.trace.sources),
+        )
+        steps = f"{step.costs.program.key.name}, {step.steps} steady steps on {len(step.windows)} devices"
+        yield "main module", steps if step.costs.program.key.name != WHOLE else "unknown: no XLA ranges in the trace"
+        yield "GPU for expected times", "unknown" if step.hardware is None else step.hardware.name
+        kind = "simulated: no GPU ran this" if step.trace.simulated else "measured; expected times are estimates"
+        yield "figures", kind
+    yield "for Perfetto", f"pgle report {_words(found.inputs)} -o report.trace.json, open it in ui.perfetto.dev"
+
+
+def _words(inputs: tuple[AnyPath, ...]) -> str:
+    return shlex.join(map(str, inputs))

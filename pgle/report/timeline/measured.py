@@ -1,0 +1,161 @@
+"""A measured step as panels: one per device, a lane per stream, all steady steps as far as a page can hold them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pgle.analyze.analysis import MeasuredStep
+from pgle.analyze.window import DeviceWindow
+from pgle.report.timeline.scene import STYLE_OF, Lane, Named, Panel, Span, Style, disjoint, followers, named
+from pgle.schedule.program import kind_of
+from pgle.schedule.timeline import Breakdown, Stream
+from pgle.trace.nsys.kernels import WHOLE
+from pgle.trace.table import Kind
+from pgle.xla.collectives import is_sync
+
+MOST_BARS = 400_000
+"""Of a page, some 4 MB; of longer traces the first steps are drawn."""
+MOST_OPEN = 2
+"""Devices whose lanes are open at first."""
+
+
+def measured_panels(step: MeasuredStep) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+    """The devices that ran a step, in order, and what is not drawn, a line each.
+
+    Devices of one process lie on one clock where its trace shows that they have one; else each begins at 0.
+    """
+    simulated = step.trace.simulated
+    kind = "simulated, no GPU ran this" if simulated else "measured"
+    kind = "measured on CPU devices" if not simulated and bool((step.trace.kind == Kind.HOST).all()) else kind
+    late = _late_us(step)
+    bars = sum(len(window.rows) for window in step.windows)
+    share = min(MOST_BARS / max(bars, 1), 1.0)
+    names = _Names(step)
+    panels: list[Panel] = []
+    most = drawn = 0
+    for window in step.windows:
+        steps = max(int(len(window.spans) * share), 1)
+        most, drawn = max(most, len(window.spans)), max(drawn, steps)
+        panels.append(_panel(step, window, names, steps, late[window.device], kind, opened=len(panels) < MOST_OPEN))
+    notes = [f"the timeline shows the first {drawn} of {most} steady steps: a page holds no more bars"] * (drawn < most)
+    return tuple(panels), tuple(notes)
+
+
+def _late_us(step: MeasuredStep) -> dict[int, float]:
+    """By how much each device begins after the first one of its process.
+
+    Collectives hold the devices of a job within a step of each other: where they are further apart, the clocks are.
+    """
+    begins: dict[str, dict[int, float]] = {}
+    for window in step.windows:
+        begins.setdefault(step.trace.devices[window.device].process, {})[window.device] = _begin(step, window)
+    late: dict[int, float] = {}
+    for of_process in begins.values():
+        first = min(of_process.values())
+        one_clock = max(of_process.values()) - first < step.breakdown.step_us * 1e3
+        late |= {device: (begin - first) / 1e3 if one_clock else 0.0 for device, begin in of_process.items()}
+    return late
+
+
+def _begin(step: MeasuredStep, window: DeviceWindow) -> float:
+    """When the window begins, on the clock of its process, in ns."""
+    later = np.flatnonzero(window.start > 0)
+    first = int(later[0]) if len(later) else 0
+    return float(step.trace.start_ns[window.rows[first]]) - float(window.start[first])
+
+
+def _panel(
+    step: MeasuredStep, window: DeviceWindow, names: _Names, steps: int, shift_us: float, kind: str, *, opened: bool
+) -> Panel:
+    trace, device = step.trace, step.trace.devices[window.device]
+    end = float(window.spans.end[steps - 1]) if steps < len(window.spans) else window.length
+    rows = np.flatnonzero(window.start < end)
+    of_trace = window.rows[rows]
+    codes = names.codes(trace.instruction[of_trace], window.stream[rows])
+    start, stop = window.start[rows] / 1e3 + shift_us, np.minimum(window.end[rows], end) / 1e3 + shift_us
+    lanes: list[Lane] = []
+    streams = trace.stream[of_trace]
+    for stream in _ordered(streams, window.stream[rows]):
+        mine = np.flatnonzero(streams == stream)
+        bars = Lane(f"stream {stream}", start[mine], (stop - start)[mine], codes[mine], np.ones(len(mine), np.int64))
+        lanes += disjoint(bars)
+    number = device.ordinal if device.global_id is None else device.global_id
+    whole = step.costs.program.key.name == WHOLE
+    spans = zip(window.spans.start[:steps].tolist(), window.spans.end[:steps].tolist(), strict=True)
+    return Panel(
+        label=f"device {number}, {device.process}",
+        note=kind,
+        parts=_parts(window),
+        length_us=end / 1e3 + shift_us,
+        names=names.found,
+        lanes=tuple(lanes),
+        spans=tuple(
+            Span(f"step {number}", first / 1e3 + shift_us, last / 1e3 + shift_us)
+            for number, (first, last) in enumerate(spans, start=1)
+            if not whole
+        ),
+        opened=opened,
+        unit="the whole trace" if whole else f"step (mean of {window.steps})",
+    )
+
+
+def _ordered(streams: npt.NDArray[np.int32], what: npt.NDArray[np.uint8]) -> list[int]:
+    """Streams, those with most compute first."""
+    found = np.unique(streams).tolist()
+    return sorted(found, key=lambda stream: (-int(((streams == stream) & (what == Stream.COMPUTE)).sum()), stream))
+
+
+def _parts(window: DeviceWindow) -> Breakdown:
+    parts, per_step = window.parts, 1e3 * max(window.steps, 1)
+    return Breakdown(
+        compute_us=parts.compute_ns / per_step,
+        exposed_communication_us=parts.exposed_communication_ns / per_step,
+        exposed_copy_us=parts.exposed_copy_ns / per_step,
+        idle_us=parts.idle_ns / per_step,
+        step_us=parts.window_ns / per_step,
+        communication_us=parts.communication_ns / per_step,
+        copy_us=parts.copy_ns / per_step,
+    )
+
+
+class _Names:
+    """An entry for each instruction in each role that it has on some device."""
+
+    def __init__(self, step: MeasuredStep) -> None:
+        module, trace = step.module, step.trace
+        self._streams = len(Stream)
+        seen = np.zeros(len(trace.instructions) * self._streams, dtype=bool)
+        for window in step.windows:
+            seen[trace.instruction[window.rows].astype(np.int64) * self._streams + window.stream] = True
+        keys = np.flatnonzero(seen)
+        self._number = np.full(len(seen), -1, dtype=np.int32)
+        self._number[keys] = np.arange(len(keys))
+        lhs = {cost.trace_name or cost.name: cost.name for cost in step.costs.costs}
+        waits = followers(module, frozenset(trace.instructions)) if module is not None else {}
+        found: list[Named] = []
+        for key in keys.tolist():
+            name, stream = trace.instructions[key // self._streams], Stream(key % self._streams)
+            known = module.instructions.get(name) if module is not None else None
+            kind = "" if module is None or known is None else kind_of(module, known)
+            style = Style.MATMUL if stream is Stream.COMPUTE and kind == "matmul" else STYLE_OF[stream]
+            sync = module is not None and known is not None and style == Style.COMMUNICATION and is_sync(module, known)
+            lhs_name = lhs.get(name, name)
+            found.append(
+                named(
+                    name,
+                    style,
+                    module,
+                    kind=kind or stream.name.lower(),
+                    lhs_name="" if lhs_name == name else lhs_name,
+                    cost="simulated" if trace.simulated else "measured",
+                    sync=sync,
+                    follower=waits.get(name, ""),
+                )
+            )
+        self.found = tuple(found)
+
+    def codes(self, instruction: npt.NDArray[np.int32], stream: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
+        """Of rows, the numbers of their entries."""
+        found: npt.NDArray[np.int32] = self._number[instruction.astype(np.int64) * self._streams + stream]
+        return found
