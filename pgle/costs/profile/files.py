@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pgle.costs.profile.sidecar import Sidecar, SidecarError, described, read_sidecar, sidecar
 from pgle.costs.profile.text import Entry, TextNameError, TextSyntaxError, decode_entries, encode_entries
-from pgle.costs.profile.value import Cost, Ends, Origin, Profile, join_name, split_name
+from pgle.costs.profile.value import Cost, Ends, Origin, Profile, is_sound, join_name, split_name
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
 
@@ -117,13 +117,19 @@ def _decode(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], tuple[str, ..
     return entries, tuple(notes)
 
 
-def encode_pbtxt(profile: Profile) -> str:
-    """The text form, one cost per line, ASCII. Equal profiles give equal bytes."""
-    return encode_entries((cost.full_name, cost.cost_us) for cost in profile.costs)
+def encode_profile(profile: Profile, suffix: str) -> bytes:
+    """The form that `suffix` (one of `SUFFIXES`) names: text, one cost per line, ASCII; or binary. Equal profiles give
+    equal bytes.
 
-
-def encode_pb(profile: Profile) -> bytes:
-    """The binary form. Equal profiles give equal bytes."""
+    Raises:
+        UserError: a cost is negative, not finite or over `MAX_COST_US`; XLA would take it as it is.
+    """
+    for cost in profile.costs:
+        if not is_sound(cost.cost_us):
+            what = f"the cost of {cost.full_name} is {cost.cost_us} µs, which is no time, so the profile is not written"
+            raise UserError(what, remedy="see what it was made from: pgle show")
+    if suffix == ".pbtxt":
+        return encode_entries((cost.full_name, cost.cost_us) for cost in profile.costs).encode()
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto  # as in `_parse_binary`
 
     message = ProfiledInstructionsProto()
@@ -133,16 +139,11 @@ def encode_pb(profile: Profile) -> bytes:
     return data
 
 
-def encode_profile(profile: Profile, suffix: str) -> bytes:
-    """The form that `suffix` (one of `SUFFIXES`) names."""
-    return encode_pb(profile) if suffix == ".pb" else encode_pbtxt(profile).encode()
-
-
 def profile_files(path: AnyPath, profile: Profile) -> dict[AnyPath, bytes | str]:
     """What to write for a profile: the file itself in the form its suffix names, and the sidecar beside it.
 
     Raises:
-        UserError: XLA would ignore a file of that name.
+        UserError: XLA would ignore a file of that name, or a cost is no time.
     """
     check_suffix(path)
     data = encode_profile(profile, path.suffix)

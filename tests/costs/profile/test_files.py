@@ -1,6 +1,7 @@
 """Profile files: both forms, the sidecar, and what is refused."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +12,17 @@ from hypothesis import strategies as st
 from pgle.costs.profile.files import (
     check_suffix,
     decode_profile,
-    encode_pb,
-    encode_pbtxt,
+    encode_profile,
     profile_files,
     read_profile,
     sidecar_path,
 )
-from pgle.costs.profile.value import Cost, CostKind, Ends, Origin, Profile
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile
 from pgle.errors import UserError
 from pgle.files import write_files
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
-PROFILES = st.lists(st.tuples(NAMES, st.floats()), min_size=1, max_size=8).map(
+PROFILES = st.lists(st.tuples(NAMES, st.floats(0, MAX_COST_US)), min_size=1, max_size=8).map(
     lambda entries: Profile(tuple(Cost(name, cost_us, origin=Origin.UNKNOWN) for name, cost_us in entries))
 )
 
@@ -38,8 +38,8 @@ def profile_of(*costs: tuple[str, float]) -> Profile:
 @settings(deadline=None)  # machines differ
 @given(PROFILES)
 def test_both_forms_give_back_every_name_and_cost(profile):
-    text = decode_profile(encode_pbtxt(profile).encode(), where=Path("x.pbtxt"))
-    binary = decode_profile(encode_pb(profile), where=Path("x.pb"))
+    text = decode_profile(encode_profile(profile, ".pbtxt"), where=Path("x.pbtxt"))
+    binary = decode_profile(encode_profile(profile, ".pb"), where=Path("x.pb"))
     assert spelled(text) == spelled(binary) == spelled(profile)
 
 
@@ -47,12 +47,19 @@ def test_both_forms_give_back_every_name_and_cost(profile):
 @given(PROFILES)
 def test_jaxlib_reads_the_binary_form(profile):
     jaxlib = pytest.importorskip("jax._src.lib")._profiler
-    last = {cost.full_name: cost.cost_us for cost in profile.costs if cost.cost_us == cost.cost_us}
+    last = {cost.full_name: cost.cost_us for cost in profile.costs}
     ours = Profile(tuple(Cost(name, cost_us) for name, cost_us in last.items()))
-    if not ours.costs:
-        return
-    theirs = decode_profile(jaxlib.aggregate_profiled_instructions([encode_pb(ours)], 50), where=Path("x.pb"))
+    theirs = decode_profile(
+        jaxlib.aggregate_profiled_instructions([encode_profile(ours, ".pb")], 50), where=Path("x.pb")
+    )
     assert sorted(spelled(theirs)) == sorted(spelled(ours))
+
+
+@pytest.mark.parametrize("suffix", [".pb", ".pbtxt"])
+@pytest.mark.parametrize("cost_us", [math.nan, math.inf, -math.inf, -1.0, 2e15])
+def test_what_is_no_time_is_never_written(cost_us, suffix):
+    with pytest.raises(UserError, match=rf"the cost of {'f' * 32}::fusion.1 is {cost_us}"):
+        encode_profile(Profile((Cost("a", 1.0), Cost("fusion.1", cost_us, "f" * 32))), suffix)
 
 
 @pytest.mark.parametrize(
@@ -60,16 +67,16 @@ def test_jaxlib_reads_the_binary_form(profile):
     [("abc::x.1", "abc", "x.1"), ("x.1", "", "x.1"), ("a::b::c", "", "a::b::c"), ("::x", "", "::x")],
 )
 def test_only_two_parts_make_a_prefix(written, fingerprint, name):
-    cost = decode_profile(encode_pbtxt(profile_of((written, 1))).encode(), where=Path("x.pbtxt")).costs[0]
+    cost = decode_profile(encode_profile(profile_of((written, 1)), ".pbtxt"), where=Path("x.pbtxt")).costs[0]
     assert (cost.fingerprint, cost.name, cost.full_name) == (fingerprint, name, written)
 
 
 def test_published_profiles_are_written_back_byte_for_byte(testdata):
     for path in (testdata / "maxtext_pgle").glob("*.pbtxt"):
-        assert encode_pbtxt(read_profile(path)) == path.read_text()
+        assert encode_profile(read_profile(path), ".pbtxt") == path.read_bytes()
 
 
-BINARY = encode_pb(profile_of(("a", 1.0)))
+BINARY = encode_profile(profile_of(("a", 1.0)), ".pb")
 BAD = {
     "empty.pbtxt": (b"", "empty file"),
     "comment.pbtxt": (b"# nothing\n", "holds no costs"),
@@ -113,8 +120,8 @@ def test_latencies_are_reported(tmp_path):
 def test_a_directory_is_read_as_xla_reads_it(tmp_path):
     one, other = "a" * 32, "b" * 32
     (tmp_path / f"{one}.pbtxt").write_text('costs { name: "x" cost_us: 1 }\n')
-    (tmp_path / f"{one}.pb").write_bytes(encode_pb(profile_of(("not.read", 5.0))))
-    (tmp_path / f"{other}.pb").write_bytes(encode_pb(profile_of(("y", 2.0))))
+    (tmp_path / f"{one}.pb").write_bytes(encode_profile(profile_of(("not.read", 5.0)), ".pb"))
+    (tmp_path / f"{other}.pb").write_bytes(encode_profile(profile_of(("y", 2.0)), ".pb"))
     (tmp_path / "notes.pbtxt").write_text("not read")
     assert spelled(read_profile(tmp_path)) == [(f"{one}::x", "1.0"), (f"{other}::y", "2.0")]
 
