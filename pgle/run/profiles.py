@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -66,7 +67,7 @@ def merge_files(paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *
     from pgle.costs.profile.merge import merge_profiles  # numpy, which the other commands do without
 
     check_output(out, force=force, inputs=paths)
-    again = next((path for index, path in enumerate(paths) if path in paths[:index]), None)
+    again = next((path for path, times in Counter(paths).items() if times > 1), None)
     if again is not None:
         raise UserError("given twice", where=again, remedy="name each profile once")
     names = [path.name for path in paths]

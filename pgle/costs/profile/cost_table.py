@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,8 +134,11 @@ class CostTable:
         )  # fmt: skip
 
 
-_VALUES = (("samples", 0), ("min_us", 0.0), ("max_us", 0.0), ("spread", 0.0), ("slowest_us", None))
-_TEXTS = (("kind", ""), ("opcode", ""), ("shape", ""), ("trace_name", ""), ("origin", None))
+_VALUES = {"samples": 0, "min_us": 0.0, "max_us": 0.0, "spread": 0.0, "slowest_us": None}
+_TEXTS = {"kind": "", "opcode": "", "shape": "", "trace_name": "", "origin": None}
+_ABSENT: dict[str, Any] = {**_VALUES, **_TEXTS}
+"""Columns, and what a record stands for that lacks them."""
+_fields = itemgetter(*_ABSENT)
 _TYPES = (np.int32, np.int32, np.int32, np.float64, np.int64, *4 * (np.float64,))
 """Of the columns: source, name, description, cost, and `_VALUES`."""
 
@@ -175,11 +178,11 @@ class _Collector:
         written, cost_us = zip(*file.entries, strict=True)
         if written != self.written and not _count_as_written(written):
             raise ValueError(label)
-        if not min(cost_us) >= 0 or not max(cost_us) <= MAX_COST_US or any(map(math.isnan, cost_us)):
+        times = np.array(cost_us)
+        if not bool(((times >= 0) & (times <= MAX_COST_US)).all()):  # NaN is neither
             raise ValueError(label)
-        values, texts = (
-            [[record.get(*field) for record in beside.records] for field in of] for of in (_VALUES, _TEXTS)
-        )
+        columns = list(zip(*[_fields({**_ABSENT, **record}) for record in beside.records], strict=True))
+        values, texts = columns[: len(_VALUES)], columns[len(_VALUES) :]
         if {*map(type, values[0])} != {int}:
             raise TypeError(label)
         tables = [(at, occurrences(record)) for at, record in enumerate(beside.records) if "occurrences" in record]
@@ -194,7 +197,7 @@ class _Collector:
     def _add_profile(self, label: str, profile: Profile) -> Source:
         entries = effective_entries(profile)
         usable = [cost for cost in entries if is_sound(cost.cost_us) and cost.name]
-        values, texts = ([[getattr(cost, field) for cost in usable] for field, _ in of] for of in (_VALUES, _TEXTS))
+        values, texts = ([[getattr(cost, field) for cost in usable] for field in of] for of in (_VALUES, _TEXTS))
         written = tuple(cost.full_name for cost in usable)
         tables = [(at, table) for at, name in enumerate(written) if (table := profile.occurrences.get(name))]
         self._append(written, [cost.cost_us for cost in usable], values, texts, tables)
