@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.costs.fit.lookup import LookupTable, is_sound
+from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -201,7 +201,7 @@ def _compare(schedule: AnyPath, wanted: str, profile: Profile) -> ScheduleEviden
     dump = read_schedule_dump(found[0])
     table = LookupTable(dump.module, dump.module)
     costs = table.costs(profile)
-    covered = [name for name, cost in costs.items() if is_sound(cost) and not table.rows[name].differs(cost)]
+    covered = [name for name, cost in costs.items() if cost.is_sound and not table.rows[name].differs(cost)]
     optional = [name for name, row in table.rows.items() if row.is_optional and name not in costs]
     evidence = schedule_evidence(dump, {name: cost.cost_us for name, cost in costs.items()})
     return replace(evidence, covered=len(covered), wanted=len(table.rows) - len(optional))

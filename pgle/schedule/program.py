@@ -8,7 +8,7 @@ from enum import Enum
 
 from pgle.costs.estimate.products import is_product
 from pgle.costs.fit.fill import Estimate
-from pgle.costs.fit.lookup import LookupTable, is_sound
+from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin
 from pgle.schedule.timeline import Stream
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, start_of
@@ -190,7 +190,7 @@ class _Reader:
     def _priced(self, instruction: Instruction, action: Action, stream: Stream, lane: str) -> Op:
         kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
         lhs_name, found = self._cost(instruction)
-        if found is not None and is_sound(found):
+        if found is not None and found.is_sound:
             cost_us, origin = found.cost_us, found.origin
             return Op(instruction.name, action, stream, lane, cost_us, origin, True, kernels, kind, lhs_name)
         guess = self.estimate(instruction) if self.estimate is not None else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from pgle.costs.fit.fill import Estimate, fill, kinds_of, signature
-from pgle.costs.fit.lookup import LookupTable, is_sound
+from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 
 
@@ -41,7 +41,7 @@ def prices_of(table: LookupTable, profile: Profile, estimate: Estimate) -> Price
     ratios: dict[str, list[float]] = defaultdict(list)
     for name, cost in table.costs(profile).items():
         row = table.rows[name]
-        if not is_sound(cost) or row.differs(cost):
+        if not cost.is_sound or row.differs(cost):
             continue
         alike[signature(table, row)].append(cost)
         guess = estimate(row.instruction)

@@ -35,6 +35,12 @@ def test_costs_of_another_fingerprint_do_not_count() -> None:
     assert predict(MODULE, other, "h100").costs_are == "estimated"
 
 
+@pytest.mark.parametrize("cost_us", [-1.0, float("nan"), 1e308])
+def test_a_cost_that_is_no_time_counts_as_a_gap(cost_us: float) -> None:
+    found = predict(MODULE, Profile((Cost("a", cost_us), Cost("b", 4.0))), "a100")
+    assert found.step_us == predict(MODULE, Profile((Cost("b", 4.0),)), "a100").step_us
+
+
 def test_launch_gaps_come_from_the_sidecar_of_the_profile() -> None:
     provenance = {"modules": [{"name": "jit_init", "launch": None}, {"name": "jit_step", "launch": RECORDED}]}
     found = predict(MODULE, Profile((Cost("a", 3.0), Cost("b", 4.0)), provenance), "a100")

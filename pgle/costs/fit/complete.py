@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.fit.fill import FILLED, Fill, Scale, fill
-from pgle.costs.fit.lookup import LookupTable, is_sound
+from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, has_remat
 from pgle.xla.collectives import is_start
@@ -95,13 +95,15 @@ def complete_profile(
 
 
 def _without_unsound(profile: Profile) -> Profile:
-    """The profile without costs that are negative or not finite, with a warning that names them."""
-    unsound = [f"{cost.full_name} ({cost.cost_us:g})" for cost in profile.costs if not is_sound(cost)]
+    """The profile without costs that are no time, with a warning that names them."""
+    unsound = [f"{cost.full_name} ({cost.cost_us:g})" for cost in profile.costs if not cost.is_sound]
     if not unsound:
         return profile
     more = f" and {len(unsound) - 4} more" if len(unsound) > 4 else ""
-    warning = f"{len(unsound)} costs are negative or not finite and count as gaps: {', '.join(unsound[:4])}{more}"
-    return replace(profile, costs=tuple(filter(is_sound, profile.costs)), warnings=(*profile.warnings, warning))
+    warning = f"{len(unsound)} costs are no times and count as gaps: {', '.join(unsound[:4])}{more}"
+    return replace(
+        profile, costs=tuple(cost for cost in profile.costs if cost.is_sound), warnings=(*profile.warnings, warning)
+    )
 
 
 def _writable(profile: Profile, prefix: str, effective: Container[str], costs: Iterable[Cost]) -> tuple[Cost, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.fit.fill import FILLED
 from pgle.costs.fit.gaps import Gap, Mismatch, NearNames, Unused, find_unused, weigh, weigh_gaps
-from pgle.costs.fit.lookup import LookupTable, is_sound
+from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import Fault, Finding, effective_costs, profile_findings
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.errors import UserError
@@ -195,7 +195,7 @@ def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int |
 def _cover_one(profile: Profile, table: LookupTable, effective: Mapping[str, Cost]) -> ModuleCoverage:
     module, rows = table.final, table.rows
     found = table.find(effective)
-    covered = {name: cost for name, cost in found.items() if is_sound(cost) and not rows[name].differs(cost)}
+    covered = {name: cost for name, cost in found.items() if cost.is_sound and not rows[name].differs(cost)}
     lost = {name: found.get(name) for name in rows if name not in covered}
     hardware = hardware_of(module)
     missed = {name: cost for name, cost in lost.items() if cost is not None or not rows[name].is_optional}
@@ -225,7 +225,7 @@ def _cover_one(profile: Profile, table: LookupTable, effective: Mapping[str, Cos
         mismatches=tuple(
             Mismatch(cost.name, cost.cost_us, f"{cost.opcode} {cost.shape}", f"{row.opcode} {row.shape}")
             for name, cost in lost.items()
-            if cost is not None and is_sound(cost) and (row := rows[name])
+            if cost is not None and cost.is_sound and (row := rows[name])
         ),
         unchecked=sum(not cost.opcode and not cost.shape for cost in covered.values()),
         own_names=sum(bool(prefix) and prefix == module.fingerprint for prefix in prefixes),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from pgle.costs.fit.lookup import LookupTable, Row, is_sound
+from pgle.costs.fit.lookup import LookupTable, Row
 from pgle.costs.profile.value import Cost, CostKind, Origin
 from pgle.xla.collectives import group_size
 from pgle.xla.hlo.module import Instruction, Module
@@ -69,7 +69,7 @@ def fill(
     measured = [
         (row, cost.cost_us)
         for name, cost in costs.items()
-        if gaps and cost.origin not in FILLED and is_sound(cost) and not (row := table.rows[name]).differs(cost)
+        if gaps and cost.origin not in FILLED and cost.is_sound and not (row := table.rows[name]).differs(cost)
     ]
     same = _Same(table, measured, gaps)
     scales = _Scales(measured, estimate)

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from math import isfinite
 
 from pgle.costs.fit.fill import Estimate, fill
-from pgle.costs.fit.lookup import LookupTable, Row, is_sound
+from pgle.costs.fit.lookup import LookupTable, Row
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, strip_remat
 from pgle.xla.checker import T_SHIRT_SIZES, assumed_us, fallback_of
 from pgle.xla.collectives import stem
@@ -96,8 +96,8 @@ def weigh_gaps(
                 total_us=weigh(cost_us, row),
                 basis=None if filled is None else filled.origin,
                 assumed_us=assumed,
-                is_mismatch=taken is not None and is_sound(taken),
-                hint="" if taken is None or is_sound(taken) else f"its cost is {taken.cost_us:g}",
+                is_mismatch=taken is not None and taken.is_sound,
+                hint="" if taken is None or taken.is_sound else f"its cost is {taken.cost_us:g}",
             )
         )
     return tuple(sorted(found, key=lambda gap: (-gap.weight_us, gap.name)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isfinite, prod
+from math import prod
 
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Profile, strip_remat
@@ -62,11 +62,6 @@ class Row:
         if cost.opcode not in ("", self.opcode, self.instruction.opcode):
             return True
         return bool(cost.shape) and cost.shape != self.shape and cost.shape not in self.other_shapes
-
-
-def is_sound(cost: Cost) -> bool:
-    """Whether a cost is finite and not negative; XLA takes any number, and its schedule then means nothing."""
-    return isfinite(cost.cost_us) and cost.cost_us >= 0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pgle.costs.profile.effective import effective_entries
 from pgle.costs.profile.files import ProfileFile, profile_of
 from pgle.costs.profile.sidecar import Sidecar, occurrences
-from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, is_sound, split_name
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, split_name
 from pgle.trace.column import Column
 
 Codes = npt.NDArray[np.int64]
@@ -196,7 +196,7 @@ class _Collector:
 
     def _add_profile(self, label: str, profile: Profile) -> Source:
         entries = effective_entries(profile)
-        usable = [cost for cost in entries if is_sound(cost.cost_us) and cost.name]
+        usable = [cost for cost in entries if cost.is_sound and cost.name]
         values, texts = ([[getattr(cost, field) for cost in usable] for field in of] for of in (_VALUES, _TEXTS))
         written = tuple(cost.full_name for cost in usable)
         tables = [(at, table) for at, name in enumerate(written) if (table := profile.occurrences.get(name))]
@@ -279,10 +279,10 @@ def _count_as_written(names: Sequence[str]) -> bool:
 
 def _refused(profile: Profile, entries: Sequence[Cost]) -> Iterable[str]:
     """A line each about costs that do not mean anything."""
-    bad = [cost for cost in entries if not is_sound(cost.cost_us)]
+    bad = [cost for cost in entries if not cost.is_sound]
     if bad:
         yield f"{len(bad)} costs left out, negative, over 30 years or not finite ({bad[0].full_name}: {bad[0].cost_us})"
-    nameless = sum(not cost.name for cost in entries if is_sound(cost.cost_us))
+    nameless = sum(not cost.name for cost in entries if cost.is_sound)
     if nameless:
         yield f"{nameless} cost{'s' * (nameless > 1)} left out, without a name"
     unused = len(profile.costs) - len(entries)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pgle.costs.profile.sidecar import Sidecar, SidecarError, described, read_sidecar, sidecar
 from pgle.costs.profile.text import Entry, TextNameError, TextSyntaxError, decode_entries, encode_entries
-from pgle.costs.profile.value import Cost, Ends, Origin, Profile, is_sound, join_name, split_name
+from pgle.costs.profile.value import Cost, Ends, Origin, Profile, join_name, split_name
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
 
@@ -125,7 +125,7 @@ def encode_profile(profile: Profile, suffix: str) -> bytes:
         UserError: a cost is negative, not finite or over `MAX_COST_US`; XLA would take it as it is.
     """
     for cost in profile.costs:
-        if not is_sound(cost.cost_us):
+        if not cost.is_sound:
             what = f"the cost of {cost.full_name} is {cost.cost_us} µs, which is no time, so the profile is not written"
             raise UserError(what, remedy="see what it was made from: pgle show")
     if suffix == ".pbtxt":

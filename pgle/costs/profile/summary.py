@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from pgle.costs.profile.effective import Finding, effective_entries, profile_findings
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, is_sound
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 
 SORTS: Mapping[str, Callable[[Cost], tuple[float | str, ...]]] = {
-    "cost": lambda cost: (-_known(cost.cost_us), cost.full_name),
+    "cost": lambda cost: (-_known(cost), cost.full_name),
     "name": lambda cost: (cost.full_name,),
-    "spread": lambda cost: (-cost.spread, -_known(cost.cost_us), cost.full_name),
-    "samples": lambda cost: (cost.samples, -_known(cost.cost_us), cost.full_name),
+    "spread": lambda cost: (-cost.spread, -_known(cost), cost.full_name),
+    "samples": lambda cost: (cost.samples, -_known(cost), cost.full_name),
 }
 """Orders of the table: costliest, by name, most dispersed, least sampled first."""
 
@@ -89,7 +89,7 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
     by_kind: dict[CostKind, list[Cost]] = {}
     for cost in usable:
         by_kind.setdefault(cost.likely_kind, []).append(cost)
-    sound = {kind: [_known(cost.cost_us) for cost in of_kind] for kind, of_kind in by_kind.items()}
+    sound = {kind: [_known(cost) for cost in of_kind] for kind, of_kind in by_kind.items()}
     totals = {kind: math.fsum(values) for kind, values in sound.items()}
     total = math.fsum(value for kind, values in sound.items() if kind != CostKind.LOOP for value in values)
     known = [cost for cost in usable if cost.skew_us is not None]
@@ -127,6 +127,6 @@ def most_skewed(costs: Sequence[Cost], limit: int = 5) -> tuple[Cost, ...]:
     return tuple(sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:limit])
 
 
-def _known(cost_us: float) -> float:
+def _known(cost: Cost) -> float:
     """Costs that mean nothing count 0; the findings name them."""
-    return cost_us if is_sound(cost_us) else 0.0
+    return cost.cost_us if cost.is_sound else 0.0

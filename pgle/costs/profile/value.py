@@ -46,11 +46,6 @@ MAX_COST_US = 1e15
 """Thirty years. A longer cost is no measurement, and sums of such costs are no numbers."""
 
 
-def is_sound(cost_us: float) -> bool:
-    """Whether a cost means something: finite, not negative, shorter than `MAX_COST_US`."""
-    return 0 <= cost_us <= MAX_COST_US  # NaN is neither
-
-
 class Origin(StrEnum):
     """Where a cost comes from; anything but `MEASURED` is labelled in every output."""
 
@@ -124,6 +119,11 @@ class Cost(NamedTuple):
     def full_name(self) -> str:
         """The name as a profile file spells it: ``fingerprint::name``, or the bare name."""
         return join_name(self.fingerprint, self.name)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the cost is a time: 0 to `MAX_COST_US`. XLA takes any number, and its schedule then means nothing."""
+        return 0 <= self.cost_us <= MAX_COST_US  # NaN is neither
 
     @property
     def skew_us(self) -> float | None:

@@ -116,7 +116,7 @@ def test_a_bare_name_never_covers_that_of_another_module() -> None:
     assert "b" in effective_costs(done, "f" * 32)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -5.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -5.0, 1e308])
 def test_a_cost_that_is_no_time_is_a_gap_to_be_filled(value: float) -> None:
     done = complete_profile(Profile((Cost("a", 5.0), Cost("b", value))), module(fusion("a"), fusion("b")), A100).profile
     assert {cost.name: cost.cost_us for cost in done.costs} == {"a": 5.0, "b": 5.0}
