@@ -1,13 +1,14 @@
 """What `pgle tune` finds for many programs, and whether that holds in worlds that it never saw.
 
-    python benchmarks/tune.py -o DIR [--python PYTHON] [--programs FOLDER] [--modules FOLDER] [--only WORD] [--budget N]
+    python benchmarks/tune.py -o DIR [--python PYTHON] [--modules FOLDER] [--only WORD] [--budget N]
     python benchmarks/tune.py -o DIR --table
     python benchmarks/tune.py -o DIR --speed MODULE      # processor seconds of a trial, on a machine at rest
 
-The programs are pgle's workloads, the jax programs of a folder (`--programs`: files that take ``--devices N``), and HLO
-modules of a folder, such as `xla/tools/benchmarks/hlo` of openxla/xla; ``--python`` names the interpreter whose jax
-compiles them, so that several releases can be shown side by side. A line per program is kept in DIR/results.jsonl;
-what stands there is not done again. All steps are simulated, with estimated costs, for H100.
+The programs are pgle's workloads, run by ``--python``, and the modules of a folder: StableHLO, such as
+tests/helpers/wild_programs.py writes, or HLO, such as `xla/tools/benchmarks/hlo` of openxla/xla holds. The jaxlib of
+that interpreter compiles, of a module in a file that which runs this; so releases can be shown side by side. A line per
+program is kept in DIR/results.jsonl; what stands there is not done again. All steps are simulated, with estimated
+costs, for H100.
 
 An accepted setting is judged again in 60 worlds with other seeds: 20 with the spread of the search, 20 with twice the
 spread of costs and latency, and 20 with the contention doubled; the target is to lose in at most 10 % of them.
@@ -61,17 +62,14 @@ class Program:
     topology: str
 
 
-def programs(python: str, folder: Path | None, modules: Path | None) -> Iterator[Program]:
+def programs(python: str, modules: Path | None) -> Iterator[Program]:
     """All of them."""
     shape = f"1x1x{DEVICES}"
     for name, words in WORKLOADS.items():
         module, *rest = words.split()
         more = ("--devices", str(DEVICES), "--compile-only", *rest)
         yield Program(name, (python, "-m", f"pgle.workloads.{module}", *more), shape)
-    for path in sorted(folder.glob("*.py")) if folder else ():
-        if not path.stem.startswith("_"):
-            yield Program(path.stem, (python, str(path), "--devices", str(DEVICES)), shape)
-    for path in sorted(modules.glob("*.hlo*")) if modules else ():
+    for path in sorted([*modules.glob("*.hlo*"), *modules.glob("*.mlir")]) if modules else ():
         size = re.search(r"_(\d+)x(\d+)\.", path.name)
         yield Program(path.name.split(".")[0], (str(path),), f"1x{size[1]}x{size[2]}" if size else shape)
 
@@ -176,7 +174,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--programs", type=Path)
     parser.add_argument("--modules", type=Path)
     parser.add_argument("--only", default="", help="programs whose name holds this word")
     parser.add_argument("--budget", type=int, default=12)
@@ -189,7 +186,7 @@ def main() -> None:
     results = options.out / "results.jsonl"
     options.out.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    for program in () if options.table else programs(options.python, options.programs, options.modules):
+    for program in () if options.table else programs(options.python, options.modules):
         key = f"{program.name} {Path(options.python).resolve().name}".replace(" ", "-").replace(",", "")
         if options.only not in program.name or any(row["key"] == key for row in done):
             continue
