@@ -15,6 +15,7 @@ from pgle.tune.trial import Flags
 from pgle.xla.collectives import is_done, result_shape, walk_collectives
 from pgle.xla.flags.catalogue import Setting, catalogue, known_in, release
 from pgle.xla.flags.choices import SPLIT_WITHOUT_GPU_SINCE
+from pgle.xla.flags.presets import preset
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 
@@ -27,6 +28,10 @@ TIGHT = 0.5
 """Part of the GPU's memory from which on the scheduler may give up overlap for memory."""
 _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
+ALL = "all"
+"""For `Axis.kind`: what moves every kind of collective at once comes first."""
+PRESET = "fsdp"
+"""Where a loop holds collectives, what others recommend is a start that the search has to beat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Axis:
 
     Attributes:
         name: in words.
-        kind: the collective whose exposed time it is about; empty: all.
+        kind: the collective whose exposed time it is about; `ALL`; or empty: none in particular.
         settings: flag values to try, each on top of the best so far, in this order.
         number: the flag whose value is halved and doubled, on as long as that helps; empty where there is none.
     """
@@ -65,7 +70,7 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
         values = [value for value in setting.tries if value != setting.default(jaxlib)]
         if values and program.has(setting, jaxlib):
             found.append(program.axis(setting, values))
-    return (*found, *_together(found))
+    return (*(_preset(jaxlib, taken) if program.looped else ()), *_together(found), *found)
 
 
 @dataclass(frozen=True)
@@ -149,15 +154,28 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
     on = [(axis, axis.settings[0]) for axis in found if set(axis.settings[0].values()) <= set(_ON)]
     pipelined = {name: value for axis, setting in on if axis.kind for name, value in setting.items()}
     if len(pipelined) > 1:
-        yield Axis("all pipelining", "", (pipelined,))
+        yield Axis("all pipelining", ALL, (pipelined,))
     double = {name: value for axis, setting in on for name, value in setting.items() if "double_buffering" in name}
     if pipelined and double:
-        yield Axis("all pipelining and two copies of the loop body", "", ({**pipelined, **double},))
+        yield Axis("all pipelining and two copies of the loop body", ALL, ({**pipelined, **double},))
+
+
+def _preset(jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
+    """The flags of a preset that decide what is scheduled, but those that the user has set."""
+    known = catalogue()
+    flags = {
+        flag.name: flag.value
+        for flag in preset(PRESET, jaxlib).flags
+        if flag.value and flag.name in known and known[flag.name].stage == "program" and flag.name not in taken
+    }
+    if flags:
+        yield Axis(f"preset {PRESET}", ALL, (flags,))
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:
-    """The axes in order of the exposed time, by kind, that they are about; those about all kinds last."""
-    return sorted(found, key=lambda axis: -exposed.get(axis.kind, 0.0))
+    """The axes in order of the exposed time, by kind, that they are about; those about none in particular last."""
+    total = sum(exposed.values())
+    return sorted(found, key=lambda axis: -(total if axis.kind == ALL else exposed.get(axis.kind, 0.0)))
 
 
 def neighbours(value: int) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """`pgle tune` with the real compiler: what is accepted was compiled, confirmed and written down."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,25 @@ def test_the_folder_of_another_search_is_refused(tmp_path: Path, capsys: pytest.
     assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--worlds", "4"]) == 2
     assert "holds the trials of another search (worlds differs)" in capsys.readouterr().err
     assert (tmp_path / "out" / "trials.jsonl").exists()
+
+
+def test_an_experiment_is_tuned_by_its_measured_costs_and_run_again_under_what_was_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = [sys.executable, "-m", "pgle.workloads.ring", "--devices", "4", "--compile-only"]
+    options = ["--run-dir", str(tmp_path / "run"), "--capture", "simulated", "--devices", "4"]
+    code = run(["run", "--tune", *options, "--json", "--", *program])
+    found = json.loads(capsys.readouterr().out)
+    assert code == (0 if found["ok"] else 1)
+    assert found["tune"]["costs_are"] == "estimated"  # what a simulated GPU measures is no measurement
+    assert (tmp_path / "run" / "tuned" / "trials.jsonl").exists()
+    assert (found["tuned"] is None) == (found["tune"]["verdict"] != "better")
+    if found["tuned"]:
+        assert found["tuned"]["used"]
+        assert found["tuned_comparison"]["verdict"] in ("faster", "same", "undecided")
+    again = [str(tmp_path / "run"), "-o", str(tmp_path / "again"), "--budget", "1", "--json"]
+    assert run(["tune", *again]) == 0
+    assert json.loads(capsys.readouterr().out)["step_us"]["pgle"] == pytest.approx(found["tune"]["step_us"]["pgle"])
 
 
 def test_a_memory_limit_that_is_no_size_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, predict
-from pgle.tune.moves import MIB, Axis, axes
+from pgle.tune.moves import MIB, Axis, axes, by_exposure
 from pgle.tune.search import best, no_room, search, without_one
 from pgle.tune.trial import Flags, Judged, Trial, exposed_by_kind, judge, record, recorded, stands
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
@@ -174,4 +174,13 @@ def test_what_the_user_has_set_stays() -> None:
 
 def test_what_the_user_has_set_by_its_older_name_stays() -> None:
     older = ("xla_gpu_enable_pipelined_all_gather",)
-    assert not [f for f in flags_of(axes(program("all-gather", looped=True), "0.12.0.1", older)) if "pipeline" in f]
+    found = flags_of(axes(program("all-gather", looped=True), "0.12.0.1", older))
+    assert not [flag for flag in found if flag.endswith(("pipelined_all_gather", "pipeline_all_gather"))]
+
+
+def test_where_a_loop_holds_collectives_a_preset_comes_first() -> None:
+    found = axes(program("all-gather", looped=True), "0.12.0.1", ())
+    first = by_exposure(found, {"all-gather": 10.0, "all-reduce": 5.0})[0]
+    assert first.name == "preset fsdp"
+    assert first.settings[0]["xla_gpu_pipeline_all_gather"] == "on"
+    assert not [axis for axis in axes(program("all-gather"), "0.12.0.1", ()) if axis.name == "preset fsdp"]

@@ -79,7 +79,7 @@ class Session:
         self.base = base
         self.folder = folder
         self._trusted = trusted
-        self._same = False
+        self._same = self._distrusted = False
         self._lock = threading.Lock()
         self._turns: dict[tuple[str, ...], threading.Lock] = {}
         self._prepared: dict[tuple[str, ...], _Prepared] = {}
@@ -100,7 +100,7 @@ class Session:
         for made in (prepared.check, None if prepared.module else prepared.compiled):
             if made is not None and profile is None and wanted.flags == prepared.flags:
                 return made
-        if prepared.module is not None:
+        if prepared.module is not None and not self._distrusted:
             try:
                 return self._again(wanted, prepared.compiled, prepared.module)
             except UserError:  # whatever it is, a whole compilation has the last word
@@ -118,6 +118,12 @@ class Session:
             UserError: as `Compiler.compile`.
         """
         return self._prepared_for(replace(self.base, dump_dir=self.folder / name, flags=tuple(flags))).compiled
+
+    def distrust(self) -> None:
+        """From now on every schedule is a whole compilation: the scheduling passes alone gave another one."""
+        self._distrusted = True
+        if self._trusted is not None:
+            self._trusted.unlink(missing_ok=True)
 
     def _prepared_for(self, wanted: RehearsalRequest) -> _Prepared:
         early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)

@@ -93,6 +93,19 @@ def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -
     assert 'xla_enable_hlo_passes_only: "rematerialization"' not in config
 
 
+def test_a_session_that_is_not_trusted_any_more_compiles_whole(base: RehearsalRequest, tmp_path: Path) -> None:
+    profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
+    profile.write_text(COSTS)
+    with Compiler() as compiler:
+        session = Session(compiler, base, tmp_path / "session", trusted)
+        session.schedule("plain", [LHS])
+        session.distrust()
+        found = session.schedule("costs", [LHS], profile)
+    assert not trusted.exists()
+    assert found.before_optimizations is not None
+    assert found.before_optimizations.parent == tmp_path / "session" / "costs"  # all passes left their dumps there
+
+
 def test_where_passes_alone_give_another_schedule_all_of_them_run(
     base: RehearsalRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
