@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pgle.costs.fit.contention import contention_on
 from pgle.costs.measure.measured import measure
-from pgle.run.inputs import read_traces
+from pgle.run.inputs.traces import read_traces
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.dumps import read_dumps
 

@@ -13,7 +13,7 @@ import numpy as np
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.measure.aggregate import aggregate
 from pgle.costs.measure.programs import find_programs
-from pgle.run.inputs import read_traces
+from pgle.run.inputs.traces import read_traces
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.reader import read_module
 

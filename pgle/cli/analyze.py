@@ -46,7 +46,7 @@ def command(
         from pgle.report import analyze as report
         from pgle.report.text import progress
         from pgle.run.analyze import AnalyzeRequest, analyze
-        from pgle.run.analyze_inputs import Side
+        from pgle.run.inputs.measured_step import Side
 
     side = Side(tuple(map(as_path, inputs)), hlo, target, as_path(profile) if profile else None)
     other = Side(tuple(map(as_path, against)), tuple(map(as_path, against_hlo)), target) if against else None

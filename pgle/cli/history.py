@@ -59,7 +59,7 @@ def add(
     from pgle.errors import UserError
     from pgle.report import history as report
     from pgle.run import history
-    from pgle.run.step_inputs import read_side
+    from pgle.run.inputs.step_times import read_side
     from pgle.steps.history import make_entry
     from pgle.steps.steady import Rules
 

@@ -161,7 +161,7 @@ def look_around() -> int:
     from pathlib import Path
 
     from pgle.report import look as report
-    from pgle.run.look import look
+    from pgle.run.inputs.folder import look
 
     report.show_text(look(Path()))
     return 0

@@ -40,7 +40,7 @@ def command(
     with one_blas_thread():
         from pgle.report import report
         from pgle.report.text import progress
-        from pgle.run.analyze_inputs import Side
+        from pgle.run.inputs.measured_step import Side
 
     report.check_outputs(outputs, force=force, inputs=inputs)
     with progress("reading") as told:

@@ -46,7 +46,7 @@ def command(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, a
     pgle show profile.pbtxt --kind collective --sort spread
     pgle show report.nsys-rep
     """
-    from pgle.run.inputs import is_trace
+    from pgle.run.inputs.traces import is_trace
 
     (_trace if is_trace(path) else _profile)(path, top, kinds, sort, as_json)
 
@@ -66,7 +66,7 @@ def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, 
 def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
     from pgle.report import trace as report
     from pgle.report.text import progress
-    from pgle.run.inputs import convert_command, read_traces
+    from pgle.run.inputs.traces import convert_command, read_traces
     from pgle.trace.summary import listed, summarise_trace
 
     with progress("reading traces") as told:

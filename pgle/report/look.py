@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pgle.errors import printable
 from pgle.report.text import console, table
-from pgle.run.look import Found
+from pgle.run.inputs.folder import Found
 
 START = (
     ("pgle doctor", "does this machine have what it takes?"),

@@ -17,7 +17,7 @@ from pgle.report.text import warn
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
 from pgle.report.timeline.scene import Panel
-from pgle.run.analyze_inputs import Side
+from pgle.run.inputs.measured_step import Side
 from pgle.run.report import gather
 
 BESIDE = (stored.STORED, f"rehearsal/{stored.STORED}")

@@ -10,8 +10,8 @@ from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import Finding
 from pgle.analyze.rules import find_findings
 from pgle.files import Progress
-from pgle.run.analyze_inputs import Side, measured_step, on_host
-from pgle.run.inputs import run_dirs
+from pgle.run.inputs.measured_step import Side, measured_step, on_host
+from pgle.run.inputs.traces import run_dirs
 from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import ModuleKey
 

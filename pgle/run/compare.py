@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgle.errors import UserError
+from pgle.run.inputs.step_times import STAGES, read_side
 from pgle.run.launch.abba import PLAN, Plan, plan_with_profile, run_abba, sides, split_commands
-from pgle.run.step_inputs import STAGES, read_side
 from pgle.steps.compare import Comparison, compare
 from pgle.steps.gate import Check, Limits, gate
 from pgle.steps.history import launch_spread, make_history

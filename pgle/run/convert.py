@@ -13,7 +13,7 @@ from pgle.costs.profile.files import SUFFIXES, check_suffix
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress
-from pgle.run.inputs import read_traces, run_dirs
+from pgle.run.inputs.traces import read_traces, run_dirs
 from pgle.run.launch.environment import kept_flags
 from pgle.run.profiles import Written, check_output, write_profiles
 from pgle.xla.hlo.dumps import read_dumps

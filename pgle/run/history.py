@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import check_file
-from pgle.run.step_inputs import TextLines
+from pgle.run.inputs.step_times import TextLines
 from pgle.steps.history import Entry, parse_entry
 
 DATABASES = (".sqlite", ".sqlite3", ".db")

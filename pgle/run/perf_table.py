@@ -25,7 +25,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, write_files
 from pgle.run.convert import ConvertRequest
-from pgle.run.inputs import read_traces
+from pgle.run.inputs.traces import read_traces
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.request import RehearsalRequest
 from pgle.schedule.predict import predict

@@ -14,12 +14,12 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress
 from pgle.run.analyze import Analysis, AnalyzeRequest, analyze
-from pgle.run.analyze_inputs import Side
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.coverage import verify
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import Manifest, StageRecord, read_manifest
-from pgle.run.inputs import is_run_dir
+from pgle.run.inputs.measured_step import Side
+from pgle.run.inputs.traces import is_run_dir
 from pgle.schedule.predict import Prediction, predict
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check

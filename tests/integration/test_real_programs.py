@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from pgle.run.experiment.manifest import read_manifest
-from pgle.run.inputs import read_traces
+from pgle.run.inputs.traces import read_traces
 
 TRAIN = """
 import os, sys

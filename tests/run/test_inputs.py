@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.inputs import read_traces
+from pgle.run.inputs.traces import read_traces
 
 RUNS = ("2026_01_01_00_00_00", "2026_01_02_00_00_00")
 

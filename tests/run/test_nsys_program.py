@@ -11,7 +11,7 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.ask import nsys
-from pgle.run.inputs import read_traces
+from pgle.run.inputs.traces import read_traces
 
 REPORT = b"NVIDIA Tegra Profiler Report 2023@4@4@54-234433681190v0.\n"
 SYNTHETIC = Path(__file__).parents[2] / "testdata" / "nsys_synthetic" / "synthetic_cases.sqlite"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.step_inputs import read_runs
+from pgle.run.inputs.step_times import read_runs
 from pgle.steps.collect_console import read_console, step_number
 from pgle.steps.collect_records import read_csv, read_json_lines
 from pgle.steps.series import Mark, Series, once_per_step, slowest_rank

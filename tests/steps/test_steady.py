@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.run.step_inputs import read_runs
+from pgle.run.inputs.step_times import read_runs
 from pgle.steps.series import Mark, Step, make_series
 from pgle.steps.steady import Rules, StepTimes, steady, truncation
 

@@ -13,9 +13,9 @@ from pgle.files import write_files
 from pgle.run.ask.nsys import DOWNLOAD
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import RankFiles
+from pgle.run.inputs.step_times import read_runs
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines, as_lines, console_records
 from pgle.run.launch.process import mentions
-from pgle.run.step_inputs import read_runs
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.wordings import EMPTY_TRACE, NSYS_FAILED, PROFILER_TROUBLE, PROFILER_WORDS
 

@@ -18,7 +18,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
-from pgle.run.inputs import is_run_dir, is_trace, read_traces
+from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.combine import combine

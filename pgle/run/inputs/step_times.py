@@ -165,7 +165,7 @@ def _read_file(path: Path, pattern: str | None) -> Series:
 
 
 def _read_trace(path: Path) -> Series:
-    from pgle.run.inputs import read_traces
+    from pgle.run.inputs.traces import read_traces
     from pgle.steps.executions import execution_series
 
     return execution_series(read_traces([path]), str(path))
