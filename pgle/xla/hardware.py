@@ -44,6 +44,7 @@ class Hardware:
         tflops: peak by dtype, 10^12 operations per second.
         memory_gb_s: device memory bandwidth, 10^9 bytes per second.
         cores: streaming multiprocessors.
+        clock_ghz: of the cores, boosted.
         nvlink_gb_s: bus bandwidth of NCCL's rings inside a host: links times the bandwidth per link that NCCL assumes
             (`SM80_NVLINK_BW` 20, capped at 235 for all; `SM90_NVLINK_BW` 20.6; `SM100_NVLINK_BW` 40.1; NVIDIA/nccl
             `src/graph/topo.h` and `tuning.cc`).
@@ -58,6 +59,7 @@ class Hardware:
     tflops: Mapping[str, float]
     memory_gb_s: float
     cores: int
+    clock_ghz: float
     nvlink_gb_s: float
     nic_gb_s: float
     pcie_gb_s: float
@@ -88,13 +90,13 @@ _GB200_TFLOPS = {"f16": 2500.0, "tf32": 1250.0, "f32": 80.0, "f64": 40.0, "s8": 
 _GB300_TFLOPS = {"f16": 2500.0, "tf32": 1250.0, "f32": 80.0, "f64": 1.3, "s8": 165.0, "f8": 5000.0, "f4": 15000.0}
 
 _GPUS = (
-    Hardware("a100-40gb", _A100_TFLOPS, 1555, 108, 235.0, 25, 32, "h100-sxm"),
-    Hardware("a100-80gb", _A100_TFLOPS, 2039, 108, 235.0, 25, 32, "h100-sxm"),
-    Hardware("h100-sxm", _H100_TFLOPS, 3350, 132, 18 * 20.6, 50, 64, "h100-sxm"),
-    Hardware("h200-sxm", _H100_TFLOPS, 4800, 132, 18 * 20.6, 50, 64, "h100-sxm"),
-    Hardware("b200", _B200_TFLOPS, 8000, 148, 18 * 40.1, 50, 64, "b200"),
-    Hardware("gb200", _GB200_TFLOPS, 8000, 152, 18 * 40.1, 50, 64, "gb200", devices_per_host=72),
-    Hardware("gb300", _GB300_TFLOPS, 8000, 152, 18 * 40.1, 100, 64, "gb300", devices_per_host=72),
+    Hardware("a100-40gb", _A100_TFLOPS, 1555, 108, 1.41, 235.0, 25, 32, "h100-sxm"),
+    Hardware("a100-80gb", _A100_TFLOPS, 2039, 108, 1.41, 235.0, 25, 32, "h100-sxm"),
+    Hardware("h100-sxm", _H100_TFLOPS, 3350, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
+    Hardware("h200-sxm", _H100_TFLOPS, 4800, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
+    Hardware("b200", _B200_TFLOPS, 8000, 148, 1.965, 18 * 40.1, 50, 64, "b200"),
+    Hardware("gb200", _GB200_TFLOPS, 8000, 152, 1.965, 18 * 40.1, 50, 64, "gb200", devices_per_host=72),
+    Hardware("gb300", _GB300_TFLOPS, 8000, 152, 1.965, 18 * 40.1, 100, 64, "gb300", devices_per_host=72),
 )
 TABLE: Mapping[str, Hardware] = {hardware.name: hardware for hardware in _GPUS}
 """By the names of `pgle.xla.targets`, and the NVL72 racks."""
@@ -107,8 +109,8 @@ def find_hardware(target: str | Target, *, devices_per_host: int | None = None) 
     """The hardware of a target.
 
     Args:
-        target: a name of `TABLE` or an alias of it, or a described GPU: its memory bandwidth and cores are its own, the
-            rest is that of the table's GPU of the same or the next lower compute capability (`by_capability`).
+        target: a name of `TABLE` or an alias of it, or a described GPU: memory bandwidth, cores and clock are its own,
+            the rest is that of the table's GPU of the same or the next lower compute capability (`by_capability`).
         devices_per_host: where it is not 8.
 
     Raises:
@@ -116,7 +118,8 @@ def find_hardware(target: str | Target, *, devices_per_host: int | None = None) 
     """
     if isinstance(target, Target):
         found = TABLE.get(target.name) or by_capability(target.compute_capability)
-        found = replace(found, name=target.name, memory_gb_s=target.memory_bandwidth / 1e9, cores=target.core_count)
+        found = replace(found, name=target.name, memory_gb_s=target.memory_bandwidth / 1e9)
+        found = replace(found, cores=target.core_count, clock_ghz=target.clock_ghz)
     else:
         name = target.lower()
         named = TABLE.get(ALIASES.get(name, name))

@@ -23,6 +23,11 @@ LAUNCH_US = 5.0
 latencies does not cover."""
 
 
+CHANNELS = 24
+"""Of NCCL between NVSwitches (24 on A100). A collective of many operands is one group of calls: one kernel whose
+channels each run their share of the calls, one after the other, so that each call adds its latency to one channel."""
+
+
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """One of NCCL's protocols on one algorithm: latencies in microseconds, share of the bus bandwidth it reaches."""
@@ -93,7 +98,8 @@ def collective_us(module: Module, kind: str, instruction: Instruction, hardware:
     group = group_of(module, instruction, hardware)
     if group.size <= 1:
         return KERNEL_US
-    return _measured_us(kind, size, group, hardware) or _formula_us(kind, size, group, hardware)
+    found = _measured_us(kind, size, group, hardware) or _formula_us(kind, size, group, hardware)
+    return found + (max(len(instruction.operands), 1) - 1) / CHANNELS * _latency_us(kind, group)
 
 
 def _measured_us(kind: str, size: int, group: Group, hardware: Hardware) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, inf, prod
 
 from pgle.costs.estimate.products import attention_operations, first_array, matmul_us, matmuls, operand_shape
 from pgle.xla.hardware import (
@@ -14,7 +14,12 @@ from pgle.xla.hardware import (
 )
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
 
+ELEMENTS_PER_CLOCK = 1.0
+"""Elements that a streaming multiprocessor finishes per clock where each thread computes the place of one: some hundred
+instructions, of which it issues 128 lanes a clock. Either of two jobs gives it for the other (docs/rehearse.md)."""
+
 _SLICES = ("dynamic-slice", "slice", "gather")
+_WHOLE = ("dot", "convolution", "fusion", "custom-call", "sort", "scatter", "reduce-window")
 _MOVES = frozenset(
     ("parameter", "constant", "broadcast", "bitcast", "reshape", "transpose", "copy", "tuple", "get-tuple-element",
      "iota", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate", "pad", "gather", "dot", "convolution",
@@ -35,7 +40,10 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     device, host = bytes_accessed(module, instruction)
     memory = device / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
     link = host / (hardware.pcie_gb_s * PCIE_EFFICIENCY * 1e3)
-    return max(products + pointwise, KERNEL_US + max(pointwise, memory, link))
+    threads = unvectorized_elements(module, instruction) / (
+        hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
+    )
+    return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, threads))
 
 
 def pointwise_operations(module: Module, instruction: Instruction) -> int:
@@ -57,8 +65,6 @@ def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
 
     Operands count once, those of which only slices are read by the slices; an update in place counts by the update.
     """
-    fused = _fused(module, instruction)
-    partly = _read_in_part(fused) if fused is not None else {}
     sizes: list[tuple[int, Shape]] = []
     if instruction.opcode in _SLICES:
         sizes += [(2 * instruction.shape.size_bytes, instruction.shape)]
@@ -66,18 +72,32 @@ def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
         update = operand_shape(module, instruction, 1)
         sizes += [(2 * update.size_bytes, instruction.shape)] if update is not None else []
     else:
-        sizes += [(_written(fused, instruction), first_array(instruction.shape) or instruction.shape)]
-        seen: set[str] = set()
+        fused = _fused(module, instruction)
+        needed = _Needed(fused) if fused is not None else None
+        written = needed.written_bytes if needed is not None else instruction.shape.size_bytes
+        sizes += [(written, first_array(instruction.shape) or instruction.shape)]
+        read: dict[str, int] = {}
         for index, name in enumerate(instruction.operands):
             operand = module.instructions.get(name)
-            if operand is None or name in seen or operand.shape.dtype in ("token", "tuple"):
-                continue
-            seen.add(name)
-            whole = operand.shape.size_bytes
-            sizes.append((min(partly.get(index, whole), whole), operand.shape))
+            if operand is not None and operand.shape.dtype not in ("token", "tuple"):
+                whole = operand.shape.size_bytes
+                part = whole if needed is None else needed.read_bytes(index, whole)
+                read[name] = min(read.get(name, 0) + part, whole)
+        sizes += [(size, module.instructions[name].shape) for name, size in read.items()]
     device = sum(size for size, shape in sizes if shape.memory_space != HOST_MEMORY_SPACE)
     host = sum(size for size, shape in sizes if shape.memory_space == HOST_MEMORY_SPACE)
     return device, host
+
+
+def unvectorized_elements(module: Module, instruction: Instruction) -> int:
+    """Elements that a kernel works on one thread each: updates in place, gathers, transpositions in a loop fusion."""
+    fused = _fused(module, instruction)
+    if fused is None:
+        return prod(instruction.shape.dimensions) if instruction.opcode == "gather" else 0
+    needed = _Needed(fused)
+    opcodes = {item.opcode for item in fused.instructions}
+    loop = instruction.fusion_kind == "kLoop" and not opcodes.isdisjoint(("transpose", "gather"))
+    return sum(needed.elements[root] for root in needed.roots if loop or needed.update_of(root) is not None)
 
 
 def _fused(module: Module, instruction: Instruction) -> Computation | None:
@@ -86,36 +106,62 @@ def _fused(module: Module, instruction: Instruction) -> Computation | None:
     return module.computations.get(instruction.called[0])
 
 
-def _read_in_part(fused: Computation) -> dict[int, int]:
-    """Bytes read of the parameters of a fusion that only slices and updates in place touch, by parameter number."""
-    numbers = {item.name: item.parameter_number for item in fused.instructions if item.opcode == "parameter"}
-    read = {number: 0 for number in numbers.values() if number is not None}
-    for item in fused.instructions:
-        for position, name in enumerate(item.operands):
-            number = numbers.get(name)
-            if number is None or number not in read:
-                continue
-            if position == 0 and item.opcode in _SLICES:
-                read[number] += item.shape.size_bytes
-            elif position != 0 or item.opcode != "dynamic-update-slice":
-                del read[number]
-    return read
+class _Needed:
+    """How many elements of each instruction of a fusion its results need: of what is sliced, only the slices."""
 
+    def __init__(self, fused: Computation) -> None:
+        self.items = {item.name: item for item in fused.instructions}
+        self.numbers = {item.parameter_number: item.name for item in fused.instructions if item.opcode == "parameter"}
+        self.elements = dict.fromkeys(self.items, 0)
+        root = self.items.get(fused.root)
+        self.roots = () if root is None else root.operands if root.opcode == "tuple" else (root.name,)
+        for name in self.roots:
+            self._need(name, prod((self.update_of(name) or self.items[name]).shape.dimensions))
+        for item in reversed(fused.instructions):
+            if self.elements[item.name] and item.operands and item.opcode != "tuple":
+                self._operands(item, self.elements[item.name])
 
-def _written(fused: Computation | None, instruction: Instruction) -> int:
-    """Bytes written: of a fusion that updates its operand in place only the update."""
-    if fused is None:
-        return instruction.shape.size_bytes
-    by_name = {item.name: item for item in fused.instructions}
-    roots = [by_name[fused.root]] if fused.root in by_name else []
-    if roots and roots[0].opcode == "tuple":
-        roots = [by_name[name] for name in roots[0].operands if name in by_name]
-    if not roots:
-        return instruction.shape.size_bytes
-    written = 0
-    for root in roots:
-        while root.opcode == "bitcast" and root.operands[0] in by_name:
-            root = by_name[root.operands[0]]
-        update = by_name.get(root.operands[1]) if root.opcode == "dynamic-update-slice" else None
-        written += (update or root).shape.size_bytes
-    return written
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of the results; of an update in place only the update."""
+        return sum((self.update_of(name) or self.items[name]).shape.size_bytes for name in self.roots)
+
+    def read_bytes(self, number: int, whole: int) -> int:
+        """Bytes read of a parameter, of so many."""
+        name = self.numbers.get(number, "")
+        total = prod(self.items[name].shape.dimensions) if name in self.items else 0
+        return ceil(whole * self.elements[name] / total) if total else 0
+
+    def update_of(self, name: str) -> Instruction | None:
+        """What a root writes into an operand in place; None of any other root."""
+        item = self.items[name]
+        while item.opcode == "bitcast" and item.operands[0] in self.items:
+            item = self.items[item.operands[0]]
+        return self.items.get(item.operands[1]) if item.opcode == "dynamic-update-slice" else None
+
+    def _need(self, name: str, count: float) -> None:
+        if name in self.items:
+            self.elements[name] = ceil(min(self.elements[name] + count, prod(self.items[name].shape.dimensions)))
+
+    def _operands(self, item: Instruction, count: int) -> None:
+        """Elements of the operands that so many of the result need."""
+        first, *rest = item.operands
+        share = count / max(prod(item.shape.dimensions), 1)
+        if item.opcode in _SLICES:
+            self._need(first, count)
+            for name in rest:
+                self._need(name, inf)
+        elif item.opcode == "dynamic-update-slice":
+            update = prod(self.items[rest[0]].shape.dimensions) if rest[0] in self.items else 0
+            self._need(first, max(count - update, 0))
+            for name in rest:
+                self._need(name, count)
+        elif item.opcode in _WHOLE:
+            for name in item.operands:
+                self._need(name, inf)
+        elif item.opcode in ("reduce", "concatenate"):
+            for name in item.operands:
+                self._need(name, share * prod(self.items[name].shape.dimensions) if name in self.items else 0)
+        else:
+            for name in item.operands:
+                self._need(name, count)
