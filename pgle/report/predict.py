@@ -8,12 +8,16 @@ from pgle.report.text import WIDTH, console, duration, printable, table, warn
 from pgle.report.timeline.scene import panel_of
 from pgle.report.timeline.text import text_timeline
 from pgle.run.predict import Predicted
-from pgle.schedule.predict import Prediction
+from pgle.schedule.predict import Prediction, Unsure
 from pgle.schedule.timeline import Exposure
 
 SHOWN = 12
 """Collectives and copies in the text table; ``--json`` has all."""
 LITTLE = 0.005
+MUCH_DOUBT = 0.2
+"""Of the step: beyond this no schedule is worth looking at before the costs that data decides are measured."""
+UNSURE_SHOWN = 3
+"""Costs that data decides, in text."""
 
 
 def show_text(found: Predicted) -> None:
@@ -35,6 +39,8 @@ def show_text(found: Predicted) -> None:
         screen.print(f"of it {duration(prediction.skew_us)} wait for the slowest rank")
     if line := contention_line(prediction.contention) or _modelled(prediction):
         screen.print(line, soft_wrap=True)
+    for item in prediction.unsure[:UNSURE_SHOWN]:
+        screen.print(_unsure_line(item), soft_wrap=True)
     exposures = prediction.timeline.exposures
     if exposures:
         screen.print()
@@ -73,6 +79,12 @@ def _modelled(prediction: Prediction) -> str:
     )
 
 
+def _unsure_line(item: Unsure) -> str:
+    times = f"{item.count} × " if item.count > 1 else ""
+    least, most = duration(item.range.least_us), duration(item.range.most_us)
+    return f"data decides {printable(item.name)}: {times}{duration(item.cost_us)} ({least} … {most}), {item.range.why}"
+
+
 def contention_json(found: Contention | None) -> dict[str, object] | None:
     """Both factors with range and samples."""
     return None if found is None else {"product": found.product, "other": found.other}
@@ -82,6 +94,10 @@ def advice(found: Predicted) -> str:
     """What to do next, and what it would bring."""
     prediction = found.prediction
     room = 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
+    doubt = prediction.steps_us.most_data / max(prediction.step_us, 1e-9) - 1
+    if doubt > MUCH_DOUBT:
+        name = printable(prediction.unsure[0].name)
+        return f"Data decides up to {doubt:.0%} more, most of it {name}: measure it first, 'pgle profile -- COMMAND'."
     if room < LITTLE:
         return f"Another schedule can save at most {room:.1%}: look at the compute ('pgle show' lists what costs most)."
     saved = f"Hiding all communication would save up to {room:.1%}"
@@ -139,6 +155,16 @@ def show_json(found: Predicted) -> None:
             ],
             "costs_are": prediction.costs_are,
             "estimated_share": prediction.estimated_share,
+            "unsure": [
+                {
+                    "name": item.name,
+                    "time_us": item.cost_us * item.count,
+                    "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count),
+                    "executions": item.count,
+                    "why": item.range.why,
+                }
+                for item in prediction.unsure
+            ],
             "without_cost": prediction.timeline.missing,
             "next": advice(found),
             "warnings": found.warnings,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pgle.costs.estimate.unsure import opaque_warnings
+from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.files import AnyPath
@@ -80,5 +82,9 @@ def predict_file(request: PredictRequest) -> Predicted:
         target=hardware.name,
         prediction=prediction,
         others=tuple(other.name for _, other in found if other is not module),
-        warnings=(*(profile.warnings if profile is not None else ()), *prediction.timeline.warnings),
+        warnings=(
+            *opaque_warnings(module, () if profile is None else effective_costs(profile, module.fingerprint)),
+            *(profile.warnings if profile is not None else ()),
+            *prediction.timeline.warnings,
+        ),
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
+from pgle.costs.estimate.unsure import Range, range_of
 from pgle.costs.fit.contention import Contention, Factors, contention_of, contention_on
 from pgle.costs.fit.launch import DEFAULT, Launch, launch_of
 from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.value import Cost, Profile
+from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.schedule.ceiling import Ceiling, ceiling
 from pgle.schedule.program import Program, read_program
 from pgle.schedule.simulate import run_program
@@ -30,6 +32,39 @@ MODEL_ERROR = 0.006
 """Steps of two real jobs, costs measured, are met within this (docs/rehearse.md)."""
 
 
+class Steps(NamedTuple):
+    """Microseconds of a step, with one thing changed in each but the first.
+
+    Attributes:
+        likely: as it is predicted.
+        least_contention, most_contention: at the ends of the range of contention.
+        least_data, most_data: with all costs that data decides at their least and at their most.
+    """
+
+    likely: float
+    least_contention: float
+    most_contention: float
+    least_data: float
+    most_data: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """An instruction whose estimate data decides, microseconds per execution.
+
+    Attributes:
+        name: the instruction.
+        cost_us: that the prediction takes.
+        range: what it may be, and why.
+        count: executions in the step.
+    """
+
+    name: str
+    cost_us: float
+    range: Range
+    count: int
+
+
 @dataclass(frozen=True)
 class Prediction:
     """A scheduled module on a model of the device.
@@ -42,7 +77,8 @@ class Prediction:
         launch: the gaps that were used.
         contention: how much longer kernels take beside collectives: measured, and then the timeline holds it; else a
             range, and the timeline holds none.
-        steps_us: the step with the least of that contention, the likely one and the most.
+        steps_us: the step as it is likely to be and at the ends of what is not known.
+        unsure: costs that data decides, the widest range first.
         contended_us: compute that the step loses to it: the likely one where it was measured, else the most.
         skew_us: part of the step that is the wait for the slowest rank; 0 where ranks were not compared.
     """
@@ -53,7 +89,8 @@ class Prediction:
     estimated_share: float
     launch: Launch
     contention: Contention
-    steps_us: tuple[float, float, float]
+    steps_us: Steps
+    unsure: tuple[Unsure, ...] = ()
     contended_us: float = 0.0
     skew_us: float = 0.0
 
@@ -69,12 +106,14 @@ class Prediction:
 
     @property
     def interval_us(self) -> tuple[float, float]:
-        """The step's range: the model's error; of estimates what they were off elsewhere; contention."""
+        """The step's range: the model's error; of estimates what they were off elsewhere; contention; data."""
         low, high = (1 + (factor - 1) * self.estimated_share for factor in ESTIMATE_RANGE)
+        likely, least, most, less, more = self.steps_us
         # Without a measurement of contention, costs that were measured hold it already, unknown how much.
         part = 1.0 if self.contention.samples else self.estimated_share
-        least, most = (part * (end(self.steps_us) - self.step_us) for end in (min, max))
-        return self.step_us * (low - MODEL_ERROR) + least, self.step_us * (high + MODEL_ERROR) + most
+        down = part * (min(least, most) - likely) + min(less - likely, 0.0)
+        up = part * (max(least, most) - likely) + max(more - likely, 0.0)
+        return self.step_us * (low - MODEL_ERROR) + down, self.step_us * (high + MODEL_ERROR) + up
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +138,7 @@ def gain(before: Prediction, after: Prediction) -> Gain:
     """What `after` gains over `before`: more hidden communication slows the kernels it hides behind."""
     step = max(before.step_us, 1e-9)
     share = (before.step_us - after.step_us) / step
-    shares = [share, *((a - b) / max(a, 1e-9) for a, b in zip(before.steps_us, after.steps_us, strict=True))]
+    shares = [(a - b) / max(a, 1e-9) for a, b in zip(before.steps_us, after.steps_us, strict=True)]
     idle = (before.timeline.breakdown.idle_us - after.timeline.breakdown.idle_us) / step
     return Gain(share, min(shares), max(shares), idle, min(before.contention.samples, after.contention.samples))
 
@@ -133,27 +172,64 @@ def predict(
     contention = contention_on(hardware) if profile is None else contention_of(profile, module.name, hardware)
     slowest = on_the_slowest_rank(typical)
 
-    def run(costs: Mapping[str, Cost], factors: Factors, *, expand: bool = False) -> tuple[Program, Timeline]:
-        program = _program(module, contention.alone(module, costs, factors), hardware, launch)
-        return program, run_program(program, launch, factors, name=module.name, expand_loops=expand)
+    def program(costs: Mapping[str, Cost], factors: Factors) -> Program:
+        return _program(module, contention.alone(module, costs, factors), hardware, launch)
 
-    program, timeline = run(slowest, contention.likely, expand=expand_loops)
+    def at(factors: Factors) -> Timeline:
+        same = factors == contention.likely
+        return timeline if same else run_program(program(slowest, factors), launch, factors)
+
+    likely = program(slowest, contention.likely)
+    timeline = run_program(likely, launch, contention.likely, name=module.name, expand_loops=expand_loops)
     step_us, share = timeline.step_us, timeline.estimated_share
-    skew_us = 0.0 if slowest is typical else step_us - run(typical, contention.likely)[1].step_us
-    at = {factors: run(slowest, factors)[1] for factors in {contention.at(0), contention.at(1)} - {contention.likely}}
-    at[contention.likely] = timeline
-    shown = contention.likely if contention.samples else contention.at(1)
+    skew_us = 0.0
+    if slowest is not typical:
+        skew_us = step_us - run_program(program(typical, contention.likely), launch, contention.likely).step_us
+    least, most = at(contention.at(0)), at(contention.at(1))
+    unsure = _unsure(module, likely, timeline, hardware)
+    data = (
+        run_program(_with_costs(likely, costs), launch, contention.likely).step_us if unsure else step_us
+        for costs in (
+            {item.name: item.range.least_us for item in unsure},
+            {item.name: item.range.most_us for item in unsure},
+        )
+    )
     return Prediction(
         timeline=timeline,
-        ceiling=ceiling(module, program, launch, timeline.breakdown),
+        ceiling=ceiling(module, likely, launch, timeline.breakdown),
         costs_are="measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed",
         estimated_share=share,
         launch=launch,
         contention=contention,
-        steps_us=(at[contention.at(0)].step_us, step_us, at[contention.at(1)].step_us),
-        contended_us=contended_us(at[shown], shown),
+        steps_us=Steps(step_us, least.step_us, most.step_us, *data),
+        unsure=unsure,
+        contended_us=contended_us(timeline, contention.likely)
+        if contention.samples
+        else contended_us(most, contention.at(1)),
         skew_us=skew_us,
     )
+
+
+def _unsure(module: Module, program: Program, timeline: Timeline, hardware: Hardware) -> tuple[Unsure, ...]:
+    """The estimates of a program that data decides."""
+    counts = np.bincount(timeline.instruction, weights=timeline.count, minlength=len(timeline.names))
+    executions = dict(zip(timeline.names, counts.astype(int).tolist(), strict=True))
+    found = [
+        Unsure(op.name, op.cost_us, known, executions[op.name])
+        for ops in program.computations.values()
+        for op in ops
+        if op.origin is Origin.ESTIMATED and op.name in executions
+        if (known := range_of(module, module.instructions[op.name], hardware, op.cost_us)) is not None
+    ]
+    return tuple(sorted(found, key=lambda item: (item.range.least_us - item.range.most_us) * item.count))
+
+
+def _with_costs(program: Program, costs: Mapping[str, float]) -> Program:
+    computations = {
+        name: tuple(replace(op, cost_us=costs[op.name]) if op.name in costs else op for op in ops)
+        for name, ops in program.computations.items()
+    }
+    return replace(program, computations=computations)
 
 
 def program_of(module: Module, profile: Profile, hardware: Hardware, found: Prediction) -> Program:

@@ -41,3 +41,30 @@ def test_plain_matmuls_cost_what_xla_believes_within_a_factor_of_two(tmp_path: P
     ours, theirs = np.array(pairs).T
     assert len(pairs) >= 3
     assert 0.5 < np.median(ours / theirs) < 2
+
+
+STATED = """HloModule jit_step, num_partitions=4
+
+ENTRY main {
+  x = f32[1048576]{0} parameter(0)
+  a = bf16[4096,4096]{1,0} parameter(1)
+  g = f32[4194304]{0} all-gather(x), channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}, use_global_device_ids=true
+  c = bf16[4096,4096]{1,0} custom-call(a), custom_call_target="mine", api_version=API_VERSION_TYPED_FFI, frontend_attributes={latency_metadata="777000"}
+  m = f32[4194304]{0} negate(g)
+  ROOT r = (f32[4194304]{0}, bf16[4096,4096]{1,0}) tuple(m, c)
+}
+"""  # noqa: E501
+
+
+@pytest.mark.rehearse
+@pytest.mark.parametrize("gpu", ["h100", "a100"])
+def test_what_a_program_states_of_a_custom_call_is_what_xla_believes(tmp_path: Path, gpu: str) -> None:
+    (tmp_path / "stated.hlo").write_text(STATED)
+    flags = ("--xla_gpu_enable_latency_hiding_scheduler=true",)
+    target = load_target(gpu)
+    compiled = rehearse_compile(RehearsalRequest(tmp_path / "stated.hlo", target.text, tmp_path / "dump", flags=flags))
+    assert compiled.schedule is not None
+    schedule = read_schedule_dump(compiled.schedule)
+    assert schedule.entry is not None
+    assert schedule.entry.slots["c"].cycles == pytest.approx(777)
+    assert estimator(schedule.module, find_hardware(target))(schedule.module.instructions["c"]) == 777

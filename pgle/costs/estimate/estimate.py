@@ -31,6 +31,8 @@ def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], flo
     def estimate(instruction: Instruction) -> float:
         if instruction.custom_call_target in FREE_TARGETS:
             return 0.0
+        if instruction.latency_ns is not None:
+            return instruction.latency_ns / 1e3
         wrapped = module.wrapped(instruction)
         kind = collective_kind(module, instruction)
         if kind is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, inf, prod
+from math import ceil, inf, log2, prod
 
 from pgle.costs.estimate.products import attention_operations, first_array, matmul_us, matmuls, operand_shape
 from pgle.xla.hardware import (
@@ -12,11 +12,14 @@ from pgle.xla.hardware import (
     PCIE_EFFICIENCY,
     Hardware,
 )
-from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
+from pgle.xla.hlo.module import BITS, HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
 
 ELEMENTS_PER_CLOCK = 1.0
 """Elements that a streaming multiprocessor finishes per clock where each thread computes the place of one: some hundred
 instructions, of which it issues 128 lanes a clock. Either of two jobs gives it for the other (docs/rehearse.md)."""
+
+BLOCK_STAGES = 11
+"""Two elements for each of the 1,024 threads of a block."""
 
 _SLICES = ("dynamic-slice", "slice", "gather")
 _WHOLE = ("dot", "convolution", "fusion", "custom-call", "sort", "scatter", "reduce-window")
@@ -38,12 +41,31 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     products += attention_operations(module, instruction) / (hardware.tflops["f16"] * ATTENTION_EFFICIENCY * 1e6)
     pointwise = pointwise_operations(module, instruction) / (hardware.tflops["f32"] / 2 * 1e6)
     device, host = bytes_accessed(module, instruction)
-    memory = device / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
+    memory = device * _passes(instruction) / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
     link = host / (hardware.pcie_gb_s * PCIE_EFFICIENCY * 1e3)
     threads = unvectorized_elements(module, instruction) / (
         hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
     )
     return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, threads))
+
+
+def _passes(instruction: Instruction) -> int:
+    """How often the bytes of an instruction move."""
+    if "cub$DeviceRadixSort" in instruction.custom_call_target:
+        return sort_passes(instruction)[0]
+    return sort_passes(instruction)[1] if instruction.opcode == "sort" else 1
+
+
+def sort_passes(instruction: Instruction) -> tuple[int, int]:
+    """How often a sort reads and writes all: by bits, eight a pass, and by comparing pairs, as XLA's own kernels do.
+
+    Bitonic: of k = log2(n) stages those within a block's shared memory are one pass, a later stage has one for each of
+    its distances beyond it (Batcher, 1968).
+    """
+    key = first_array(instruction.shape) or instruction.shape
+    stages = ceil(log2(max(*key.dimensions, 2))) if key.dimensions else 1
+    beyond = max(stages - BLOCK_STAGES, 0)
+    return max(BITS.get(key.dtype, 32) // 8, 1), 1 + beyond * (beyond + 3) // 2
 
 
 def pointwise_operations(module: Module, instruction: Instruction) -> int:

@@ -78,7 +78,7 @@ def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     """The matrix products that an instruction computes: dots, fused too, cuBLAS calls, convolutions."""
     if instruction.opcode == "dot":
         yield from _dot(module, instruction, instruction.dot_lhs_contracting)
-    elif instruction.opcode in ("convolution",) or "$conv" in instruction.custom_call_target:
+    elif is_convolution(instruction):
         yield from _convolution(module, instruction)
     elif instruction.opcode == "custom-call":
         target = instruction.custom_call_target
@@ -130,6 +130,11 @@ def _contracting(backend_config: str) -> list[int]:
 def is_product(module: Module, instruction: Instruction) -> bool:
     """Whether an instruction mostly multiplies matrices: dots, fused too, library calls, convolutions, attention."""
     return is_attention(instruction) or next(matmuls(module, instruction), None) is not None
+
+
+def is_convolution(instruction: Instruction) -> bool:
+    """Whether it is a convolution, cuDNN's too."""
+    return instruction.opcode == "convolution" or "$conv" in instruction.custom_call_target
 
 
 def is_attention(instruction: Instruction) -> bool:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 
-from pgle.costs.estimate.products import attention_operations
+from pgle.costs.estimate.unsure import PARTITIONED_LATER, opaque_warnings
 from pgle.run.rehearse.request import RehearsalResult
 from pgle.run.rehearse.settings import MEMORY_FRACTION
 from pgle.schedule.moves import Placement
 from pgle.schedule.predict import Prediction
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import FREE_TARGETS
 from pgle.xla.log.wordings import SCHEDULER_MEMORY
 from pgle.xla.targets import Target
-
-PARTITIONED_LATER = "CustomSPMDPartitioning"
-_PRICED = ("__cublas", "__cudnn$conv", "__cub$")
-"""Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
 
 UNREAD_SHARE = 0.001
 """Of the step; less than that is not worth a line."""
@@ -72,23 +66,8 @@ def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]
         module: the module.
         measured: names of instructions whose costs are.
     """
-    calls = [item for item in module.walk() if item.opcode == "custom-call"]
-    unknown = Counter(
-        item.custom_call_target
-        for item in calls
-        if item.custom_call_target not in (PARTITIONED_LATER, *FREE_TARGETS)
-        and not item.custom_call_target.startswith(_PRICED)
-        and not attention_operations(module, item)
-        and item.name not in measured
-    )
-    lines = []
-    if unknown:
-        named = ", ".join(f"{target} × {count}" for target, count in unknown.most_common())
-        lines.append(
-            f"no cost is known of custom calls ({named}): they count as what moving their bytes takes; "
-            "measure them, and give the costs with --profile"
-        )
-    if any(item.custom_call_target == PARTITIONED_LATER for item in calls):
+    lines = opaque_warnings(module, measured)
+    if any(item.custom_call_target == PARTITIONED_LATER for item in module.walk()):
         lines.append(
             f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the "
             "module: their operands are gathered here; rehearse a job's *.after_spmd_partitioner dump (--xla_dump_to)"

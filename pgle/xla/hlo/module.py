@@ -91,6 +91,8 @@ class Instruction:
         parameter_number: of a parameter; None otherwise.
         is_host_transfer: of a send or receive that talks to the host.
         source: file and line of the program, ``/src/model.py:12``; empty where absent.
+        latency_ns: what the program states that it takes (frontend attribute ``latency_metadata``); None where absent.
+            XLA's speed-of-light model takes it for any instruction, its table of constants for custom calls.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Instruction:
     parameter_number: int | None = None
     is_host_transfer: bool = False
     source: str = ""
+    latency_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

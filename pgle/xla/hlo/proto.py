@@ -91,6 +91,11 @@ def _frames(index: hlo_pb2.StackFrameIndexProto) -> dict[int, str]:
     }
 
 
+def _latency_ns(item: hlo_pb2.HloInstructionProto) -> int | None:
+    text = item.frontend_attributes.map.get("latency_metadata", "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
 class _Builder:
     """Protos → values. Shapes and device groups repeat a lot and are made once each."""
 
@@ -147,6 +152,7 @@ class _Builder:
             item.parameter_number if opcode == "parameter" else None,
             is_collective and item.is_host_transfer,
             self.source(metadata) if metadata.op_name else "",
+            _latency_ns(item) if item.HasField("frontend_attributes") else None,
         )
 
     def source(self, metadata: hlo_pb2.OpMetadata) -> str:

@@ -147,6 +147,7 @@ class _Parser:
                 backend_config=attributes.backend_config,
                 parameter_number=number,
                 source=attributes.source(self.frames),
+                latency_ns=attributes.latency_ns,
             )
             return
         called = attributes.called(opcode)
@@ -174,6 +175,7 @@ class _Parser:
             int(inside) if opcode == "parameter" and inside.isdigit() else None,
             attributes.values.get("is_host_transfer") == "true",
             attributes.source(self.frames),
+            attributes.latency_ns,
         )
 
     def _opcode(self, opcode: str, called: tuple[str, ...], operands: tuple[str, ...]) -> str:

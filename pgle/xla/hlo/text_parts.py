@@ -17,6 +17,7 @@ _ATTRIBUTE = re.compile(
     r"|lhs_contracting_dims|is_host_transfer|source_target_pairs)="
     r'(\{(?:[^{}]|\{[^{}]*\})*\}|"(?:[^"\\]|\\.)*"|[^,\s]+)'
 )
+_LATENCY = re.compile(r'[{,]\s*latency_metadata="(\d+)"')
 _FRONTEND = re.compile(r', frontend_attributes=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
 _SOURCE = re.compile(r'\bsource_file="((?:[^"\\]|\\.)*)"(?: source_line=(\d+))?')
@@ -101,9 +102,10 @@ class Attributes:
         metadata: its raw text.
         replica_groups: raw text, empty where absent.
         backend_config: JSON text or string.
+        latency_ns: as in `Instruction`.
     """
 
-    __slots__ = ("backend_config", "metadata", "op_name", "replica_groups", "scheduling_name", "values")
+    __slots__ = ("backend_config", "latency_ns", "metadata", "op_name", "replica_groups", "scheduling_name", "values")
 
     def __init__(self, tail: str) -> None:
         body, _, config = tail.partition(", backend_config=")
@@ -116,9 +118,12 @@ class Attributes:
             self.op_name = "" if named is None else unescape(named[1])
             known = _SCHEDULING_NAME.search(metadata) if "scheduling_name" in metadata else None
             self.scheduling_name = "" if known is None else known[1]
+        self.latency_ns: int | None = None
         self.values: dict[str, str] = {}
         if len(body) > 2:
             if "frontend_attributes={" in body:
+                stated = _LATENCY.search(body)
+                self.latency_ns = None if stated is None else int(stated[1])
                 body = _FRONTEND.sub("", body)
             self.values = dict(_ATTRIBUTE.findall(body))
             if "replica_groups=" in body:

@@ -7,7 +7,7 @@ import pytest
 
 from pgle.costs.estimate.communication import Group, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
 from pgle.costs.estimate.estimate import estimate_profile, estimator, transferred_bytes
-from pgle.costs.estimate.kernels import bytes_accessed, compute_us
+from pgle.costs.estimate.kernels import bytes_accessed, compute_us, unvectorized_elements
 from pgle.costs.estimate.products import Matmul, attention_operations, matmuls
 from pgle.costs.measure.aggregate import aggregate
 from pgle.costs.measure.programs import find_programs
@@ -212,3 +212,68 @@ def test_a_buffer_that_is_only_allocated_costs_nothing() -> None:
         "buffer", "custom-call", Shape("bf16", (1 << 24,), memory_space=5), "e", custom_call_target="AllocateBuffer"
     )
     assert estimator(module(item), H100)(item) == 0
+
+
+def fusion(shape: Shape, *inner: Instruction, kind: str = "kLoop", operands: tuple[str, ...] = ("x", "y")) -> Module:
+    """`inner` fused over parameters of the same names and shapes."""
+    given = tuple(item for item in inner if item.opcode == "parameter")
+    call = Instruction("k", "fusion", shape, "e", operands, called=("f",), fusion_kind=kind)
+    outer = tuple(Instruction(name, "parameter", item.shape, "e") for name, item in zip(operands, given, strict=True))
+    return module(*outer, call, f=inner)
+
+
+def op(name: str, opcode: str, shape: Shape, *operands: str) -> Instruction:
+    return Instruction(name, opcode, shape, "f", operands)
+
+
+LAYERS, LAYER, ONE = Shape("f32", (8, 1024, 64)), Shape("f32", (1, 1024, 64)), Shape("s32", ())
+
+
+def test_a_slice_counts_by_what_it_takes_through_whatever_lies_between() -> None:
+    of = fusion(
+        LAYER,
+        parameter("p", 8, 64, 1024, number=0, dtype="f32"),
+        Instruction("i", "parameter", ONE, "f", parameter_number=1),
+        op("b", "bitcast", LAYERS, "p"),
+        op("h", "convert", LAYERS, "b"),
+        op("s", "dynamic-slice", LAYER, "h", "i", "i", "i"),
+        op("n", "negate", LAYER, "s"),
+    )
+    assert bytes_accessed(of, of.instructions["k"]) == (2 * 1024 * 64 * 4 + 4, 0)
+
+
+def test_what_is_broadcast_is_read_once() -> None:
+    row = Shape("f32", (64,))
+    of = fusion(LAYERS, parameter("p", 64, number=0, dtype="f32"), op("b", "broadcast", LAYERS, "p"), operands=("x",))
+    assert bytes_accessed(of, of.instructions["k"]) == (LAYERS.size_bytes + row.size_bytes, 0)
+
+
+def test_of_a_reduction_all_is_read() -> None:
+    of = fusion(
+        Shape("f32", (8,)), parameter("p", 8, 1024, number=0, dtype="f32"),
+        Instruction("z", "parameter", Shape("f32", ()), "f", parameter_number=1),
+        op("r", "reduce", Shape("f32", (8,)), "p", "z"), kind="kInput",
+    )  # fmt: skip
+    assert bytes_accessed(of, of.instructions["k"]) == (8 * 1024 * 4 + 4 + 8 * 4, 0)
+
+
+def test_an_update_in_place_goes_one_thread_for_each_element_of_the_update() -> None:
+    of = fusion(
+        LAYERS,
+        parameter("p", 8, 1024, 64, number=0, dtype="f32"),
+        parameter("u", 1, 1024, 64, number=1, dtype="f32"),
+        op("c", "constant", ONE),
+        op("d", "dynamic-update-slice", LAYERS, "p", "u", "c", "c", "c"),
+    )
+    assert bytes_accessed(of, of.instructions["k"]) == (2 * LAYER.size_bytes, 0)
+    assert unvectorized_elements(of, of.instructions["k"]) == 1024 * 64
+
+
+def test_each_operand_of_a_collective_adds_its_latency_to_a_channel() -> None:
+    def gathered(operands: int) -> float:
+        given = tuple(parameter(f"x{number}", 49 * 64 // operands) for number in range(operands))
+        shape = Shape("tuple", elements=(Shape("bf16", (49 * 64 * 8 // operands,)),) * operands)
+        gather = Instruction("g", "all-gather", shape, "e", tuple(item.name for item in given))
+        return collective_us(module(*given, gather), "all-gather", gather, H100)
+
+    assert gathered(49) - gathered(1) == pytest.approx(2 * (6.6 + 7 * 0.6))  # two more calls for each of 24 channels

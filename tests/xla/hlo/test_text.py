@@ -104,6 +104,13 @@ def test_attributes_are_not_taken_from_names() -> None:
     assert (item.called, item.op_name, item.control_predecessors) == ((), "x['y'], calls=%no", ("a",))
 
 
+@pytest.mark.parametrize("rest", ["", ", calls=%fused, kind=kLoop"])
+def test_what_an_instruction_states_of_its_latency_reads(rest: str) -> None:
+    stated = f'fusion(%a){rest}, frontend_attributes={{a="b",latency_metadata="7000"}}'.encode()
+    text = SMALL.replace(b"fusion(f32[4]{0} %a), kind=kLoop, calls=%fused", stated)
+    assert module_from_text(text, "m").instructions["f"].latency_ns == 7000
+
+
 def test_a_small_module_reads() -> None:
     module = module_from_text(SMALL, "m", program_id=3)
     fusion = module.instructions["f"]

@@ -1,0 +1,118 @@
+"""Costs that data decides, of which shapes give a range only, and custom calls of which nothing is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from pgle.costs.estimate.kernels import sort_passes
+from pgle.costs.estimate.products import attention_operations, is_attention, is_convolution, matmuls, operand_shape
+from pgle.xla.collectives import collective_kind, is_host_copy
+from pgle.xla.hardware import ATTENTION_EFFICIENCY, ATTENTION_RANGE, Hardware
+from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.names import FREE_TARGETS
+
+SERIAL_UPDATE_US = 12.2
+"""A row added to one that others add to at the same time, one after the other by compare and swap: 40,960 rows into the
+same one took 500 ms (openxla/xla issue 46225, RTX 3080 Ti; 1 ms where the GPU adds by itself)."""
+
+SECTOR_BYTES = 32
+"""What device memory reads at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access)."""
+
+WINOGRAD = 2.25
+"""Multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)."""
+
+SHARED_LINK = 2.0
+"""GPUs behind one PCIe switch: two in NVIDIA's DGX A100 (its user guide, system topology)."""
+
+PARTITIONED_LATER = "CustomSPMDPartitioning"
+_PRICED = ("__cublas", "__cudnn$conv", "__cub$", "__triton")
+"""Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What an instruction may take, microseconds per execution, and why shapes do not say."""
+
+    least_us: float
+    most_us: float
+    why: str
+
+
+def range_of(module: Module, instruction: Instruction, hardware: Hardware, estimate_us: float) -> Range | None:
+    """The range of an estimate that data, or a choice made on the GPU, decides; None of any other.
+
+    Args:
+        module: holds it.
+        instruction: whose estimate is `estimate_us`.
+        hardware: the GPU.
+    """
+    if instruction.latency_ns is not None or collective_kind(module, instruction) is not None:
+        return None
+    if is_host_copy(module, instruction) or instruction.is_host_transfer:
+        return Range(estimate_us, estimate_us * SHARED_LINK, "GPUs may share the link to the host")
+    inner = module.wrapped(instruction) or instruction
+    fused = module.computations.get(inner.called[0]) if inner.opcode == "fusion" and inner.called else None
+    items = (inner,) if fused is None else fused.instructions
+    found = (_of_one(module, item, hardware, estimate_us) for item in items)
+    return max(filter(None, found), key=lambda item: item.most_us / max(item.least_us, 1e-9), default=None)
+
+
+def _of_one(module: Module, item: Instruction, hardware: Hardware, us: float) -> Range | None:
+    if item.opcode == "scatter":
+        return Range(us, us + _rows(module, item) * SERIAL_UPDATE_US, "rows that repeat are added one after the other")
+    if item.opcode == "gather":
+        apart = prod(item.shape.dimensions) * SECTOR_BYTES / (hardware.memory_gb_s * 1e3)
+        return Range(us, apart, "elements may lie apart or in the cache") if apart > us else None
+    if item.opcode == "sort" or "cub$DeviceRadixSort" in item.custom_call_target:
+        radix, bitonic = sort_passes(item)
+        own = bitonic if item.opcode == "sort" else radix
+        return Range(us * min(radix, bitonic) / own, us * max(radix, bitonic) / own, "by bits or by comparisons")
+    if is_convolution(item):
+        plain = sum(one.operations for one in matmuls(module, item)) / (hardware.tflops["f32"] * 1e6)
+        return Range(us / WINOGRAD, max(plain, us), "cuDNN chooses the algorithm")
+    if attention_operations(module, item):
+        low, high = (us * ATTENTION_EFFICIENCY / share for share in reversed(ATTENTION_RANGE))
+        return Range(low, high, "attention reaches half to three quarters of the peak")
+    return None
+
+
+def _rows(module: Module, scatter: Instruction) -> int:
+    """Places that a scatter writes to: its indices, whose last dimension says where where it is short."""
+    indices = operand_shape(module, scatter, len(scatter.operands) // 2)
+    dimensions = indices.dimensions if indices is not None else ()
+    return prod(dimensions[:-1] if dimensions and dimensions[-1] <= len(scatter.shape.dimensions) else dimensions)
+
+
+def opaque_calls(module: Module, measured: Collection[str]) -> Mapping[str, int]:
+    """Custom calls of whose cost nothing is known: how many by target; they count as what moving their bytes takes.
+
+    Args:
+        module: scheduled or not.
+        measured: names of instructions whose costs are known.
+    """
+    return Counter(
+        item.custom_call_target
+        for item in module.walk()
+        if item.opcode == "custom-call"
+        and item.custom_call_target not in (PARTITIONED_LATER, *FREE_TARGETS)
+        and not item.custom_call_target.startswith(_PRICED)
+        and not (is_attention(item) and attention_operations(module, item))
+        and item.latency_ns is None
+        and item.name not in measured
+    )
+
+
+def opaque_warnings(module: Module, measured: Collection[str]) -> list[str]:
+    """What to do about `opaque_calls`: one line where there are some."""
+    unknown = sorted(opaque_calls(module, measured).items(), key=lambda pair: (-pair[1], pair[0]))
+    if not unknown:
+        return []
+    named = ", ".join(f"{target} × {count}" for target, count in unknown)
+    return [
+        f"no cost is known of custom calls ({named}): they count as what moving their bytes takes, and no range holds "
+        "them; measure them and give the costs with --profile, or state them in the program, for XLA too: 'with "
+        'jax.experimental.xla_metadata.set_xla_metadata(latency_metadata="NANOSECONDS"):\' around the call'
+    ]
