@@ -90,14 +90,15 @@ def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
 
 def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
     inputs = shlex.join(str(path) for path in side.inputs)
-    if step.costs.program.key.name == WHOLE:
+    saving = [finding for finding in findings if finding.share]
+    if step.costs.program.key.name == WHOLE and not saving:
         return "Record the program with XLA's ranges to have it by step and instruction: pgle profile -- COMMAND"
-    if step.module is None:
+    if step.module is None and step.costs.program.key.name != WHOLE:
         return f"With the HLO more can be said, by instruction and link: pgle analyze {inputs} --hlo DUMP_DIR"
-    if not findings or findings[0].share == 0:
+    if not saving:
         words = [*map(str, side.inputs), *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
         return f"Nothing stands out. A profile for the scheduler: pgle convert {shlex.join(words)}"
-    first = findings[0]
+    first = saving[0]
     return f"Begin with {first.id} (up to {first.share:.1%} of the step): {first.remedy}."
 
 

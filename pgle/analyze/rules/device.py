@@ -187,8 +187,8 @@ def copies(step: MeasuredStep) -> Finding | None:
         share,
         f"copies with nothing beside them: {share:.1%} of the step",
         _transfers(step)[:ROWS],
-        "keep what the step needs on the device, donate its arguments (donate_argnums); offloaded values want "
-        "asynchronous copies: 'pgle rehearse' shows where they stand",
+        "keep what the step needs on the device and donate its arguments (donate_argnums); what must be copied wants "
+        "pinned memory and a stream of its own: 'pgle rehearse' shows where a program's own offloading stands",
     )
 
 

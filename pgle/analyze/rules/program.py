@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -17,10 +18,18 @@ SPACIOUS = 0.5
 """Of the memory limit. A program that needs less has room to keep what it computes again."""
 
 
+_SIMT = re.compile(r"ffma|sgemm|dgemm|_simt_")
+"""In names of cuBLAS' and CUTLASS' kernels that multiply without Tensor Cores."""
+
+_LOWER = "compute them in bf16, or in f32 with TF32 (jax_default_matmul_precision=tensorfloat32), if the model bears it"
+
+
 def off_tensor_cores(step: MeasuredStep) -> Finding | None:
     """Matrix products whose type or precision keeps them off the Tensor Cores."""
     module, hardware = step.module, step.hardware
-    if module is None or hardware is None:
+    if module is None:
+        return _off_by_name(step)
+    if hardware is None:
         return None
     off: list[tuple[float, MeasuredInstruction, Work]] = []
     for item in step.compute:
@@ -40,7 +49,22 @@ def off_tensor_cores(step: MeasuredStep) -> Finding | None:
             Evidence(item.cost.name, item.step_us, f"{work.dtype} in full precision", item.op_name)
             for _, item, work in off[:ROWS]
         ),
-        "compute them in bf16, or in f32 with TF32 (jax_default_matmul_precision=tensorfloat32), if the model bears it",
+        _LOWER,
+    )
+
+
+def _off_by_name(step: MeasuredStep) -> Finding | None:
+    """Without HLO by the names of NVIDIA's kernels; how much faster others are is not known then."""
+    ours = [item for item in step.compute if _SIMT.search(item.cost.name)]
+    share = total_us(ours) / step.breakdown.step_us
+    if share < THRESHOLDS["off-tensor-cores"].limit:
+        return None
+    return Finding(
+        "off-tensor-cores",
+        share,
+        f"{many(len(ours), 'kernel')} for matrix products off the Tensor Cores: {share:.1%} of the time",
+        _rows(ours),
+        _LOWER,
     )
 
 

@@ -18,6 +18,16 @@ WHOLE = "whole recording"
 """The name of the one module that such a trace has."""
 
 
+_KINDS = len(Kind)
+_COPIES = {1: " host to device", 2: " device to host", 8: " device to device", 10: " peer to peer"}
+"""Values of ``ENUM_CUDA_MEMCPY_OPER``."""
+
+
+def _transfer(code: int) -> str:
+    """``memcpy host to device``."""
+    return Kind(code % _KINDS).name.lower() + _COPIES.get(code // _KINDS, "")
+
+
 def read_kernels(path: AnyPath) -> Trace:
     """Every GPU activity of an export; instructions are kernel names, and each device has one execution of its own.
 
@@ -30,8 +40,10 @@ def read_kernels(path: AnyPath) -> Trace:
         for table, kind in ACTIVITIES.items():
             wanted = ["start", "end", "globalPid", "deviceId", "streamId"]
             wanted += ["shortName"] if kind is Kind.KERNEL else []
+            wanted += ["copyKind"] if kind is Kind.MEMCPY and "copyKind" in tables.columns(table) else []
             for batch in tables.integers(table, wanted) if set(wanted) <= tables.columns(table) else ():
-                code = batch[5] if kind is Kind.KERNEL else np.full(len(batch[0]), -1 - kind)
+                code = batch[5] if kind is Kind.KERNEL else -1 - kind - _KINDS * (batch[5] if len(wanted) > 5 else 0)
+                code = np.broadcast_to(code, len(batch[0]))
                 parts.append(np.stack([*batch[:5], np.full(len(batch[0]), kind), code]))
         if not parts:
             raise UserError("no GPU activity", where=tables.path, remedy="record with `nsys profile --trace=cuda`")
@@ -54,9 +66,7 @@ def read_kernels(path: AnyPath) -> Trace:
             execution=device[order],
             instance=np.full(rows, -1, np.int32),
             modules=(ModuleKey(WHOLE),),
-            instructions=tuple(
-                Kind(-1 - item).name.lower() if item < 0 else names.get(item, "") for item in codes.tolist()
-            ),
+            instructions=tuple(_transfer(-1 - item) if item < 0 else names.get(item, "") for item in codes.tolist()),
             devices=tuple(devices_of(tables, [(int(a), int(b)) for a, b in pairs.T])),
             sources=(source(tables),),
         )
