@@ -182,7 +182,9 @@ def _compute_stream(trace: Trace, window: DeviceWindow) -> int:
 
 def _beside(trace: Trace, window: DeviceWindow, plan: NamingPlan, code: int) -> tuple[str, ...]:
     """The instructions that computed longest beside a collective, in the first step."""
-    first = slice(*np.searchsorted(window.start, [window.spans.start[0], window.spans.end[0]]).tolist())
+    begin, last = float(window.spans.start[0]), float(window.spans.end[0])
+    last = min(last, begin + window.length / window.steps)  # steps without a pause are one span
+    first = slice(*np.searchsorted(window.start, [begin, last]).tolist())
     instruction = trace.instruction[window.rows[first]]
     start, end, stream = window.start[first], window.end[first], window.stream[first]
     own = (plan.naming.target[instruction] == code) & (stream == Stream.COMMUNICATION)
