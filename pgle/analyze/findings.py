@@ -127,5 +127,7 @@ def many(count: int, noun: str) -> str:
 
 
 def in_words(us: float) -> str:
-    """A time in µs, from a thousand on in ms."""
-    return f"{us:.3g} µs" if us < 1e3 else f"{us / 1e3:.3g} ms"
+    """A time in µs, ms or s."""
+    if us < 1e3:
+        return f"{us:.3g} µs"
+    return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"

@@ -38,7 +38,7 @@ def show_layers(screen: Any, layers: Layers, step_us: float) -> None:
     """The step by layer, source line and type of product."""
     scopes = [scope_row(name, group, step_us) for name, group in folded(layers.scopes, SCOPES)]
     _show_table(screen, LAYER_COLUMNS, scopes)
-    lines = [line_row(layer, step_us) for layer in layers.lines[:LINES]]
+    lines = [line_row(layer, step_us) for layer in sorted(layers.lines, key=lambda layer: -layer.us)[:LINES]]
     _show_table(screen, LINE_COLUMNS, lines)
     for item in layers.products[:3]:
         peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
@@ -142,10 +142,11 @@ def show_overlap(screen: Any, overlap: Overlap, step_us: float) -> None:
     """What the scheduler could still hide, and how well its profile knew the step."""
     lost = overlap.hideable_us + overlap.stuck_us
     if lost >= 0.001 * step_us:
+        stuck = f"; no schedule hides the other {duration(overlap.stuck_us)}" if overlap.stuck_us > 0.001 * lost else ""
         screen.print()
         screen.print(
             f"exposed after the last rank arrived: {duration(lost)}; a schedule could hide up to "
-            f"{duration(overlap.hideable_us)} ({overlap.hideable_us / step_us:.1%} of the step), none hides the rest"
+            f"{duration(overlap.hideable_us)} ({overlap.hideable_us / step_us:.1%} of the step){stuck}"
         )
         rows = [
             (room.name, duration(room.exposed_us), duration(room.hideable_us), room.why)

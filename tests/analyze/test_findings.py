@@ -19,7 +19,7 @@ from pgle.trace.table import Kind, ModuleKey, Trace
 from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
-from tests.analyze.conftest import SIDE, Run, made, repeated
+from tests.analyze.conftest import ROOT, SIDE, Run, made, repeated
 
 H100 = TABLE["h100-sxm"]
 SMALL = tuple(f"all-gather-start.{number}" for number in range(10, 22))
@@ -288,3 +288,9 @@ def test_the_real_h100_job_is_slowed_by_a_scatter_and_by_ranks_that_differ(maxte
 def test_ranked_by_what_they_could_save(maxtext):
     shares = [finding.share for finding in find_findings(maxtext)]
     assert shares == sorted(shares, reverse=True)
+
+
+def test_the_page_says_every_rule_as_it_is() -> None:
+    page = (ROOT / "docs" / "analyze.md").read_text()
+    rows = [f"| `{name}` | {limit.rule} | {limit.source} |" for name, limit in THRESHOLDS.items()]
+    assert [row for row in rows if row not in page] == []
