@@ -21,7 +21,7 @@ SCOPES, LINES, VALUES, CHANGES = 10, 6, 5, 12
 """Rows of the tables of layers, source lines, values in memory, and changes."""
 COLLECTIVE_COLUMNS = ("collective", "time", "exposed", "waits", "bus GB/s", "expected")
 LAYER_COLUMNS = ("layer", "GPU time", "fwd", "bwd", "again", "update", "exposed", "roof")
-LINE_COLUMNS = ("source line", "GPU time", "share", "kernels", "roof")
+LINE_COLUMNS = ("source line", "GPU time", "share", "instructions", "roof")
 
 
 def parts_of(found: Breakdown) -> list[tuple[str, float]]:
