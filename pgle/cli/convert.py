@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 )
 @click.option("--all-executions", is_flag=True, help="Keep warm-up and truncated executions.")
 @click.option("--complete", "target", metavar="TARGET", help="Fill gaps, with estimates for this GPU (h100, a100, …).")
+@click.option(
+    "--executor",
+    default="processes",
+    show_default=True,
+    metavar="processes|dask://HOST:PORT",
+    help="Where large inputs are read: processes of this machine, or a Dask cluster (pip install 'pgle[dask]').",
+)
 @force_option
 @json_option
 def command(
@@ -62,6 +69,7 @@ def command(
     pgle convert report.nsys-rep -o profile.pbtxt --hlo dump/
     pgle convert rank*.sqlite --hlo dump/ -o profile.pbtxt
     pgle convert logdir/ -o profile.pb
+    pgle convert shared/rank*.sqlite --executor dask://head:8786 -o profile.pbtxt
     """
     with one_blas_thread():
         from pgle.costs.measure.aggregate import AggregateOptions

@@ -13,6 +13,7 @@ from pgle.costs.profile.files import SUFFIXES, check_suffix
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress
+from pgle.run.executor import PROCESSES
 from pgle.run.inputs.traces import read_traces, run_dirs
 from pgle.run.launch.environment import kept_flags
 from pgle.run.profiles import Written, check_output, write_profiles
@@ -32,6 +33,7 @@ class ConvertRequest:
         fingerprint_names: write ``fingerprint::name`` even for one module.
         target: GPU whose estimates fill the gaps; None leaves gaps.
         force: overwrite.
+        executor: where several inputs are read, as `pgle.run.executor` says it.
     """
 
     inputs: tuple[AnyPath, ...]
@@ -42,6 +44,7 @@ class ConvertRequest:
     fingerprint_names: bool = False
     target: str | None = None
     force: bool = False
+    executor: str = PROCESSES
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def convert(request: ConvertRequest, *, progress: Progress | None = None) -> Con
         UserError: an input is bad, nothing matches, or the output exists; nothing is then written.
     """
     _check_output(request)
-    trace = read_traces(request.inputs, progress=progress)
+    trace = read_traces(request.inputs, where=request.executor, progress=progress)
     measured = measure(trace, read_dumps(request.hlo), module=request.module, options=request.options)
     profiles = _profiles(measured, request)
     written = write_profiles(profiles, force=request.force, inputs=(*request.inputs, *request.hlo))

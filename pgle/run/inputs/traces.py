@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, read_head
+from pgle.run.executor import PROCESSES, executor
 from pgle.run.experiment.directory import RunDirectory
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 from pgle.trace.read import EXPORT_SUFFIXES, REPORT_SUFFIXES, read_trace
@@ -18,13 +19,17 @@ from pgle.trace.read import EXPORT_SUFFIXES, REPORT_SUFFIXES, read_trace
 if TYPE_CHECKING:
     from pgle.trace.table import Trace
 
+PARALLEL_BYTES = 64 << 20
+"""Inputs from which on other processes read them faster than they start."""
 
-def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -> Trace:
-    """The activities of all inputs as one table; inputs are read in parallel.
+
+def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: Progress | None = None) -> Trace:
+    """The activities of all inputs as one table; inputs are read in parallel where they are large.
 
     Args:
         paths: nsys reports, exports or parquet directories, xplane files, profiler log directories, run directories.
             One that is given twice counts once.
+        where: they are read, as `pgle.run.executor` says it.
         progress: told (inputs read, inputs).
 
     Raises:
@@ -34,24 +39,52 @@ def read_traces(paths: Sequence[AnyPath], *, progress: Progress | None = None) -
 
     given = [file for path in paths for file in _files_of(path)]
     files = list({_identity(file): file for file in reversed(given)}.values())[::-1]
-    traces = [_read(files[0], progress)] if len(files) == 1 else _read_in_parallel(files, progress)
-    trace = combine(traces)
+    here = where == PROCESSES and (len(files) == 1 or not _is_long(files))
+    trace = combine(_read_one_by_one(files, progress) if here else _read_in_parallel(files, where, progress))
     if len(files) == len(given):
         return trace
     repeated = f"{len(given) - len(files)} of {len(given)} inputs given twice; each is read once"
     return replace(trace, warnings=(repeated, *trace.warnings))
 
 
-def _read_in_parallel(files: Sequence[AnyPath], progress: Progress | None) -> list[Trace]:
-    from concurrent.futures import ThreadPoolExecutor  # starts slowly; one input needs no threads
-
+def _read_in_parallel(files: Sequence[AnyPath], where: str, progress: Progress | None) -> list[Trace]:
     traces: list[Trace] = []
-    with ThreadPoolExecutor(max_workers=min(len(files), os.cpu_count() or 1)) as pool:
-        for trace in pool.map(lambda file: _read(file, None), files):
+    anywhere = [file.absolute() if isinstance(file, Path) else file for file in files]
+    with executor(where, len(files)) as pool:
+        for trace in pool.map(_read_alone, anywhere):
             traces.append(trace)
             if progress is not None:
                 progress(len(traces), len(files))
     return traces
+
+
+def _read_one_by_one(files: Sequence[AnyPath], progress: Progress | None) -> list[Trace]:
+    traces: list[Trace] = []
+    for file in files:
+        traces.append(_read(file, progress if len(files) == 1 else None))
+        if progress is not None and len(files) > 1:
+            progress(len(traces), len(files))
+    return traces
+
+
+def _is_long(files: Sequence[AnyPath]) -> bool:
+    """Whether reading takes longer than processes take to start; nsys takes seconds to export the smallest report."""
+    return sum(map(_size, files)) >= PARALLEL_BYTES or any(
+        isinstance(file, Path) and _is_report(file) for file in files
+    )
+
+
+def _size(file: AnyPath) -> int:
+    """Bytes of an input; of a folder those of its files."""
+    parts = file.rglob("*") if file.is_dir() else [file]
+    return sum(
+        part.stat().st_size if isinstance(part, Path) else part.stat().length for part in parts if part.is_file()
+    )
+
+
+def _read_alone(file: AnyPath) -> Trace:
+    """One input, in a process of its own or on another machine."""
+    return _read(file, None)
 
 
 def _identity(path: AnyPath) -> str:
