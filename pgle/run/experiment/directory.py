@@ -54,9 +54,9 @@ class RankFiles:
         hlo: XLA's dumps; those of several ranks would overwrite each other in one folder.
         ir: StableHLO of every function that rank 0 compiled.
         trace: the folder of its trace; nsys adds its suffix to this name.
-        seen: there once a Python with the hook has started.
+        seen: exists once a Python with the hook has started.
         control: step numbers that the launcher found in the output, for the hook.
-        claim: there once a process of the rank traces: its helpers do not.
+        claim: exists once a process of the rank traces; its helper processes then do not.
     """
 
     folder: Path

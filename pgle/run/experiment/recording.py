@@ -12,6 +12,7 @@ from pgle.run.doctor.world import read_gpus, this_world
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
 from pgle.run.experiment.stage import StageRequest, now
 from pgle.run.launch.environment import ChildEnvironment, kept_argv, kept_environment, kept_flags
+from pgle.xla.log.module_verdict import ModuleVerdict
 
 
 def begin_record(
@@ -70,16 +71,21 @@ def end_record(
     outputs: Iterable[Path] = (),
     warnings: Sequence[str] = (),
     facts: Mapping[str, Any] | None = None,
+    verdict: ModuleVerdict | None = None,
     failed: str = "",
 ) -> StageRecord:
-    """Complete the record of a stage that has ended, and write it; the fields are those of `StageRecord`."""
+    """Complete the record of a stage that has ended, and write it; the fields are those of `StageRecord`.
+
+    The verdict of a perf stage is kept among the facts.
+    """
+    judged = {} if verdict is None else {"verdict": verdict.verdict.value, "why": verdict.why, "proof": verdict.proof}
     ended = replace(
         record,
         ended=now(),
         exit_code=exit_code,
         outputs=tuple(record_file(path, request.run.path) for path in outputs),
         warnings=(*record.warnings, *warnings),
-        facts={**record.facts, **(facts or {})},
+        facts={**record.facts, **(facts or {}), **judged},
         failed=failed,
     )
     extend_manifest(request.run.path, ended)

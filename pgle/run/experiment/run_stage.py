@@ -63,7 +63,7 @@ def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bo
 
 
 def _mismatches(request: StageRequest) -> tuple[str, ...]:
-    """In what this stage was another program than the profile run of its run directory."""
+    """The differences between this stage's program and that of the profile run in its run directory."""
     manifest = read_manifest(request.run.path)
     profiled, now = manifest.last("profile"), manifest.last(request.stage)
     if request.stage == "profile" or profiled is None or now is None:

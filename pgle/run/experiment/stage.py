@@ -18,7 +18,7 @@ from pgle.xla.flags.modes import Mode
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 
 PROGRAM_FILES = (".py", ".sh", ".mlir")
-"""Files that a command names and that count as its inputs. Others may be what it writes."""
+"""Suffixes of the files on a command line that are its inputs; any other file may be one that it writes."""
 
 
 @dataclass(frozen=True)

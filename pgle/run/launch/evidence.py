@@ -50,7 +50,7 @@ def trouble(log: Path) -> list[str]:
 def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
     """Leave one steps file of this rank: that of the program itself, or one made from the step lines it printed.
 
-    Helpers of the program that mark steps too have files of their own, which go by another name then.
+    Helper processes that mark steps as well have files of their own, which are renamed to ``helper-…``.
     """
     mine = files.folder / str(facts.get("steps_file", files.steps.name))
     for path in sorted(files.folder.glob(f"{files.steps.stem}.pid*.jsonl")):

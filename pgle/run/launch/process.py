@@ -143,7 +143,7 @@ def mentions(text: bytes, words: Collection[bytes]) -> bool:
 
 
 def _try(name: str, broken: set[str], action: Callable[[], object]) -> None:
-    """Do it unless it has failed before: a full disk, a terminal that was closed.
+    """Call `action`, unless one of this name has failed before: on a full disk, on a terminal that was closed.
 
     Raises:
         BrokenPipeError: the reader went away.

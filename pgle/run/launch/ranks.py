@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# (launcher, rank, size); the first whose variables are set counts. A user's own words come first.
+# (launcher, rank, size); the first whose variables are set counts. Those that a user sets by hand come first.
 # Slurm sets SLURM_PROCID and SLURM_NTASKS in the batch script too; only `srun` sets SLURM_STEP_NUM_TASKS.
 LAUNCHERS: tuple[tuple[str, str, str], ...] = (
     ("pgle", "PGLE_RANK", "PGLE_RANKS"),

@@ -84,7 +84,7 @@ class RealBackEnd:
         return request.inputs()
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
-        """Run a stage on this rank; other ranks are waited for by nobody."""
+        """Run a stage on this rank, without waiting for others."""
         del force  # nothing is taken over from earlier runs
         rank = find_rank()
         files, capture = request.folder.rank(rank.rank), self._capture(request)
@@ -144,7 +144,7 @@ class RealBackEnd:
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()
         record = end_record(
             request, replace(record, topology=topology), code, outputs=outputs, warnings=found,
-            facts={"hook": facts, **_judged(judged)}, failed=failed,
+            facts={"hook": facts}, verdict=judged, failed=failed,
         )  # fmt: skip
         if code:
             why = f"; {failed}" if failed else ""
@@ -215,7 +215,7 @@ def _check_same_profile(profile: Path, folder: Path) -> None:
 
 
 def _few_executions(facts: Mapping[str, Any]) -> list[str]:
-    """Where the program ended soon after the window had opened."""
+    """A warning where the program ended soon after the trace had begun."""
     count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
     if count >= FEW_EXECUTIONS:
         return []
@@ -223,10 +223,6 @@ def _few_executions(facts: Mapping[str, Any]) -> list[str]:
         f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count}); "
         "let it run longer, or trace all of it: --window all"
     ]
-
-
-def _judged(judged: ModuleVerdict | None) -> dict[str, str]:
-    return {} if judged is None else {"verdict": judged.verdict.value, "why": judged.why, "proof": judged.proof}
 
 
 def _reported(judged: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord) -> dict[str, str]:

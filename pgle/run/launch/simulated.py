@@ -147,13 +147,13 @@ class SimulatedBackEnd:
             versions={"jaxlib": compiled.jaxlib},
             topology={"simulated": True, "target": target.name, "devices": compiled.num_partitions},
         )
-        judged = {} if verdict is None else {"verdict": verdict.verdict.value, "proof": verdict.proof}
         record = end_record(
             request,
             record,
             0,
             outputs=request.folder.outputs(),
-            facts={**facts, **judged},
+            facts=facts,
+            verdict=verdict,
             warnings=(*capture_warnings(module_path), *notes),
         )
         return StageResult(request, True, 0, verdict, times, facts, record.warnings)

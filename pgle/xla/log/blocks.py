@@ -67,7 +67,7 @@ def collect(events: Iterable[Event]) -> Log:
 
 
 def _lists_missing(event: Event) -> bool:
-    """Whether an event shows an XLA that lists: one that names modules (0.7.0), or says else what began with 0.5.1."""
+    """Whether an event shows an XLA that lists instructions without a cost, by a wording of 0.5.1 or newer."""
     return (
         (event.kind is Kind.FOUND_PROFILE and bool(event.module))
         or event.kind in (Kind.FOUND, Kind.MISSING, Kind.LHS_OFF_NOTICE)

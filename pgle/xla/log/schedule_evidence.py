@@ -76,7 +76,7 @@ def schedule_evidence(schedule: LhsSchedule, costs: Mapping[str, float]) -> Sche
 
 
 def _waited(schedule: LhsSchedule) -> set[str]:
-    """Starts whose done stands idle after what was scheduled before it: their latency shows."""
+    """Starts of operations whose done had to wait: only of these the schedule shows the latency."""
     start_of = {latency.pair.done: name for name, latency in schedule.latencies.items()}
     waited: set[str] = set()
     for computation in schedule.computations.values():

@@ -11,14 +11,14 @@ import threading
 from pgle_hook import guarded, jax_private
 
 HEAVY = 0.1
-"""A module is counted whose compilation took at least this part of the longest one, the first left aside: it also pays
-for what XLA sets up once."""
+"""A module is counted if its compilation took at least this share of the longest one. The very first compilation is not
+taken for the longest: it includes what XLA sets up once."""
 
 HEAVIEST = 0.5
-"""A compilation that took this part of it is one of the longest."""
+"""A compilation is one of the longest if it took at least this share of the longest so far."""
 
 MOST = 5000
-"""Calls kept off the fast path at most: a program of small operations alone is not slowed down for ever."""
+"""Calls that are kept off jax's fast path at most: a program of small operations is slowed down for a while only."""
 
 
 class Executions:
@@ -54,7 +54,7 @@ class Executions:
         return seconds >= HEAVIEST * self._heaviest
 
     def _new_data(self, data, executable, *args, **kwargs):
-        """What jax asks after a call from Python: what C++ needs to make the next one. None: it shall not."""
+        """What jax asks after a call from Python: what C++ makes the next call with. None: Python makes it."""
         self._local.keep = bool(self.counting and executable is not None and guarded(lambda: self._count(executable)))
         return None if self._local.keep else data(executable, *args, **kwargs)
 

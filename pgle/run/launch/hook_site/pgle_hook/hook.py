@@ -84,7 +84,7 @@ class Hook:
             if self._source is None or (self._source == "console" and source != "console"):
                 self._source = source
                 self.facts.set("step_source", source)
-                self._count_on()
+                self._keep_counting()
             if source != self._source:
                 return
             self._end_current(now)
@@ -133,7 +133,7 @@ class Hook:
         elif wish == "close":
             self._close()
         if wish:
-            self._count_on()
+            self._keep_counting()
 
     def _close(self):
         self.facts.set("window_closed", time.time())
@@ -141,7 +141,7 @@ class Hook:
         guarded(self.profiler.close)
         self.facts.set("window", self.window.describe())
 
-    def _count_on(self):
+    def _keep_counting(self):
         """Count executions as long as they decide anything."""
         self.executions.counting = self.executions.counting and self.window.wants_executions(self._source)
 

@@ -48,7 +48,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
     def leave(self):
-        """The module is imported."""
+        """Stop looking: the module has been imported."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 

@@ -10,15 +10,15 @@ QUIET_S = 3.0
 """Without steps or executions to count: the program has settled when it has compiled nothing for so long."""
 
 QUIET_PART = 0.1
-"""With executions a shorter time will do, this part of that from the first compilation to the last: what is executed
-between the compilations of a program that is setting itself up is not its step."""
+"""Where executions are counted a shorter time is enough: this share of the time from the first compilation to the last.
+What a program executes between its compilations, while it sets itself up, is not its step."""
 
 TRACED_S = 5.0
 """Without step marks: length of the window."""
 
 LONGEST_S = 600.0
-"""Where executions are counted, one of them closes the window; without any it closes after so long. Opened too soon, it
-lasts through the tracing and compilation of what the program is about."""
+"""Where executions are counted an execution closes the window. If none comes, it closes after this time: a window that
+opened too soon has to last until the step itself has been traced and compiled."""
 
 LONGER = "let it run longer, or trace all of it: --window all"
 
