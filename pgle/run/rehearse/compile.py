@@ -23,6 +23,7 @@ import pgle
 from pgle.errors import UserError
 from pgle.run.rehearse.cache import Cache, key_of
 from pgle.run.rehearse.dumps import (
+    BEFORE_SCHEDULING,
     DUMP_BEFORE_SCHEDULING,
     LOG,
     crash,
@@ -107,7 +108,7 @@ class Compiler:
             line = answer["xla_error"].strip().partition("\n")[0]
             raise UserError(f"XLA could not compile it: {line}", where=request.module, remedy=f"the whole log: {log}")
         name = answer["module_name"]
-        after = scheduled_module(folder, name)
+        after = folder / BEFORE_SCHEDULING if request.until_scheduling else scheduled_module(folder, name)
         assert after is not None  # else the worker would not have said that it is done
         return RehearsalResult(
             module_name=name,
@@ -135,7 +136,7 @@ class Compiler:
         switches = {
             "others": others,
             "profile": request.profile_as,
-            "whole": (request.to_the_end, request.as_job, request.before_scheduling),
+            "whole": (request.to_the_end, request.as_job, request.before_scheduling, request.until_scheduling),
         }
         key = key_of(self.python, request.module, request.flags, request.profile, switches)
         names = {"@FOLDER@": str(folder)}
@@ -163,7 +164,7 @@ class Compiler:
             self._send(process, _message(number, request, folder))
             answer = answers.get(timeout=request.timeout_s)
             remove_generated_code(folder)
-            if request.before_scheduling:
+            if request.before_scheduling or request.until_scheduling:
                 keep_before_scheduling(folder)
             return answer | {"jaxlib": self._jaxlib}
         except queue.Empty:
@@ -265,7 +266,7 @@ def matches_job(result: RehearsalResult, job: Path | str) -> bool:
 def xla_flags(request: RehearsalRequest, folder: Path) -> str:
     """The XLA_FLAGS of the compilation; the request's own flags come last and so win."""
     flags = [f"--xla_dump_to={folder}", *EVIDENCE_FLAGS]
-    if request.before_scheduling:
+    if request.before_scheduling or request.until_scheduling:
         flags.append(DUMP_BEFORE_SCHEDULING)
     if request.profile is not None and request.profile_as == "flag":
         flags.append(f"{PROFILE_FLAG}={request.profile.resolve()}")
@@ -285,6 +286,7 @@ def _message(number: int, request: RehearsalRequest, folder: Path) -> dict[str, 
         "xla_flags": xla_flags(request, folder),
         "fdo_profile": str(option.resolve()) if option is not None else None,
         "to_the_end": request.to_the_end,
+        "until_scheduling": request.until_scheduling,
         "as_job": request.as_job,
     }
 

@@ -63,9 +63,14 @@ def remove_generated_code(folder: Path) -> None:
             path.unlink()
 
 
+def find_before_scheduling(folder: Path) -> Path | None:
+    """XLA's dump of the module as it was before scheduling (`DUMP_BEFORE_SCHEDULING`)."""
+    return next(iter(sorted(folder.glob("*.pre-scheduling-passes.after_pipeline-start.*.hlo.pb"))), None)
+
+
 def keep_before_scheduling(folder: Path) -> None:
     """Keep the module as it was before scheduling, where it was dumped, as `BEFORE_SCHEDULING`; other passes' go."""
-    dump = next(iter(sorted(folder.glob("*.pre-scheduling-passes.after_pipeline-start.*.hlo.pb"))), None)
+    dump = find_before_scheduling(folder)
     data = None if dump is None else hlo_module_bytes(dump.read_bytes())
     for path in folder.glob("module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"):
         path.unlink()

@@ -30,6 +30,8 @@ class RehearsalRequest:
         to_the_end: compile with code generation (which takes ptxas).
         as_job: leave out what saves time and changes the fingerprint (`matches_job`).
         before_scheduling: leave the module as it was before scheduling, too (`dumps.BEFORE_SCHEDULING`).
+        until_scheduling: leave that alone, and end before anything is scheduled: `RehearsalResult.after_optimizations`
+            is then this module, without schedule, log lines of LHS, fingerprint or memory report.
     """
 
     module: Path
@@ -45,6 +47,7 @@ class RehearsalRequest:
     to_the_end: bool = False
     as_job: bool = False
     before_scheduling: bool = False
+    until_scheduling: bool = False
 
 
 @dataclass(frozen=True)

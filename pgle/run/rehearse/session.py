@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -108,7 +109,8 @@ class Session:
         return self.compiler.compile(wanted)
 
     def compiled(self, name: str, flags: Sequence[str]) -> RehearsalResult:
-        """The module by all passes, without a profile: for what it holds, since ties break otherwise in `schedule`.
+        """The module by all passes, without a profile: for what it holds. It may have been left as it was before
+        scheduling (`dumps.BEFORE_SCHEDULING`), and else ties may break otherwise than in `schedule`.
 
         Args:
             name: of a folder that may be needed.
@@ -125,6 +127,10 @@ class Session:
         if self._trusted is not None:
             self._trusted.unlink(missing_ok=True)
 
+    def _is_trusted(self) -> bool:
+        """Whether one whole compilation by this jaxlib has had the schedule that its scheduling passes alone make."""
+        return not self._distrusted and (self._same or (self._trusted is not None and self._trusted.exists()))
+
     def _prepared_for(self, wanted: RehearsalRequest) -> _Prepared:
         early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
         with self._lock:
@@ -140,12 +146,16 @@ class Session:
         """Compile with all passes, and see whether those from scheduling on are enough from now on."""
         folder = self.folder / f"all-passes{number or ''}"
         request = replace(wanted, dump_dir=folder, profile=None, before_scheduling=True)
+        is_limited = any(flag.startswith(_ONLY) for flag in early)
+        if not is_limited and self._is_trusted():
+            with suppress(UserError):  # as may be of a module that is not scheduled: then it is compiled whole
+                compiled = self.compiler.compile(replace(request, until_scheduling=True))
+                return _Prepared(wanted.flags, compiled, compiled.after_optimizations)
+            shutil.rmtree(folder, ignore_errors=True)
         compiled = self.compiler.compile(request)
         module = folder / BEFORE_SCHEDULING
-        if not module.exists() or compiled.schedule is None or any(flag.startswith(_ONLY) for flag in early):
+        if not module.exists() or compiled.schedule is None or is_limited:
             return _Prepared(wanted.flags, compiled, None)
-        if self._same or (self._trusted is not None and self._trusted.exists()):
-            return _Prepared(wanted.flags, compiled, module)
         check = folder / "check" if wanted.profile else wanted.dump_dir
         try:
             again = self._again(replace(request, dump_dir=check, before_scheduling=False), compiled, module)
@@ -170,7 +180,8 @@ class Session:
         flags = (f"{_ONLY}{passes}", *(flag for flag in wanted.flags if not flag.startswith(_DISABLED)))
         found = self.compiler.compile(replace(wanted, module=module, topology=topology, flags=flags))
         return replace(
-            found, before_optimizations=compiled.before_optimizations, fingerprint=compiled.fingerprint,
+            found, before_optimizations=compiled.before_optimizations,
+            fingerprint=compiled.fingerprint or found.fingerprint,
             num_partitions=compiled.num_partitions, num_replicas=compiled.num_replicas,
         )  # fmt: skip
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
-from pgle.run.rehearse.dumps import LOG, find_dump, is_generating_code, scheduled_module
+from pgle.run.rehearse.dumps import LOG, find_before_scheduling, find_dump, is_generating_code, scheduled_module
 
 POLL_S = 0.02
 TEMPORARY = ".tmp"
@@ -243,7 +243,7 @@ class Worker:
         }
         if kind == "user_error":
             self.answer(child.request, user_error=value)
-        elif scheduled_module(child.folder, program.name) is not None:
+        elif child.written() is not None:
             self.answer(child.request, **answer, stopped_by=value)  # what failed then was code generation
         elif code or child.outcome is None:
             self.answer(child.request, crashed=code)
@@ -288,13 +288,21 @@ class Compilation(Child):
         self._left = [(dump, said) for dump, said in self._left if said not in begun]
         return begun
 
+    def written(self) -> Path | None:
+        """The module that is wanted, once XLA has begun to write it."""
+        if self.request["until_scheduling"]:
+            return find_before_scheduling(self.folder)
+        return scheduled_module(self.folder, self.program.name)
+
     def may_end(self) -> bool:
         """Whether the schedule and the memory report are written: what is left is code generation."""
         if self.request["to_the_end"]:
             return False
-        module = scheduled_module(self.folder, self.program.name)
+        module = self.written()
         if module is None:
             return False
+        if self.request["until_scheduling"]:
+            return bool(module.stat().st_size) and module.resolve() not in _open_files(self.pid)
         reports = list(self.folder.glob("*-memory-usage-report.*"))
         written = {path.resolve() for path in [module, *reports] if path.stat().st_size}
         if not (reports or is_generating_code(self.folder)) or len(written) < 1 + len(reports):

@@ -15,6 +15,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import sha256, write_files
 from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.rehearse import LHS
 from pgle.run.rehearse.request import RehearsalResult
 from pgle.run.rehearse.session import SCHEDULER_FLAGS, Session
@@ -90,7 +91,7 @@ class Bench:
         baseline = self.judged({}, "no profile", result, *priced(self._prices, table, estimate))
         try:
             pgle = self.schedule({}, "the profile")
-            self._programs[_program(self._named({}).fingerprint, {}, NO_SHAPE)] = pgle.trial
+            self._programs[_program(self._named({}), {}, NO_SHAPE)] = pgle.trial
         except UserError as error:
             raise UserError(f"does not compile with the profile: {error}", where=request.setting.module) from None
         return baseline, pgle
@@ -100,8 +101,8 @@ class Bench:
         folder = self.folder_of(flags, shape)
         try:
             named = self._named(flags)
-            same = _program(named.fingerprint, flags, shape)
-            known = self._programs.get(same) if named.fingerprint else None
+            same = _program(named, flags, shape)
+            known = self._programs.get(same)
             if known is not None:
                 cpu_s = 0.0 if named.kept else named.cpu_s
                 return replace(known, flags=flags, label=label, shape=shape, same_as=known.label, cpu_s=cpu_s)
@@ -139,14 +140,15 @@ class Bench:
         profile = replace(profile, provenance=self._given.provenance)
         prediction = predict(module, profile, self.hardware)
         found = Scheduled(Trial(flags, label), module, prediction, profile)
+        steps = self._steps(found, (*self._worlds, *self._harder))
         trial = Trial(
             flags,
             label,
             prediction.step_us,
             prediction.exposed_us,
             exposed_by_kind(prediction),
-            self._steps(found, self._worlds),
-            self._steps(found, self._harder),
+            steps[: len(self._worlds)],
+            steps[len(self._worlds) :],
             result.memory.get("temp"),
             modelled,
             program=result.fingerprint,
@@ -167,12 +169,16 @@ class Bench:
         return self.session.folder / sha256(key_of(flags, shape).encode())[:12]
 
 
-def _program(fingerprint: str, flags: Flags, shape: Shape) -> tuple[str, str]:
+def _program(named: RehearsalResult, flags: Flags, shape: Shape) -> tuple[str, str]:
     """What a schedule follows from: the program before scheduling, and what scheduling reads beside it."""
     late = {name: value for name, value in flags.items() if f"--{name}" in SCHEDULER_FLAGS}
-    return fingerprint, json.dumps([late, dict(shape)], sort_keys=True)
+    program = named.after_optimizations.with_name(BEFORE_SCHEDULING)
+    digest = sha256(program.read_bytes()) if program.exists() else named.fingerprint or str(program)
+    return digest, json.dumps([late, dict(shape)], sort_keys=True)
 
 
 def _table(result: RehearsalResult, module: Module) -> LookupTable:
+    if result.after_optimizations.name == BEFORE_SCHEDULING:
+        return LookupTable(module, module)  # nothing is renamed from there to LHS
     schedule = None if result.schedule is None else read_schedule_dump(result.schedule)
     return LookupTable(module, schedule.module if schedule is not None else None)
