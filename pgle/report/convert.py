@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.summary import most_skewed
 from pgle.costs.profile.value import CostKind
 from pgle.report import json
-from pgle.report.predict import contention_json, contention_line
 from pgle.report.show import MIN_SKEW, skew_line
 from pgle.report.text import console, duration, table, warn, wrote
 from pgle.run.convert import Conversion
+
+if TYPE_CHECKING:
+    from pgle.costs.fit.contention import Contention
 
 MOST_EXECUTIONS = 4
 """Executions left out that are listed, per module."""
@@ -36,8 +39,11 @@ def show_text(result: Conversion) -> None:
         if skew_us is not None and skew_us > MIN_SKEW * step_us:
             line = skew_line(skew_us, step_us, skewed)
             out.print(f"{program.program.key.name}: per step, {line}; costs are typical ones", soft_wrap=True)
-        if program.contention is not None and (line := contention_line(program.contention)):
-            out.print(f"{program.program.key.name}: {line}", soft_wrap=True)
+        if program.contention is not None:
+            from pgle.report.predict import contention_line  # with timelines, which a small conversion does without
+
+            if line := contention_line(program.contention):
+                out.print(f"{program.program.key.name}: {line}", soft_wrap=True)
     for line in _left_out(result):
         out.print(f"left out: {line}", style="dim", highlight=False)
     for written in result.written:
@@ -107,7 +113,7 @@ def show_json(result: Conversion) -> None:
                     "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
                     "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),
                     "skew_us": program.skew_us,
-                    "contention": contention_json(program.contention),
+                    "contention": _factors(program.contention),
                     "skewed": [
                         {"name": cost.name, "cost_us": cost.cost_us, "slowest_us": cost.slowest_us}
                         for cost in most_skewed(program.costs)
@@ -125,3 +131,7 @@ def show_json(result: Conversion) -> None:
         },
     )
     warn(result.warnings)
+
+
+def _factors(found: Contention | None) -> dict[str, object] | None:
+    return None if found is None else {"product": found.product, "other": found.other}

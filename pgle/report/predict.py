@@ -85,11 +85,6 @@ def _unsure_line(item: Unsure) -> str:
     return f"data decides {printable(item.name)}: {times}{duration(item.cost_us)} ({least} … {most}), {item.range.why}"
 
 
-def contention_json(found: Contention | None) -> dict[str, object] | None:
-    """Both factors with range and samples."""
-    return None if found is None else {"product": found.product, "other": found.other}
-
-
 def advice(found: Predicted) -> str:
     """What to do next, and what it would bring."""
     prediction = found.prediction
@@ -135,7 +130,7 @@ def show_json(found: Predicted) -> None:
             "step_us": prediction.step_us,
             "interval_us": prediction.interval_us,
             "contended_us": prediction.contended_us,
-            "contention": contention_json(prediction.contention),
+            "contention": {"product": prediction.contention.product, "other": prediction.contention.other},
             "skew_us": prediction.skew_us,
             "ceiling_us": prediction.ceiling.step_us,
             "breakdown": prediction.timeline.breakdown,

@@ -15,7 +15,6 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, Progress
 from pgle.run.executor import PROCESSES
 from pgle.run.inputs.traces import read_traces, run_dirs
-from pgle.run.launch.environment import kept_flags
 from pgle.run.profiles import Written, check_output, write_profiles
 from pgle.xla.hlo.dumps import read_dumps
 
@@ -137,7 +136,12 @@ def _profiles(measured: Measured, request: ConvertRequest) -> dict[AnyPath, Prof
 
 def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool = False) -> Profile:
     """The profile of measured costs, its gaps filled with estimates for `target` where there is one."""
-    profile = measured_profile(measured, kept_flags(measured.trace.xla_flags), fingerprint_names=fingerprint_names)
+    flags = measured.trace.xla_flags
+    if flags:
+        from pgle.run.launch.environment import kept_flags  # with all that a child process needs
+
+        flags = kept_flags(flags)
+    profile = measured_profile(measured, flags, fingerprint_names=fingerprint_names)
     if target is None:
         return profile
     from pgle.costs.fit.complete import complete_profile  # only here: the command starts faster without estimates

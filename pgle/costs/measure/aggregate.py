@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.fit.contention import Contention, measure_contention
 from pgle.costs.fit.launch import measure_launch
 from pgle.costs.measure.loop_costs import loop_costs
 from pgle.costs.measure.naming import NamingPlan, plan_names
@@ -34,6 +34,9 @@ from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.trace.table import Trace
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.hlo.module import Module
+
+if TYPE_CHECKING:
+    from pgle.costs.fit.contention import Contention
 
 Flags = npt.NDArray[np.bool_]
 
@@ -119,6 +122,10 @@ def _contention(trace: Trace, program: Program, plan: NamingPlan, kept: Mapping[
     """None without HLO, and where no GPU ran: a simulated one has no contention."""
     if program.hlo is None or trace.simulated:
         return None
+    from pgle.costs.fit.contention import (
+        measure_contention,  # with what knows HLO, which a small conversion does without
+    )
+
     names, owners = [item.name for item in plan.filed], [item.owner for item in plan.filed]
     return measure_contention(trace, program.hlo, names, owners, plan.naming.target, _communicates(plan), kept)
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.fit.contention import Contention
 from pgle.costs.fit.launch import Launch
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.align import Alignment
 from pgle.costs.profile.value import Cost, CostKind, Ends
 from pgle.trace.column import median
 from pgle.trace.windows import Executions
+
+if TYPE_CHECKING:
+    from pgle.costs.fit.contention import Contention
 
 Flags = npt.NDArray[np.bool_]
 
