@@ -140,7 +140,8 @@ class _Table(Table):
                 row.add_column(column.header, justify=column.justify, overflow="fold", width=column.width)
             row.add_row(*(list(column.cells)[index] for column in shown))
             yield from row._plainly(console, options)
-            rest = (f"{text[0]} {text[index + 1]}" for text in texts[room:] if text[0] and text[index + 1].strip())
+            cells = ((text[0], text[index + 1]) for text in texts[room:])
+            rest = (f"{head} {cell}".strip() for head, cell in cells if re.search(r"\w", cell))  # else empty, or a bar
             for line in wrap(", ".join(rest), max(options.max_width - 4, 20), break_long_words=False,
                              break_on_hyphens=False):  # fmt: skip
                 yield Text(f"    {line}".replace(_TIED, " "), no_wrap=True, overflow="ignore")

@@ -1,0 +1,87 @@
+"""Makes docs/schemas/*.json, the JSON Schema of every object that pgle prints, from real outputs.
+
+    python scripts/record_schemas.py [NAME ...]
+
+The outputs are those of tests/helpers/documents.py, but for the last of each command, which tests hold against the
+schema. A field is required where every sample has it; a number may be null (not finite); objects may gain fields.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+
+from documents import CHEAP, COMPILED, prepare, produce  # noqa: E402
+
+UNITS = {
+    "_us": "microseconds", "_ns": "nanoseconds", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB",
+    "share": "0 to 1",
+}  # fmt: skip
+BY_NAME = {"other_modules", "basis", "versions", "before", "after", "facts", "settings_by_name", "presets", "starters"}
+"""Objects whose keys are data: names of modules, packages."""
+
+
+def merged(samples: list[Any], name: str = "") -> dict[str, Any]:
+    """The schema that all samples of one place satisfy."""
+    kinds = {kind(sample) for sample in samples}
+    if kinds & {"number", "integer"}:
+        kinds = kinds - ({"integer"} if "number" in kinds else set()) | {"null"}
+    schema: dict[str, Any] = {"type": sorted(kinds) if len(kinds) > 1 else min(kinds)}
+    unit = next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
+    if unit and {"number", "integer"} & kinds:
+        schema["description"] = unit
+    objects = [sample for sample in samples if isinstance(sample, dict)]
+    if objects:
+        schema |= of_objects(objects, name)
+    items = [item for sample in samples if isinstance(sample, list) for item in sample]
+    if items:
+        schema["items"] = merged(items, name)
+    return schema
+
+
+def of_objects(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Properties, or for objects by name the schema of their values."""
+    keys = list(dict.fromkeys(key for item in objects for key in item))
+    if name in BY_NAME or not all(key.isidentifier() or key.replace("-", "_").isidentifier() for key in keys):
+        values = [value for item in objects for value in item.values()]
+        return {"additionalProperties": merged(values) if values else {}}
+    properties = {key: merged([item[key] for item in objects if key in item], key) for key in keys}
+    return {"properties": properties, "required": [key for key in keys if all(key in item for item in objects)]}
+
+
+def kind(value: Any) -> str:
+    """The JSON type of a value."""
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return "null" if value is None else names[type(value)]
+
+
+def main() -> None:
+    """Write the files."""
+    wanted = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(folder)
+        for title, commands in {**CHEAP, **COMPILED}.items():
+            if wanted and title not in wanted:
+                continue
+            samples = [produce(words, folder) for words in (commands[:-1] if len(commands) > 1 else commands)]
+            samples = [sample for sample in samples if sample["schema"] == f"pgle.{title}/1"] or samples
+            if title in COMPILED and len(commands) > 1:
+                samples = [produce(commands[-1], folder)]
+            schema = merged(samples)
+            schema["properties"]["schema"] = {"const": f"pgle.{title}/1"}
+            head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"pgle.{title}/1"}
+            path = ROOT / "docs" / "schemas" / f"pgle.{title}-1.json"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n")
+            print(path.relative_to(ROOT), len(samples))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Real JSON outputs of every command: what the schemas in docs/schemas are made from and held against."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from pgle.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+T = str(ROOT / "testdata")
+BF16, BIG = f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt", f"{T}/maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt"
+NEW, OLD = f"{T}/hlo/jax-0.12.0.1/async", f"{T}/hlo/jax-0.10.2/async"
+PAX = [f"{T}/pax_fsdp4/proc0.sqlite", f"{T}/pax_fsdp4/proc3.sqlite"]
+DUMP = ["--hlo", f"{T}/pax_fsdp4/proc0/dump"]
+MADE = f"{T}/nsys_synthetic/synthetic_cases.sqlite"
+XPLANE = f"{T}/jax_xplane/jax08_gemm.xplane.pb"
+OVERLAP = ["--", sys.executable, "-m", "pgle.workloads.overlap", "--compile-only"]
+SIMULATED = ["--capture", "simulated", "--target", "a100", "--devices", "4"]
+
+# Name of the object → command lines; the last is held against the schema that the others made.
+CHEAP: dict[str, list[list[str]]] = {
+    "verify": [["verify", BF16, "--hlo", NEW], ["verify", "pax.pbtxt", *DUMP], ["verify", BIG, "--hlo", OLD]],
+    "show": [
+        ["show", BF16],
+        ["show", "pax.pbtxt"],
+        ["show", MADE],
+        ["show", XPLANE],
+        ["show", PAX[1]],
+        ["show", PAX[0]],
+    ],
+    "diff": [["diff", BF16, BIG], ["diff", "pax.pbtxt", "pax.pbtxt"], ["diff", BIG, BF16]],
+    "convert": [
+        ["convert", *PAX, *DUMP, "-o", "a.pbtxt"],
+        ["convert", MADE, "-o", "b.pbtxt"],
+        ["convert", PAX[1], "-o", "c.pbtxt"],
+    ],
+    "merge": [
+        ["merge", BF16, BIG, "-o", "m1.pbtxt"],
+        ["merge", "pax.pbtxt", BIG, "--of", "runs", "-o", "m2.pbtxt"],
+        ["merge", BIG, BF16, "--of", "runs", "-o", "m3.pbtxt"],
+    ],
+    "complete": [
+        ["complete", BF16, "--hlo", NEW, "-o", "k1.pbtxt"],
+        ["complete", "pax.pbtxt", *DUMP, "--target", "a100", "-o", "k2.pbtxt"],
+        ["complete", BIG, "--hlo", OLD, "-o", "k3.pbtxt"],
+    ],
+    "confirm": [
+        ["confirm", f"{T}/maxtext_pgle/llama2_7b_pgle_run.log"],
+        *(["confirm", str(path)] for path in sorted((ROOT / "testdata/logs/jax_0.10.2").glob("*.log*"))),
+        ["confirm", str(min((ROOT / "testdata/logs/jax_0.12.0.1").glob("*.log*")))],
+    ],
+    "compare": [
+        ["compare", *PAX],
+        ["compare", "steps.jsonl", "slower.jsonl", "--fail-slower", "1%"],
+        ["compare", "slower.jsonl", "steps.jsonl", "--require-faster", "--max-loss-change", "5%"],
+    ],
+    "predict": [["predict", NEW], ["predict", f"{T}/pax_fsdp4/proc0/dump", "--profile", "pax.pbtxt"], ["predict", OLD]],
+    "analyze": [["analyze", *PAX, *DUMP], ["analyze", PAX[0]], ["analyze", PAX[1]]],
+    "flags": [
+        ["flags", "list", "combine"],
+        ["flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"],
+        ["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"],
+        ["flags", "preset"],
+        ["flags", "preset", "fsdp", "--jaxlib", "0.10.2"],
+        ["flags", "thresholds", "--hlo", NEW],
+        ["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"],
+    ],
+    "history": [
+        ["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"],
+        ["history", "add", "slower.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
+        ["history", "show", "--file", "h.jsonl"],
+        ["history", "show", "--name", "a", "--file", "h.jsonl"],
+    ],
+    "doctor": [["doctor"], ["doctor", "--python", sys.executable]],
+    "fix": [["doctor", "--fix"], ["doctor", "--fix", "--python", sys.executable]],
+    "init": [["init"], ["init", "slurm", "-o", "i"], ["init", "make", "-o", "j"]],
+    "error": [["show", "nowhere"], ["shwo"], ["show", "--nonsense"], ["compare", "a", "b"]],
+}
+COMPILED: dict[str, list[list[str]]] = {
+    "rehearse": [["rehearse", "--target", "a100", "--devices", "4", *OVERLAP]],
+    "tune": [["tune", "--devices", "4", "--target", "a100", "--budget", "2", "-o", "tuned", *OVERLAP]],
+    "profile": [["profile", "--run-dir", "r", *SIMULATED, *OVERLAP]],
+    "baseline": [["perf", "--baseline", "--run-dir", "r", *SIMULATED, *OVERLAP]],
+    "perf": [["convert", "r"], ["perf", "--run-dir", "r", *SIMULATED, *OVERLAP]],
+    "run": [["run", "--run-dir", "r", *SIMULATED, *OVERLAP]],
+    "perf-table": [["perf-table", "r", "-o", "cluster.pbtxt", "--target", "a100"]],
+    "proof": [["doctor", "--prove", "--capture", "simulated", "--target", "a100"]],
+}
+
+
+def prepare(folder: Path) -> None:
+    """The inputs that the commands name without a folder."""
+    for name, level in (("steps.jsonl", 0.2), ("slower.jsonl", 0.21)):
+        lines = [{"step": i, "step_time_s": level * (1 + 0.001 * (i * 7 % 5)), "loss": 3.0 - i / 50} for i in range(60)]
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    produce(["convert", *PAX, *DUMP, "-o", "pax.pbtxt"], folder)
+
+
+def produce(words: list[str], folder: Path) -> dict[str, Any]:
+    """What a command prints with ``--json`` in a folder."""
+    before = words.index("--") if "--" in words else len(words)
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    printed = io.StringIO()
+    with chdir(folder), redirect_stdout(printed), redirect_stderr(io.StringIO()):
+        run([*words[:before], "--json", *words[before:]])
+    found: dict[str, Any] = json.loads(printed.getvalue())
+    return found

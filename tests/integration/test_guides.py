@@ -1,0 +1,64 @@
+"""Each guide followed literally in a clean folder: its `sh` blocks are run in order, its Python files written first.
+
+What needs a cluster, GPUs or a registry stands in `bash` blocks, which are not run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+COMPILE = ("from-zero", "one-node")
+BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.M | re.S)
+
+
+def follow(guide: Path, folder: Path) -> None:
+    bin_folder = folder / ".bin"
+    bin_folder.mkdir()
+    for name, words in {"pgle": "-m pgle", "python": ""}.items():
+        (bin_folder / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+        (bin_folder / name).chmod(0o755)
+    (folder / "job").symlink_to(ROOT / "testdata" / "pax_fsdp4")
+    environment = {
+        **os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+        "XDG_CACHE_HOME": str(folder / ".cache"),
+    }  # fmt: skip
+    for language, title, text in BLOCK.findall(guide.read_text()):
+        if title:
+            (folder / title).write_text(text)
+        elif language == "sh":
+            for line in text.replace("\\\n", "").splitlines():
+                expected = int((re.findall(r"# exit code (\d)$", line) or [0])[0])
+                done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
+                assert done.returncode == expected, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+
+
+@pytest.mark.parametrize("guide", [path for path in GUIDES if path.stem not in COMPILE], ids=lambda path: path.stem)
+def test_a_guide_is_followed_literally(guide: Path, tmp_path: Path) -> None:
+    follow(guide, tmp_path)
+
+
+@pytest.mark.rehearse
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", [path for path in GUIDES if path.stem in COMPILE], ids=lambda path: path.stem)
+def test_a_guide_that_compiles_is_followed_literally(guide: Path, tmp_path: Path) -> None:
+    follow(guide, tmp_path)
+
+
+def test_there_are_five_guides_and_each_runs_something() -> None:
+    assert len(GUIDES) == 5
+    assert all(any(language == "sh" for language, _, _ in BLOCK.findall(guide.read_text())) for guide in GUIDES)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    assert not [to for to in targets if "://" not in to and not (page.parent / to).exists()]

@@ -1,0 +1,42 @@
+"""Real outputs satisfy the JSON Schema files in docs/schemas; those are made from other outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents import CHEAP, ROOT, prepare, produce
+
+jsonschema = pytest.importorskip("jsonschema")
+
+SCHEMAS = ROOT / "docs" / "schemas"
+NOT_PRINTED = {"abba", "manifest", "trials"}
+"""Files that pgle keeps for itself; manifest.json is in docs/run-directory.md."""
+NEED_GPUS = {"auto"}
+
+
+def schema(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((SCHEMAS / f"pgle.{name}-1.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("documents")
+    prepare(place)
+    return place
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_an_output_satisfies_its_schema(name: str, folder: Path) -> None:
+    if name == "history":
+        produce(CHEAP[name][0], folder)
+    jsonschema.validate(produce(CHEAP[name][-1], folder), schema(name))
+
+
+def test_a_schema_refuses_what_is_not_its_object() -> None:
+    for path in SCHEMAS.glob("*.json"):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"schema": "pgle.other/1"}, json.loads(path.read_text()))
