@@ -62,3 +62,8 @@ def test_there_are_five_guides_and_each_runs_something() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
     assert not [to for to in targets if "://" not in to and not (page.parent / to).exists()]
+
+
+def test_the_site_has_every_page() -> None:
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+    assert pages <= set(re.findall(r"\S+\.md", (ROOT / "mkdocs.yml").read_text())), "add it to nav in mkdocs.yml"
