@@ -5,6 +5,8 @@ from __future__ import annotations
 from pgle.report import json
 from pgle.report.text import console, duration, table, warn
 from pgle.run.perf_table import COLLECTIVES_FLAG, MATMULS_FLAG, PerfTable
+from pgle.schedule.predict import Gain
+from pgle.schedule.worth import WORTH_SHARE
 
 
 def show_text(found: PerfTable) -> None:
@@ -32,13 +34,17 @@ def show_text(found: PerfTable) -> None:
     if found.steps:
         screen.print()
         steps = [(step.label, duration(step.step_us), duration(step.exposed_us)) for step in found.steps]
-        screen.print(
-            table(("scheduled with", f"step ({found.steps[0].costs_are} costs)", "exposed"), steps, right="exposed")
-        )
+        screen.print(table(("scheduled with", "predicted step", "exposed"), steps, right="predicted step|exposed"))
+        if (share := found.steps[0].estimated_share) > 0:
+            screen.print(f"{share:.0%} of the time is estimated: this jaxlib makes other kernels than were measured")
     for path in found.written:
         screen.print(f"wrote {path}", soft_wrap=True)
     screen.print(advice(found), style="bold", soft_wrap=True)
     warn(found.warnings)
+
+
+def _range(found: Gain) -> str:
+    return f"{found.share:.1%} ({100 * found.low:.1f} … {found.high:.1%})"
 
 
 def _size(size_bytes: int) -> str:
@@ -52,10 +58,12 @@ def advice(found: PerfTable) -> str:
         return "XLA would ignore this table: give it a cost profile instead, 'pgle convert'."
     if not found.steps:
         return f"Use it: XLA_FLAGS='{flags}'; --rehearse says first what it brings to the measured program."
-    plain, given, profile = (step.step_us for step in found.steps)
-    gain, better = 1 - given / plain, 1 - profile / plain
-    said = f"against XLA's own table the step changes by {-gain:+.2%} (predicted), with a profile by {-better:+.2%}"
-    if gain < 0.005:
+    _, given, profile = (step.gain for step in found.steps)
+    said = (
+        f"against XLA's own table the predicted step gets {_range(given)} shorter, with a profile {_range(profile)}; "
+        "ranges by how much kernels beside collectives slow down"
+    )
+    if given.low < WORTH_SHARE:
         return f"Not worth it for this program: {said}. It may be for others on this cluster; a profile is exact."
     return f"Use it: {said}. XLA_FLAGS='{flags}'"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.costs.estimate.cluster_table import (
@@ -18,9 +18,13 @@ from pgle.costs.estimate.cluster_table import (
     probe_collectives,
     probe_matmuls,
 )
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.products import Matmul
-from pgle.costs.measure.measured import measure
-from pgle.costs.measure.program_costs import ProgramCosts
+from pgle.costs.fit.contention import as_if_alone
+from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.measure.measured import Measured, measure
+from pgle.costs.measure.profiles import measured_profile
+from pgle.costs.profile.files import encode_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, write_files
@@ -28,7 +32,8 @@ from pgle.run.convert import ConvertRequest
 from pgle.run.inputs.traces import read_traces
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.request import RehearsalRequest
-from pgle.schedule.predict import predict
+from pgle.schedule.predict import Gain, Prediction, gain, predict
+from pgle.tune.prices import priced, prices_of
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.reader import read_module
@@ -50,12 +55,22 @@ SAME = 0.01
 
 @dataclass(frozen=True)
 class Step:
-    """A predicted step of the measured program under one set of costs given to the scheduler."""
+    """A predicted step of the measured program under one set of costs given to the scheduler.
+
+    Attributes:
+        label: which.
+        step_us, exposed_us: of the schedule, all by one table of prices.
+        costs_are: ``measured``, ``estimated`` or ``mixed``.
+        estimated_share: of the activity time, the part that was not measured.
+        gain: over XLA's own table.
+    """
 
     label: str
     step_us: float
     exposed_us: float
     costs_are: str
+    estimated_share: float
+    gain: Gain
 
 
 @dataclass(frozen=True)
@@ -135,7 +150,7 @@ def perf_table(
         steps: tuple[Step, ...] = ()
         warnings = () if key else _unknown_key(trial, target)
         if key and rehearse:
-            steps, warnings = _steps(trial, request, programs, list(files))
+            steps, warnings = _steps(trial, request, replace(measured, costs=(programs[0],)), list(files))
     return PerfTable(
         transfers, products, len(complete) - len(transfers), key, trial.jaxlib, ignored, ignored_products,
         tuple(files), steps, warnings,
@@ -224,25 +239,39 @@ class _Trial:
 
 
 def _steps(
-    trial: _Trial, request: ConvertRequest, programs: Sequence[ProgramCosts], tables: Sequence[AnyPath]
+    trial: _Trial, request: ConvertRequest, measured: Measured, tables: Sequence[AnyPath]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """What the tables give on the main program, beside XLA's own and beside a profile: predicted steps."""
-    from pgle.costs.profile.files import encode_profile
+    """What the tables give on the main program, beside XLA's own and beside a profile: predicted steps.
 
-    main = programs[0]
-    source = _before_optimizations(request, main.program.key.name)
-    if source is None:
+    All schedules have one table of prices: what does the same work takes what was measured of it, whatever its name.
+    """
+    program, hardware = measured.costs[0].program, find_hardware(trial.target)
+    source = _before_optimizations(request, program.key.name)
+    if source is None or program.hlo is None:
         return (), ("no before_optimizations dump of the program, so what the table gives was not predicted",)
-    profile = Profile(main.costs)
+    profile = as_if_alone(measured_profile(measured, ""))
+    prices = prices_of(LookupTable(program.hlo), profile, estimator(program.hlo, hardware))
+
+    def scheduled(flags: Sequence[str], given: Path | None = None) -> tuple[Prediction, Profile]:
+        schedule, after = trial.schedule(Path(str(source)), (*PROBE_FLAGS[:2], *flags), given)
+        module = read_module(after)
+        table = LookupTable(module, schedule.module)
+        costs, _ = priced(prices, table, estimator(table.module, hardware))
+        costs = replace(costs, provenance=profile.provenance)
+        return predict(module, costs, hardware), costs
+
+    plain, costs = scheduled(())
     path = trial.new_folder() / "profile.pbtxt"
-    path.write_bytes(encode_profile(profile, path.suffix))
-    flags = [f"{MATMULS_FLAG if '.matmul' in table.name else COLLECTIVES_FLAG}={table}" for table in tables]
-    found = []
-    for label, more, given in (("XLA's own table", [], None), ("this table", flags, None), ("a profile", [], path)):
-        _, after = trial.schedule(Path(str(source)), (*PROBE_FLAGS[:2], *more), given)
-        prediction = predict(read_module(after), profile, find_hardware(trial.target))
-        found.append(Step(label, prediction.step_us, prediction.exposed_us, prediction.costs_are))
-    return tuple(found), ()
+    path.write_bytes(encode_profile(costs, path.suffix))
+    given, _ = scheduled(
+        [f"{MATMULS_FLAG if '.matmul' in table.name else COLLECTIVES_FLAG}={table}" for table in tables]
+    )
+    profiled, _ = scheduled((), path)
+    found = {"XLA's own table": plain, "this table": given, "a profile": profiled}
+    return tuple(
+        Step(label, item.step_us, item.exposed_us, item.costs_are, item.estimated_share, gain(plain, item))
+        for label, item in found.items()
+    ), ()
 
 
 def _before_optimizations(request: ConvertRequest, name: str) -> AnyPath | None:
