@@ -38,7 +38,10 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
         instruction: a fusion, dot, custom call, copy or any other op with a kernel.
     """
     products = sum(matmul_us(item, hardware) for item in matmuls(module, instruction))
-    products += attention_operations(module, instruction) / (hardware.tflops["f16"] * ATTENTION_EFFICIENCY * 1e6)
+    if attention := attention_operations(module, instruction):
+        eight = instruction.custom_call_target.upper().endswith("F8")
+        peak = hardware.tflops.get("f8" if eight else "f16", hardware.tflops["f16"])
+        products += attention / (peak * ATTENTION_EFFICIENCY * 1e6)
     pointwise = pointwise_operations(module, instruction) / (hardware.tflops["f32"] / 2 * 1e6)
     device, host = bytes_accessed(module, instruction)
     memory = device * _passes(instruction) / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)

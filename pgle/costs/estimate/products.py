@@ -24,6 +24,17 @@ _CAUSAL = re.compile(r"mask_type\W+(?:[2-6]\b|\w*CAUSAL)")
 """cuDNN writes ``CAUSAL``; Transformer Engine a number, of which 0 and 1 are no causal mask (`NVTE_Mask_Type`)."""
 
 
+_STATED = re.compile(r"(\w+) = (-?\d+) : i64")
+"""Transformer Engine's attributes: sizes, whatever the layout of queries, keys and values."""
+
+_SCORES = re.compile(
+    r'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*\["(\d+)",\s*"(\d+)",\s*"(\d+)",\s*"(\d+)"\]'
+)
+"""In cuDNN's configuration: batch, heads, queries, keys (jax `_src/cudnn/fused_attention_stablehlo.py`)."""
+
+_WINDOW = re.compile(r'(?:window_size_left = |"sliding_window_length":\s*)([1-9]\d*)')
+
+
 @dataclass(frozen=True, slots=True)
 class Matmul:
     """Matrix products of one kernel: `batch` of m x k times k x n."""
@@ -147,20 +158,40 @@ def attention_operations(module: Module, instruction: Instruction) -> float:
     """Multiplications and additions of a fused attention call (cuDNN, Transformer Engine); 0 for anything else.
 
     Two products per head, queries with keys and weights with values; backward five, two of them again. A causal mask
-    leaves half.
+    leaves half, a sliding window the keys in it.
     """
     if not is_attention(instruction):
         return 0.0
-    target = instruction.custom_call_target.lower()
+    target, config = instruction.custom_call_target.lower(), instruction.backend_config
+    sizes = _attention_sizes(module, instruction)
+    if sizes is None:
+        return 0.0
+    batch, heads, queries, keys, depth = sizes
+    window = _WINDOW.search(config)
+    if window is not None and int(window[1]) < keys:
+        keys = int(window[1]) + 1
+    elif _CAUSAL.search(config) is not None:
+        keys /= 2
+    products = 5 if "backward" in target or "bwd" in target else 2
+    return products * 2.0 * batch * heads * queries * keys * depth
+
+
+def _attention_sizes(module: Module, instruction: Instruction) -> tuple[float, float, float, float, float] | None:
+    """Batch, heads, queries, keys and depth: as the call states them, else by the shapes of queries and keys."""
+    stated = dict(_STATED.findall(instruction.backend_config))
+    if {"input_batch", "attn_heads", "q_max_seqlen", "kv_max_seqlen", "qk_head_dim"} <= stated.keys():
+        depth = (int(stated["qk_head_dim"]) + int(stated.get("v_head_dim", stated["qk_head_dim"]))) / 2
+        batch, heads = int(stated["input_batch"]), int(stated["attn_heads"])
+        return batch, heads, int(stated["q_max_seqlen"]), int(stated["kv_max_seqlen"]), depth
     query, key = operand_shape(module, instruction, 0), operand_shape(module, instruction, 1)
     if query is None or key is None or len(query.dimensions) != 4 or len(key.dimensions) != 4:
-        return 0.0
+        return None
+    scores = _SCORES.search(instruction.backend_config)
+    if scores is not None:
+        batch, heads, queries, keys = (int(scores[number]) for number in range(1, 5))
+        return batch, heads, queries, keys, query.dimensions[-1]
     batch, a, b, depth = query.dimensions
-    length, heads = (a, b) if a >= b else (b, a)
-    keys = max(key.dimensions[1:3])
-    causal = _CAUSAL.search(instruction.backend_config) is not None
-    products = 5 if "backward" in target or "bwd" in target else 2
-    return products * 2.0 * batch * heads * length * keys * depth * (0.5 if causal else 1.0)
+    return batch, min(a, b), max(a, b), max(key.dimensions[1:3]), depth
 
 
 def _convolution(module: Module, instruction: Instruction) -> Iterator[Matmul]:

@@ -139,6 +139,33 @@ def test_attention_counts_the_products_of_its_heads(target: str, mask: int, prod
     assert attention_operations(of, call) == products * 2 * 2 * 64 * 8192 * 8192 * 128
 
 
+ENGINE = (
+    "{{attn_heads = 32 : i64, input_batch = 2 : i64, kv_max_seqlen = 2048 : i64, mask_type = 0 : i64, "
+    "q_max_seqlen = 1024 : i64, qk_head_dim = 192 : i64, v_head_dim = 128 : i64, window_size_left = {window} : i64}}"
+)
+CUDNN = (
+    '{{"cudnn_fmha_backend_config":{{"intermediate_tensor_shape":{{"element_type":"BF16",'
+    '"dimensions":["2","32","16","2048"]}},"mask_type":"{mask}","sliding_window_length":{window}}}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "config", "scores", "depth"),
+    [
+        ("te_fused_attn_forward_ffi", ENGINE.format(window=-1), 2 * 32 * 1024 * 2048, 160),
+        ("te_fused_attn_forward_ffi", ENGINE.format(window=255), 2 * 32 * 1024 * 256, 160),
+        ("__cudnn$fmhaSoftmax", CUDNN.format(mask="NO_MASK", window=0), 2 * 32 * 16 * 2048, 128),
+        ("__cudnn$fmhaSoftmax", CUDNN.format(mask="CAUSAL", window=0), 2 * 32 * 16 * 1024, 128),
+    ],
+)
+def test_attention_is_as_large_as_its_configuration_says(target: str, config: str, scores: int, depth: int) -> None:
+    shape = Shape("bf16", (2, 16, 32, 128))
+    call = Instruction("c", "custom-call", shape, "e", ("x", "y"), custom_call_target=target, backend_config=config)
+    packed = parameter("y", 2, 2048, 2, 8, 128) if "te_" in target else parameter("y", 2, 2048, 8, 128)
+    of = module(parameter("x", 2, 16, 32, 128), packed, call)
+    assert attention_operations(of, call) == 2 * 2 * scores * depth
+
+
 def test_the_payload_of_a_gather_is_its_result() -> None:
     start = Instruction(
         "s", "all-gather-start", Shape("tuple", elements=(Shape("bf16", (8,)), Shape("bf16", (64,)))), "e", ("x",)
