@@ -88,8 +88,10 @@ def _unsure_line(item: Unsure) -> str:
 def advice(found: Predicted) -> str:
     """What to do next, and what it would bring."""
     prediction = found.prediction
-    room = 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
-    doubt = prediction.steps_us.most_data / max(prediction.step_us, 1e-9) - 1
+    if not prediction.step_us:
+        return "Nothing of it runs on a GPU: give the dump of a job's step, or choose its module with --module."
+    room = 1 - prediction.ceiling.step_us / prediction.step_us
+    doubt = prediction.steps_us.most_data / prediction.step_us - 1
     if doubt > MUCH_DOUBT:
         name = printable(prediction.unsure[0].name)
         return f"Data decides up to {doubt:.0%} more, most of it {name}: measure it first, 'pgle profile -- COMMAND'."

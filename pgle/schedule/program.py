@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from graphlib import CycleError, TopologicalSorter
 
 from pgle.costs.estimate.products import is_product
 from pgle.costs.fit.fill import Estimate
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin
+from pgle.errors import UserError
 from pgle.schedule.timeline import Stream
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, start_of
 from pgle.xla.hlo.module import Instruction, Module, trip_count
@@ -20,6 +22,9 @@ FREE = frozenset(
      "optimization-barrier", "domain", "get-dimension-size", "async-update")
 )  # fmt: skip
 """Opcodes that launch nothing on XLA:GPU."""
+
+DEEPEST = 100
+"""Loops, calls and branches in each other."""
 
 COLLECTIVES = "collectives"
 """The queue of asynchronous collectives."""
@@ -101,10 +106,33 @@ def read_program(
         costs: by the name that LHS looks up: a collective by its start.
         estimate: for what has none; without, such instructions count as nothing and are listed.
         kernels: launches per execution where that is not one, by instruction name.
+
+    Raises:
+        UserError: a computation calls itself.
     """
     reader = _Reader(module, costs, estimate, kernels or {})
     reader.read(module.entry)
+    _check_nesting(module, reader.computations)
+    if reader.others:
+        reader.warnings.append(
+            f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
+            f"(first {reader.others[0]}); is it of this program? 'pgle verify' shows what matches"
+        )
     return Program(module.entry, reader.computations, tuple(reader.missing), tuple(reader.warnings))
+
+
+def _check_nesting(module: Module, computations: Mapping[str, Sequence[Op]]) -> None:
+    """XLA makes no module whose computations call themselves, or nest deeper than a program does."""
+    graph = {name: [body for op in ops for body in op.bodies] for name, ops in computations.items()}
+    depth: dict[str, int] = {}
+    try:
+        for name in TopologicalSorter(graph).static_order():
+            depth[name] = 1 + max((depth[body] for body in graph.get(name, ())), default=0)
+    except CycleError as error:
+        name = error.args[1][0]
+        raise UserError(f"computation {name} calls itself", where=module.source, remedy="dump it again") from None
+    if max(depth.values(), default=0) > DEEPEST:
+        raise UserError(f"computations nest deeper than {DEEPEST}", where=module.source, remedy="dump it again")
 
 
 class _Reader:
@@ -120,6 +148,7 @@ class _Reader:
         self.table = LookupTable(module)
         self.computations: dict[str, tuple[Op, ...]] = {}
         self.missing: list[str] = []
+        self.others: list[str] = []
         self.warnings: list[str] = []
 
     def read(self, name: str) -> None:
@@ -204,7 +233,11 @@ class _Reader:
         row = self.table.row_of(instruction.name)
         if row is None:
             return instruction.name, self.costs.get(instruction.name)
-        return row.name, row.find(self.costs) or self.costs.get(instruction.name)
+        found = row.find(self.costs) or self.costs.get(instruction.name)
+        if found is not None and row.differs(found):
+            self.others.append(instruction.name)
+            return row.name, None
+        return row.name, found
 
 
 def kind_of(module: Module, instruction: Instruction) -> str:

@@ -61,3 +61,16 @@ def test_an_unknown_target_is_a_user_error() -> None:
 def test_a_profile_without_sidecar_is_taken_at_its_word() -> None:
     given = Profile((Cost("a", 3.0, origin=Origin.UNKNOWN), Cost("b", 4.0, origin=Origin.UNKNOWN)))
     assert predict(MODULE, given, "a100").costs_are == "measured"
+
+
+def test_costs_of_other_shapes_are_left_out_and_said() -> None:
+    found = predict(MODULE, Profile((Cost("a", 3.0, opcode="fusion", shape="f32[7]"), Cost("b", 4.0))), "a100")
+    assert found.costs_are == "mixed"
+    assert "another opcode or shape here: 1 (first a)" in found.timeline.warnings[0]
+
+
+def test_a_computation_that_calls_itself_is_refused() -> None:
+    call = Instruction("c", "call", Shape("f32", ()), "f", (), ("f",))
+    module = Module("m", 1, "", "f", {"f": Computation("f", (call,), "c")}, is_scheduled=True)
+    with pytest.raises(UserError, match="calls itself"):
+        predict(module, None, "h100")

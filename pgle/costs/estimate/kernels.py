@@ -162,7 +162,9 @@ class _Needed:
         item = self.items[name]
         while item.opcode == "bitcast" and item.operands[0] in self.items:
             item = self.items[item.operands[0]]
-        return self.items.get(item.operands[1]) if item.opcode == "dynamic-update-slice" else None
+        if item.opcode != "dynamic-update-slice" or len(item.operands) < 2:
+            return None
+        return self.items.get(item.operands[1])
 
     def _need(self, name: str, count: float) -> None:
         if name in self.items:
@@ -177,7 +179,7 @@ class _Needed:
             for name in rest:
                 self._need(name, inf)
         elif item.opcode == "dynamic-update-slice":
-            update = prod(self.items[rest[0]].shape.dimensions) if rest[0] in self.items else 0
+            update = prod(self.items[rest[0]].shape.dimensions) if rest and rest[0] in self.items else 0
             self._need(first, max(count - update, 0))
             for name in rest:
                 self._need(name, count)

@@ -178,7 +178,7 @@ def attention_operations(module: Module, instruction: Instruction) -> float:
 
 def _attention_sizes(module: Module, instruction: Instruction) -> tuple[float, float, float, float, float] | None:
     """Batch, heads, queries, keys and depth: as the call states them, else by the shapes of queries and keys."""
-    stated = dict(_STATED.findall(instruction.backend_config))
+    stated: dict[str, str] = dict(_STATED.findall(instruction.backend_config))
     if {"input_batch", "attn_heads", "q_max_seqlen", "kv_max_seqlen", "qk_head_dim"} <= stated.keys():
         depth = (int(stated["qk_head_dim"]) + int(stated.get("v_head_dim", stated["qk_head_dim"]))) / 2
         batch, heads = int(stated["input_batch"]), int(stated["attn_heads"])
