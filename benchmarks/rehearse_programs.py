@@ -3,10 +3,10 @@
     python benchmarks/rehearse_programs.py [--python PYTHON...] [--module FILE...] [--target h100] [--only NAME...]
 
 Each PYTHON (ours by default) has jax, its CUDA plugin and what pgle needs, and flax and equinox for two of the programs
-of `tests/helpers/wild_programs.py`. It lowers them, and `python -m pgle rehearse --no-cache` runs on each: two schedules
-or three, predictions, pages. Processor time is that of the command with all its children, memory the largest of any of
-them, as the kernel says (`wait4`). On a busy machine trust the processor time. Prints a table in Markdown; a program that
-does not get to its schedule has the command's own line in it.
+of `tests/helpers/wild_programs.py`. It lowers them, and `python -m pgle rehearse --no-cache` runs on each: two or three
+schedules, predictions, pages. Processor time is that of the command with all its children, memory the largest of any of
+them, as the kernel says (`wait4`). On a busy machine trust the processor time. Prints a table in Markdown; a program
+that does not get to its schedule has the command's own line in it.
 """
 
 from __future__ import annotations

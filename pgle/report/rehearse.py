@@ -11,10 +11,12 @@ from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import WIDTH, console, duration, near, table, warn
 from pgle.report.timeline.text import text_timeline
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
+from pgle.run.tune.quick import QuickLook
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
 from pgle.schedule.worth import in_percent
 from pgle.tune.search import ROOM
+from pgle.tune.trial import Trial
 
 OTHERS = 4
 """Modules that were not chosen, in the text."""
@@ -116,6 +118,9 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     screen.print(result.worth, style="bold")
     if (said := default_line(result)) is not None:
         screen.print(said)
+    if result.look is not None:
+        for line in look_lines(result.look, result.costs_are):
+            screen.print(line, soft_wrap=True)
     screen.print(advice(result), soft_wrap=True)
     if picture is not None:
         screen.print(f"timelines: {near(picture)}  (or {TRACE} beside it in ui.perfetto.dev)", soft_wrap=True)
@@ -139,10 +144,22 @@ def advice(result: Rehearsal) -> str:
         return f"Next: {result.verdict.remedy or 'pgle verify PROFILE --hlo DUMP'}."
     if room < ROOM:
         return "Next: nothing is left to hide; look at the compute ('pgle predict' lists where the step goes)."
-    tune = f"'pgle tune' looks for flags that win part of the {room:.1%} that stay exposed"
+    tune = f"'{result.tune}' looks for flags that win part of the {room:.1%} that stay exposed"
+    if result.look is not None and result.look.best is not None:
+        return f"Next: '{result.tune}' looks further, holds what it finds against other costs, and proves it."
     if result.costs_are != "measured":
         return f"Next: measure the costs ('pgle profile -- COMMAND'); {tune}."
     return f"Next: 'pgle perf' with this profile proves it on the GPUs; {tune}."
+
+
+def look_lines(look: QuickLook, costs_are: str) -> list[str]:
+    """What each move would bring, the best first."""
+    head = f"What flags would bring beside the profile, each alone (simulated, {costs_are} costs):"
+    return [head, *(f"  {look.change(trial):+.1%}  {_flags(trial)}" for trial in look.trials)] if look.trials else []
+
+
+def _flags(trial: Trial) -> str:
+    return " ".join(f"--{name}={value}" for name, value in trial.flags.items())
 
 
 def setting_lines(result: Rehearsal) -> list[str]:
@@ -247,6 +264,12 @@ def as_dict(result: Rehearsal) -> dict[str, object]:
         "profile": str(result.profile),
         "gain": gain(result.baseline.prediction, result.profiled.prediction),
         "worth": result.worth,
+        "look": []
+        if result.look is None
+        else [
+            {"flags": trial.flags, "step_us": trial.step_us, "change": result.look.change(trial)}
+            for trial in result.look.trials
+        ],
         "next": advice(result),
         "warnings": result.warnings,
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.errors import UserError
@@ -17,10 +19,18 @@ from pgle.run.rehearse.compile import devices_in
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.run.rehearse.request import OnPhase
 from pgle.run.rehearse.settings import Setting, settle
+from pgle.run.tune.quick import QuickLook, quick_look
+from pgle.run.tune.request import TuneRequest
+from pgle.schedule.predict import gain
+from pgle.schedule.worth import WORTH_SHARE
+from pgle.tune.search import no_room
 from pgle.xla.targets import load_target
 
 DEFAULT_DEVICES = 4
 """Virtual CPU devices for a captured program whose user names no topology."""
+
+LOOK_S = 10.0
+"""Rehearsals that took longer get no look at flags: it takes up to three times as long."""
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
@@ -56,20 +66,52 @@ class RehearseCommand:
 
 
 def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
-    """Capture where needed, then rehearse."""
+    """Capture where needed, rehearse, and look at flags where the profile brings little and a look takes little."""
     with prepared(command) as (out, setting):
-        return rehearse(
-            RehearseRequest(
-                setting=setting,
-                target=load_target(command.target),
-                out=out / "rehearsal" if setting.module.is_relative_to(out) else out,
-                profile=Path(command.profile) if command.profile else None,
-                topology=command.topology,
-                job=command.job,
-                cached=command.cached,
-            ),
-            on_phase,
+        began = time.monotonic()
+        request = RehearseRequest(
+            setting=setting,
+            target=load_target(command.target),
+            out=out / "rehearsal" if setting.module.is_relative_to(out) else out,
+            profile=Path(command.profile) if command.profile else None,
+            topology=command.topology,
+            job=command.job,
+            cached=command.cached,
         )
+        found = replace(rehearse(request, on_phase), tune=_tune(command))
+        if time.monotonic() - began > LOOK_S or not _leaves_room(found):
+            return found
+        return replace(found, look=_look(request))
+
+
+def _leaves_room(found: Rehearsal) -> bool:
+    """Whether the profile was used and brings little, and hiding more would bring something."""
+    change = gain(found.baseline.prediction, found.profiled.prediction)
+    return found.used and change.share < WORTH_SHARE and not no_room(found.profiled.prediction)
+
+
+def _look(request: RehearseRequest) -> QuickLook | None:
+    """What the strongest moves bring; the rehearsal stands whatever becomes of it."""
+    try:
+        return quick_look(
+            TuneRequest(
+                request.setting, request.target, request.out, request.profile, request.topology, worlds=0,
+                cached=request.cached,
+            )
+        )  # fmt: skip
+    except UserError:
+        return None
+
+
+def _tune(command: RehearseCommand) -> str:
+    """The command line of `pgle tune` for the same words."""
+    options = {"--profile": command.profile, "--target": command.target, "--topology": command.topology}
+    named = [word for name, value in options.items() if value for word in (name, value)]
+    if command.topology is None and command.devices:
+        named += ["--devices", str(command.devices)]
+    named += [word for flag in command.flags for word in ("--flag", flag)]
+    is_program = len(command.words) > 1 or not Path(command.words[0]).exists()
+    return shlex.join(["pgle", "tune", *named, *(["--"] if is_program else []), *command.words])
 
 
 @contextmanager

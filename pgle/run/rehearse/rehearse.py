@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.profile.effective import effective_costs
@@ -32,6 +33,9 @@ from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
+
+if TYPE_CHECKING:
+    from pgle.run.tune.quick import QuickLook
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 LHS_BY_DEFAULT = (9, 0)
@@ -106,6 +110,8 @@ class Rehearsal:
         worth: one sentence: is PGLE worth a job, and why.
         matches_job: whether the baseline has the fingerprint of the job; None where not asked.
         warnings: one line each.
+        look: what a few flags would bring, where the profile brings little; None where that was not asked.
+        tune: the command that looks for more.
     """
 
     setting: Setting
@@ -120,6 +126,8 @@ class Rehearsal:
     worth: str
     matches_job: bool | None
     warnings: tuple[str, ...]
+    look: QuickLook | None = None
+    tune: str = "pgle tune"
 
     @property
     def used(self) -> bool:

@@ -1,0 +1,66 @@
+"""A quick look at what flags could do where a profile does little: three moves of the search, each tried once."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from pgle.run.rehearse.cache import Cache
+from pgle.run.rehearse.compile import Compiler
+from pgle.run.tune.bench import Bench
+from pgle.run.tune.request import TuneRequest
+from pgle.tune.moves import axes, by_exposure
+from pgle.tune.trial import Trial
+from pgle.xla.flags.text import parse_flags
+
+MOVES = 3
+AT_ONCE = 2
+LIMIT_S = 30.0
+"""Seconds for all of them together, and so for each compilation."""
+
+
+@dataclass(frozen=True)
+class QuickLook:
+    """What a few moves give, each alone.
+
+    Attributes:
+        pgle: the user's own flags with the profile.
+        trials: the moves that compiled, the shortest step first.
+    """
+
+    pgle: Trial
+    trials: tuple[Trial, ...]
+
+    @property
+    def best(self) -> Trial | None:
+        """The shortest; None where none is shorter than `pgle`."""
+        return self.trials[0] if self.trials and self.change(self.trials[0]) < 0 else None
+
+    def change(self, trial: Trial) -> float:
+        """Of its step against that with the profile alone, as a share; negative is shorter."""
+        return (trial.step_us or 0.0) / max(self.pgle.step_us or 0.0, 1e-9) - 1
+
+
+def quick_look(request: TuneRequest) -> QuickLook:
+    """Try the moves that are about the most exposed time; nothing is left in `request.out`.
+
+    Raises:
+        UserError: as `tune`.
+    """
+    cache = Cache.of_user() if request.cached else None
+    trusted = cache.trusted(request.setting.python) if cache else None
+    with Compiler(request.setting.python, cache=cache) as compiler:
+        bench = Bench.of(request, compiler, trusted)
+        bench.session.base = replace(bench.session.base, timeout_s=LIMIT_S)
+        try:
+            _, pgle = bench.start()
+            given = [flag.name for flag in parse_flags(" ".join(request.setting.flags)).flags]
+            found = axes(bench.module, bench.jaxlib, given, bench.memory_share)
+            first = by_exposure(found, pgle.trial.exposed_by_kind)[:MOVES]
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                tried = list(pool.map(lambda axis: bench.trial(axis.settings[0], axis.name), first))
+        finally:
+            shutil.rmtree(bench.session.folder, ignore_errors=True)
+    compiled = [trial for trial in tried if trial.step_us is not None and not trial.same_as]
+    return QuickLook(pgle.trial, tuple(sorted(compiled, key=lambda trial: trial.step_us or 0.0)))
