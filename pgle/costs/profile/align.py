@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.profile.cost_table import Source
+from pgle.costs.profile.cost_table import CostTable, Source
 from pgle.costs.profile.match import Evidence, Floats, match
 from pgle.costs.profile.value import Ends
 
@@ -270,3 +270,19 @@ def _unplaced(inputs: Sequence[Source]) -> list[str]:
         f"{len(labels)} of {len(inputs)} inputs do not say when their collectives ended (first {labels[0]}), so "
         "executions are matched by their order; unless all windows begin with the same step, convert these again"
     ]
+
+
+def renumbered(table: CostTable, shifts: Sequence[Mapping[str, int]]) -> CostTable:
+    """The table with execution numbers moved by so many, by input and fingerprint."""
+    if not any(by for shift in shifts for by in shift.values()):
+        return table
+    fingerprints = {fingerprint: number for number, fingerprint in enumerate(dict.fromkeys(f for f, _ in table.names))}
+    move = np.zeros((len(shifts), len(fingerprints)), np.int32)
+    for number, shift in enumerate(shifts):
+        for fingerprint, by in shift.items():
+            if fingerprint in fingerprints:
+                move[number, fingerprints[fingerprint]] = by
+    of_name = np.array([fingerprints[fingerprint] for fingerprint, _ in table.names], np.int32)
+    times = table.occurrences
+    by_row = move[table.source[times.row], of_name[table.name[times.row]]]
+    return replace(table, occurrences=replace(times, execution=times.execution + by_row))

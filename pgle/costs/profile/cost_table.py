@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -157,7 +157,6 @@ class _Collector:
         self.described: Small = np.empty(0, np.int32)
         self.columns: tuple[Column[Any], ...] = tuple(map(Column, _TYPES))
         self.times: tuple[Column[Any], ...] = tuple(map(Column, (*4 * (np.int32,), np.float64)))
-        self.keys: dict[str, tuple[int, ...]] = {}
         self.rows = self.sources = 0
 
     def add(self, label: str, given: Profile | ProfileFile) -> Source:
@@ -226,7 +225,7 @@ class _Collector:
         for column, array in zip(self.columns, arrays, strict=True):
             column.append(array)
         if tables:
-            keys = [self._key(key) for _, table in tables for key in table]
+            keys = [_place(key) for _, table in tables for key in table]
             rows = np.array([self.rows + at for at, _ in tables], np.int32)
             time_us = np.array([value for _, table in tables for value in table.values()], np.float64)
             places = np.array(keys, np.int32).reshape(-1, 3).T
@@ -256,18 +255,17 @@ class _Collector:
             self.texts, self.described = texts, np.array(numbers, np.int32)
         return self.described
 
-    def _key(self, key: str) -> tuple[int, ...]:
-        found = self.keys.get(key)
-        if found is None:
-            execution, occurrence, group = (*map(int, key.split(".")), 0)[:3]
-            found = self.keys[key] = execution, occurrence, group
-        return found
-
     def table(self) -> CostTable:
         """All rows. The collector is empty afterwards, so that each column is held twice only while it is joined."""
         times = Occurrences(*(column.join() for column in self.times))
         columns: list[Any] = [column.join() for column in self.columns]
         return CostTable(times, tuple(self.names), tuple(self.known), *columns)
+
+
+@lru_cache(maxsize=1 << 16)
+def _place(key: str) -> tuple[int, ...]:
+    """Execution, occurrence and group of a key of `Profile.occurrences`."""
+    return (*map(int, key.split(".")), 0)[:3]
 
 
 def _count_as_written(names: Sequence[str]) -> bool:
@@ -295,19 +293,3 @@ def collect(inputs: Iterable[tuple[str, Profile | ProfileFile]]) -> tuple[CostTa
     collector = _Collector()
     sources = tuple(collector.add(label, given) for label, given in inputs)
     return collector.table(), sources
-
-
-def renumbered(table: CostTable, shifts: Sequence[Mapping[str, int]]) -> CostTable:
-    """The table with execution numbers moved by so many, by input and fingerprint."""
-    if not any(by for shift in shifts for by in shift.values()):
-        return table
-    fingerprints = {fingerprint: number for number, fingerprint in enumerate(dict.fromkeys(f for f, _ in table.names))}
-    move = np.zeros((len(shifts), len(fingerprints)), np.int32)
-    for number, shift in enumerate(shifts):
-        for fingerprint, by in shift.items():
-            if fingerprint in fingerprints:
-                move[number, fingerprints[fingerprint]] = by
-    of_name = np.array([fingerprints[fingerprint] for fingerprint, _ in table.names], np.int32)
-    times = table.occurrences
-    by_row = move[table.source[times.row], of_name[table.name[times.row]]]
-    return replace(table, occurrences=replace(times, execution=times.execution + by_row))

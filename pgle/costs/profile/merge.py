@@ -15,8 +15,8 @@ from enum import StrEnum
 import numpy as np
 
 from pgle import __version__
-from pgle.costs.profile.align import align_profiles
-from pgle.costs.profile.cost_table import Codes, CostTable, Description, Flags, Source, collect, renumbered
+from pgle.costs.profile.align import align_profiles, renumbered
+from pgle.costs.profile.cost_table import Codes, CostTable, Description, Flags, Source, collect
 from pgle.costs.profile.files import ProfileFile
 from pgle.costs.profile.merged_cost import (
     from_inputs,
