@@ -82,6 +82,11 @@ class MeasuredCollective:
         return self.exposed_us - self.wait_us
 
     @property
+    def algorithm_gb_s(self) -> float | None:
+        """Payload by time, nccl-tests' algorithm bandwidth; None where the bytes are unknown."""
+        return None if self.link is None or self.time_us <= 0 else self.link.payload_bytes / self.time_us / 1e3
+
+    @property
     def bus_gb_s(self) -> float | None:
         """Bus bandwidth as nccl-tests define it; None where the bytes are unknown."""
         return None if self.link is None or self.time_us <= 0 else self.link.moved_bytes / self.time_us / 1e3

@@ -112,7 +112,7 @@ def show_json(found: Analysis) -> None:
             "breakdown": step.breakdown,
             "waiting_us": step.waiting_us,
             "skew_us": step.costs.skew_us,
-            "collectives": [_collective_json(item) for item in step.collectives],
+            "collectives": [_collective_json(item, step.overlap) for item in step.collectives],
             "findings": [
                 {
                     "id": finding.id,
@@ -140,10 +140,18 @@ def show_json(found: Analysis) -> None:
     warn(found.warnings)
 
 
-def _collective_json(item: MeasuredCollective) -> dict[str, Any]:
+def _collective_json(item: MeasuredCollective, overlap: Overlap | None) -> dict[str, Any]:
     found: dict[str, Any] = json.plain(item)
     known = found.pop("instruction") or {}
-    return {**found, "op_name": item.op_name, "source": known.get("source", ""), "bus_gb_s": item.bus_gb_s}
+    reasons = {} if overlap is None else {room.name: room.why for room in overlap.rooms}
+    return {
+        **found,
+        "op_name": item.op_name,
+        "source": known.get("source", ""),
+        "algorithm_gb_s": item.algorithm_gb_s,
+        "bus_gb_s": item.bus_gb_s,
+        "why_exposed": reasons.get(item.name, ""),
+    }
 
 
 def _overlap_json(overlap: Overlap) -> dict[str, Any]:
@@ -158,6 +166,7 @@ def _overlap_json(overlap: Overlap) -> dict[str, Any]:
         "stuck_us": overlap.stuck_us,
         "collectives": overlap.rooms,
         "predicted_step_us": overlap.predicted.step_us,
+        "critical_path_us": overlap.predicted.timeline.path_us,
         "profile": known,
     }
 

@@ -95,6 +95,8 @@ def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
         return "Record the program with XLA's ranges to have it by step and instruction: pgle profile -- COMMAND"
     if step.module is None and step.costs.program.key.name != WHOLE:
         return f"With the HLO more can be said, by instruction and link: pgle analyze {inputs} --hlo DUMP_DIR"
+    if not saving and step.trace.simulated and not run_dirs(side.inputs):
+        return "Nothing stands out in this schedule. Measured costs make it sure: pgle profile -- COMMAND"
     if not saving:
         words = [*map(str, side.inputs), *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
         return f"Nothing stands out. A profile for the scheduler: pgle convert {shlex.join(words)}"

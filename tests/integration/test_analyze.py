@@ -66,3 +66,45 @@ def test_cpu_times_are_not_held_against_a_gpu(capsys: pytest.CaptureFixture[str]
     assert found["hardware"] is None
     assert not {"slow-matmul", "slow-collective"} & {finding["id"] for finding in found["findings"]}
     assert any("CPU devices" in line for line in found["warnings"])
+
+
+def test_layers_memory_and_overlap_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:
+    found = analysed(capsys, *RANKS, *HLO)
+    forward, backward = (
+        sum(layer["us"] for layer in found["layers"]["scopes"] if layer["phase"] == phase)
+        for phase in ("forward", "backward")
+    )
+    assert backward > forward > 0.3 * found["step_us"]
+    assert 0.2 < found["layers"]["mfu"] < 0.25
+    memory = found["memory"]
+    names = ("arguments_bytes", "outputs_bytes", "constants_bytes", "temporary_bytes")
+    assert sum(memory[name] for name in names) == memory["peak_bytes"] < memory["limit_bytes"] < memory["device_bytes"]
+    assert found["overlap"]["hideable_us"] <= found["breakdown"]["exposed_communication_us"]
+    assert all(item["why_exposed"] for item in found["collectives"][:5])
+    assert found["against"] is None
+
+
+def test_pytorch_in_full_precision_is_found_by_its_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = {finding["id"]: finding for finding in analysed(capsys, str(PYTORCH))["findings"]}
+    assert {row["name"] for row in findings["exposed-copies"]["evidence"]} >= {"memcpy host to device"}
+    assert all("ffma" in row["name"] for row in findings["off-tensor-cores"]["evidence"])
+
+
+def test_a_schedule_without_a_trace_is_simulated_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    dump = ROOT / "testdata" / "hlo" / "jax-0.10.2" / "async"
+    found = analysed(capsys, str(dump))
+    assert any("no GPU ran this" in line for line in found["warnings"])
+    assert run(["predict", str(dump), "--target", "a100", "--json"]) == 0
+    predicted = json.loads(capsys.readouterr().out)
+    assert found["step_us"] == pytest.approx(predicted["step_us"], rel=1e-3)
+    exposed = found["breakdown"]["exposed_communication_us"]
+    assert exposed == pytest.approx(predicted["breakdown"]["exposed_communication_us"], rel=1e-3)
+
+
+def test_a_stage_that_was_not_traced_says_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "perf").mkdir()
+    (tmp_path / "manifest.json").write_text("{}")
+    assert run(["analyze", str(tmp_path / "perf")]) == 2
+    error = capsys.readouterr().err
+    assert "was not traced" in error
+    assert "--capture" in error
