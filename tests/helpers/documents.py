@@ -62,6 +62,7 @@ CHEAP: dict[str, list[list[str]]] = {
     ],
     "predict": [["predict", NEW], ["predict", f"{T}/pax_fsdp4/proc0/dump", "--profile", "pax.pbtxt"], ["predict", OLD]],
     "analyze": [["analyze", *PAX, *DUMP], ["analyze", PAX[0]], ["analyze", PAX[1]]],
+    "report": [["report", *PAX, *DUMP], ["report", PAX[0]], ["report", PAX[1]]],
     "flags": [
         ["flags", "list", "combine"],
         ["flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"],

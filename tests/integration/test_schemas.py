@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import CHEAP, ROOT, prepare, produce
+from documents import CHEAP, COMPILED, ROOT, prepare, produce
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -34,6 +35,22 @@ def test_an_output_satisfies_its_schema(name: str, folder: Path) -> None:
     if name == "history":
         produce(CHEAP[name][0], folder)
     jsonschema.validate(produce(CHEAP[name][-1], folder), schema(name))
+
+
+@pytest.mark.rehearse
+@pytest.mark.slow
+def test_an_output_of_a_compilation_satisfies_its_schema(folder: Path) -> None:
+    for name, commands in COMPILED.items():
+        for words in commands:
+            found = produce([word.replace("a100", "h100") for word in words], folder)
+            if found["schema"] == f"pgle.{name}/1":
+                jsonschema.validate(found, schema(name))
+
+
+def test_every_printed_object_has_a_schema() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "pgle").rglob("*.py"))
+    named = set(re.findall(r'"pgle\.([a-z-]+)/1"', code)) - NOT_PRINTED - NEED_GPUS
+    assert named <= {path.name.removeprefix("pgle.").removesuffix("-1.json") for path in SCHEMAS.glob("*.json")}
 
 
 def test_a_schema_refuses_what_is_not_its_object() -> None:
