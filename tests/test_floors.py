@@ -1,4 +1,4 @@
-"""Imports only look down: cli, report, run, steps, analyze, tune, schedule, costs, trace, xla, then errors, files."""
+"""Imports only look down: cli, report, run, steps, analyze, tune, schedule, costs, trace, xla, then the ground."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,19 @@ import pytest
 import pgle
 
 ROOT = Path(pgle.__file__).parent
-STOREYS = ("errors files", "xla", "trace", "costs", "schedule", "tune", "analyze", "steps", "run", "report", "cli")
+STOREYS = (
+    "errors files masking",
+    "xla",
+    "trace",
+    "costs",
+    "schedule",
+    "tune",
+    "analyze",
+    "steps",
+    "run",
+    "report",
+    "cli",
+)
 FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.split()}
 PURE = ("steps", "analyze", "tune", "schedule", "costs", "trace", "xla")
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}

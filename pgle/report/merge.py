@@ -8,7 +8,7 @@ from pgle.report.text import console, duration, printable, table, warn, wrote
 from pgle.run.profiles import MergeResult
 
 CONFLICTS_SHOWN = 5
-"""Of the names that are another instruction in each input; ``--json`` has all."""
+"""Names listed that are another instruction in each input; ``--json`` has all."""
 
 
 def show_text(result: MergeResult) -> None:

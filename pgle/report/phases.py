@@ -18,7 +18,7 @@ AGAIN_S = 30.0
 
 
 class _Compilations:
-    """Those that run, by folder: what each is at and since when; and how long the one took that ended last."""
+    """The compilations that run, by folder, each with its phase and when it began; and how long the last one took."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -58,7 +58,7 @@ def _profile_line(result: Rehearsal) -> str:
 
 
 def about(result: Rehearsal) -> list[tuple[str, str]]:
-    """Of what, for what and by what the schedules were made."""
+    """The module, the target and the compiler of the schedules."""
     compiled = result.baseline.compiled
     return [
         ("module", f"{result.setting.module}, fingerprint {compiled.fingerprint}"),

@@ -21,7 +21,7 @@ from pgle.run.inputs.measured_step import Side
 from pgle.run.report import gather
 
 BESIDE = (stored.STORED, f"rehearsal/{stored.STORED}")
-"""Where folders of `rehearse` and `tune` have their page."""
+"""Where the page of a folder of `rehearse` or `tune` is stored."""
 
 
 def page_of(side: Side, *, progress: Progress | None = None) -> Page:

@@ -15,7 +15,7 @@ from pgle.report import json
 from pgle.report.text import bar, console, duration, printable, table, warn
 
 FINDINGS_SHOWN = 6
-"""Of each kind of finding; ``--json`` has all."""
+"""Findings of each kind that are listed; ``--json`` has all."""
 MIN_SKEW = 0.01
 """Share of the time from which on it is said that ranks wait for the slowest one."""
 NARROW = 80
@@ -162,7 +162,7 @@ def _instructions(summary: Summary, width: int) -> Table:
 
 
 def _share(cost: Cost, summary: Summary) -> float | None:
-    """Of the total; None for loops and for what counts as 0 there."""
+    """A cost's share of the total; None for loops and for costs that count as 0 in it."""
     sound = math.isfinite(cost.cost_us) and cost.cost_us >= 0 and summary.total_us > 0
     return cost.cost_us / summary.total_us if sound and cost.likely_kind != CostKind.LOOP else None
 

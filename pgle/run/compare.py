@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.inputs.step_times import STAGES, read_side
+from pgle.run.experiment.directory import COMPARED
+from pgle.run.inputs.step_times import read_side
 from pgle.run.launch.abba import PLAN, Plan, plan_with_profile, run_abba, sides, split_commands
 from pgle.steps.compare import Comparison, compare
 from pgle.steps.gate import Check, Limits, gate
@@ -94,8 +95,8 @@ def _paths(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[s
         folder = Path(words[0])
         if (folder / PLAN).is_file():
             return *sides(folder), True
-        if all((folder / stage).is_dir() for stage in STAGES):
-            return [str(folder / STAGES[0])], [str(folder / STAGES[1])], False
+        if all((folder / stage).is_dir() for stage in COMPARED):
+            return [str(folder / COMPARED[0])], [str(folder / COMPARED[1])], False
     if len(words) not in (0, 2):
         what = f"two sides are needed, {len(words)} given"
         raise UserError(what, remedy="pgle compare BASE NEW; further runs of a side with --base and --new")

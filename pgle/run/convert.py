@@ -136,12 +136,7 @@ def _profiles(measured: Measured, request: ConvertRequest) -> dict[AnyPath, Prof
 
 def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool = False) -> Profile:
     """The profile of measured costs, its gaps filled with estimates for `target` where there is one."""
-    flags = measured.trace.xla_flags
-    if flags:
-        from pgle.run.launch.environment import kept_flags  # with all that a child process needs
-
-        flags = kept_flags(flags)
-    profile = measured_profile(measured, flags, fingerprint_names=fingerprint_names)
+    profile = measured_profile(measured, fingerprint_names=fingerprint_names)
     if target is None:
         return profile
     from pgle.costs.fit.complete import complete_profile  # only here: the command starts faster without estimates

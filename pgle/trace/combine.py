@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.identity import told_apart
+from pgle.trace.identity import distinguish_processes
 from pgle.trace.table import Trace, Unresolved
 
 T = TypeVar("T", bound=Hashable)
@@ -27,7 +27,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
     """
     if len(traces) == 1:
         return traces[0]
-    traces, same_names = told_apart(traces)
+    traces, same_names = distinguish_processes(traces)
     modules, module_maps = _unite([trace.modules for trace in traces])
     instructions, instruction_maps = _unite([trace.instructions for trace in traces])
     devices, device_maps = _unite([trace.devices for trace in traces])

@@ -18,7 +18,7 @@ OVERLAP = 0.1
 """Windows that share more of the shorter one are not of one process; less may be the error of the clock."""
 
 
-def told_apart(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
+def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
     """The traces with one name for each process, and windows of one process on one clock, one after the other.
 
     Args:
@@ -48,7 +48,7 @@ def told_apart(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
             if mine is None:
                 mine = _Process(_free_name(name, window, others))
                 others.append(mine)
-            elif not mine.told_by(window):
+            elif not mine.is_known_to_hold(window):
                 guessed.setdefault(name, [mine.windows[0].source]).append(window.source)
             renamed[name], moves[name] = mine.name, mine.add(window)
         result.append(_renamed(_moved(trace, moves), renamed))
@@ -128,8 +128,8 @@ class _Process:
     def differs(self, window: _Window) -> bool:
         return any(other.differs(window) for other in self.windows)
 
-    def told_by(self, window: _Window) -> bool:
-        """Whether anything tells that the window is another one of this process."""
+    def is_known_to_hold(self, window: _Window) -> bool:
+        """Whether a GPU or the clock shows that the window is another one of this process."""
         mine, theirs = self.windows[0].recording, window.recording
         same_gpu = any(gpu.startswith("uuid:") for gpu in mine.gpus & theirs.gpus)
         return same_gpu or (mine.utc_ns is not None and theirs.utc_ns is not None)

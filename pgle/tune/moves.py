@@ -138,7 +138,7 @@ class _Program:
         return Axis(name, setting.about, tuple({setting.name: value} for value in values))
 
     def start_bytes(self, kind: str) -> int:
-        """Where a threshold starts: where nothing is combined, at what two of the smallest come to."""
+        """The threshold that is tried first; where nothing is combined, the size of two of the smallest together."""
         groups = [sizes for (other, _), sizes in self.sizes.items() if other == kind and len(sizes) > 1]
         if any(count > 1 for (other, _), sizes in self.sizes.items() if other == kind for _, count in sizes):
             return START_BYTES

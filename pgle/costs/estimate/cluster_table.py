@@ -124,7 +124,7 @@ def _table(key: str, entries: Sequence[str]) -> str:
 
 
 def _elements(transfer: Transfer) -> int:
-    """Of the result, as f32."""
+    """Elements of the result, taken for f32."""
     return transfer.size_bytes // 4 // (transfer.group if transfer.kind == "reduce-scatter" else 1)
 
 

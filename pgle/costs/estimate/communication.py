@@ -77,7 +77,7 @@ def group_of(module: Module, instruction: Instruction, hardware: Hardware) -> Gr
 
 
 def bus_bandwidth_gb_s(group: Group, hardware: Hardware) -> float:
-    """Of a ring: NVLink inside a host; across hosts the network cards of the group's devices on one host."""
+    """Bus bandwidth of a ring: NVLink inside a host, across hosts the network cards of the group's devices on one."""
     if group.hosts <= 1:
         return hardware.nvlink_gb_s
     return min(hardware.nvlink_gb_s, hardware.nic_gb_s * group.per_host)

@@ -213,7 +213,7 @@ def measure_contention(
 def _launches(
     trace: Trace, rows: npt.NDArray[np.int64], target: npt.NDArray[np.int32], collective: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Of each launch that is no collective, in one execution on one device: owner, microseconds, share beside."""
+    """Every launch but those of collectives, in one execution on one device: owner, microseconds, share beside one."""
     rows = rows[target[trace.instruction[rows]] >= 0]
     code = target[trace.instruction[rows]].astype(np.int64)
     start, end, instance = trace.start_ns[rows], trace.end_ns[rows], trace.instance[rows].astype(np.int64)

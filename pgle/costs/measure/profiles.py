@@ -11,14 +11,14 @@ from pgle.costs.measure.measured import Measured
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.value import CostKind, Profile, join_name
 from pgle.errors import UserError
+from pgle.masking import kept_flags
 
 
-def measured_profile(measured: Measured, xla_flags: str, *, fingerprint_names: bool = False) -> Profile:
+def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> Profile:
     """The costs of all programs as one profile.
 
     Args:
         measured: what `pgle.costs.measure.measured.measure` found.
-        xla_flags: of the traced run, without secrets.
         fingerprint_names: name costs ``fingerprint::name``, as those of several programs must be.
 
     Raises:
@@ -29,7 +29,7 @@ def measured_profile(measured: Measured, xla_flags: str, *, fingerprint_names: b
     ]
     return Profile(
         costs=tuple(cost._replace(fingerprint=name) if name else cost for found, name in named for cost in found.costs),
-        provenance=_provenance(measured, xla_flags),
+        provenance=_provenance(measured),
         warnings=measured.warnings,
         occurrences={
             join_name(fingerprint, name): table
@@ -54,7 +54,7 @@ def fingerprints(found: ProgramCosts) -> Sequence[str]:
     return found.program.fingerprints
 
 
-def _provenance(measured: Measured, xla_flags: str) -> dict[str, object]:
+def _provenance(measured: Measured) -> dict[str, object]:
     """For the sidecar: tool, inputs, statistics, flags, and of each module the executions that its costs stand on."""
     return {
         "tool": f"pgle {__version__}",
@@ -64,7 +64,7 @@ def _provenance(measured: Measured, xla_flags: str) -> dict[str, object]:
         ],
         "stat": measured.options.stat.name,
         "collective_stat": measured.options.collective_stat.name,
-        "xla_flags": xla_flags,
+        "xla_flags": kept_flags(measured.trace.xla_flags),
         "modules": [
             {
                 "name": found.program.key.name,

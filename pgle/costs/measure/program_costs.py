@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Flags = npt.NDArray[np.bool_]
 
 MODULES_SHOWN = 3
-"""Of those that the same is said of."""
+"""Modules that are named where a warning is about several."""
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def _match(one: Window, other: Window) -> tuple[int, Evidence]:
 
 
 def covering(every: Iterable[Ends]) -> tuple[Ends, ...]:
-    """Those with a collective of a replica group that none before them has: another rank can be placed by these."""
+    """The ends of collectives in replica groups that no earlier one covers: by these another rank can be aligned."""
     kept: list[Ends] = []
     columns: set[Column] = set()
     for ends in every:

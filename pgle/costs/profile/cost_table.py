@@ -140,7 +140,7 @@ _ABSENT: dict[str, Any] = {**_VALUES, **_TEXTS}
 """Columns, and what a record stands for that lacks them."""
 _fields = itemgetter(*_ABSENT)
 _TYPES = (np.int32, np.int32, np.int32, np.float64, np.int64, *4 * (np.float64,))
-"""Of the columns: source, name, description, cost, and `_VALUES`."""
+"""Types of the columns: source, name, description, cost, and `_VALUES`."""
 
 
 class _Collector:

@@ -42,7 +42,7 @@ class Of(StrEnum):
     """What the inputs are profiles of."""
 
     RANKS = "ranks"
-    """Of one run: execution n is the same on all."""
+    """Ranks of one run: execution n is the same on all."""
     RUNS = "runs"
     """Independent measurements of one program."""
 

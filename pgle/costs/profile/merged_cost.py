@@ -87,7 +87,7 @@ def from_occurrences(base: Cost, table: Mapping[str, float], stat: Statistic) ->
 
 
 def from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterator[tuple[int, Cost]]:
-    """Of each name, the statistic over inputs. The spread is the largest of theirs and of the one between.
+    """Each name's cost as the statistic over inputs. Its spread is the largest within an input or between inputs.
 
     Args:
         table: costs.
@@ -163,7 +163,7 @@ def weighted(stat: Statistic, values: Sequence[float], weights: Sequence[int]) -
 
 
 _COUNTS = {"executions_used": 0, "executions_seen": 0, "devices": 0}
-"""Of a module's record, what adds up over inputs."""
+"""Fields of a module's record that add up over inputs."""
 IDS_SHOWN = 8
 
 

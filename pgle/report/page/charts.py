@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pgle.report.page.style import style_sheet, templates
 
 WIDTH = 440
-"""Of every chart, in units of its text of 12: readable at the width of a phone."""
+"""Width of every chart, in units in which its text is 12 high: readable on a phone."""
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 42, 24
 """Margins around the plot."""
 

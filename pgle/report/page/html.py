@@ -61,7 +61,7 @@ def _charts_style(page: Page) -> str:
 
 
 def _script(source: str) -> str:
-    """As it stands between its tags, where only their end would end it."""
+    """A script as the text of its element, which nothing but a closing tag would end."""
     return source.replace("</", "<\\/")
 
 

@@ -35,7 +35,7 @@ class Schedule:
 
     @property
     def panel(self) -> Panel:
-        """It as part of a timeline."""
+        """This schedule as part of a timeline."""
         return panel_of(self.label, self.timeline, self.costs_are, self.module)
 
 

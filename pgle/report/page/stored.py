@@ -25,7 +25,7 @@ def as_json(page: Page) -> str:
 
 
 def document(page: Page) -> dict[str, Any]:
-    """The same as JSON types."""
+    """A page as JSON types."""
     return {
         "title": page.title,
         "verdict": page.verdict,

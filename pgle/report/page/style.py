@@ -32,7 +32,7 @@ def aside(text: str) -> Markup:
 
 
 def printable_lines(text: str) -> str:
-    """As `pgle.errors.printable`, but lines stay lines."""
+    """`pgle.errors.printable` line by line, so that lines stay lines."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 

@@ -15,7 +15,7 @@ from pgle.trace.table import Kind
 from pgle.xla.collectives import is_sync
 
 MOST_BARS = 400_000
-"""Of a page, some 4 MB; of longer traces the first steps are drawn."""
+"""Bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn."""
 MOST_OPEN = 2
 """Devices whose lanes are open at first."""
 
@@ -156,6 +156,6 @@ class _Names:
         self.found = tuple(found)
 
     def codes(self, instruction: npt.NDArray[np.int32], stream: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
-        """Of rows, the numbers of their entries."""
+        """The number of each row's entry."""
         found: npt.NDArray[np.int32] = self._number[instruction.astype(np.int64) * self._streams + stream]
         return found

@@ -221,7 +221,7 @@ def _shares(parts: dict[str, Intervals], left: float, right: float, y: float, si
 
 
 def _runs(columns: np.ndarray) -> list[tuple[int, int]]:
-    """Where neighbours are equal: (first, after the last) of each run."""
+    """The runs of equal neighbours, each as (first, one after the last)."""
     change = np.flatnonzero((columns[:, 1:] != columns[:, :-1]).any(axis=0)) + 1
     edges = [0, *change.tolist(), columns.shape[1]]
     return list(pairwise(edges))

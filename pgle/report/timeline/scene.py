@@ -240,7 +240,7 @@ def _span(loop: Loop) -> Span:
 
 
 def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.int32], tuple[Named, ...]]:
-    """Of each row its entry, and the entries: one per instruction."""
+    """The number of each row's entry, and the entries: one per instruction."""
     entry = np.zeros(len(timeline.names), dtype=np.int64)
     entry[timeline.instruction[::-1]] = np.arange(len(timeline))[::-1]  # the first row of each name
     follower = followers(module, frozenset(timeline.names)) if module is not None else {}

@@ -26,6 +26,13 @@ from pgle.errors import UserError
 
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
 
+COMPARED: tuple[StageName, StageName] = ("baseline", "perf")
+"""The stages whose step times are compared."""
+LOG = "output.log"
+MANIFEST = "manifest.json"
+STEP_FILES = "steps*.jsonl"
+"""Step times of a stage: one file, or one per rank."""
+
 RANK_LABEL = "rank{:04d}"
 _LOG = re.compile(r"output(?:\.rank(\d+))?\.log")
 ANY_RANK = "<rank>"

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pgle.masking import kept_argv, kept_environment, kept_flags
 from pgle.run.doctor.world import read_gpus, this_world
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
 from pgle.run.experiment.stage import StageRequest, now
-from pgle.run.launch.environment import ChildEnvironment, kept_argv, kept_environment, kept_flags
+from pgle.run.launch.environment import ChildEnvironment
 from pgle.xla.log.module_verdict import ModuleVerdict
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pgle.errors import UserError, WorkloadError
+from pgle.masking import kept_argv, kept_flags
 from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.run.experiment.manifest import FileRecord, record_file
-from pgle.run.launch.environment import given_flags, kept_argv, kept_flags
+from pgle.run.launch.environment import given_flags
 from pgle.xla.flags.modes import Mode
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from pgle.run.experiment.directory import MANIFEST
+
 DEPTH = 4
 """Folders below the first; a profiler's log directory nests its xplanes three deep."""
 MOST = 5000
@@ -73,7 +75,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
     for here, folders, files in os.walk(folder):
         place = Path(here)
         names = set(files)
-        if "manifest.json" in names and _head(place / "manifest.json", b"pgle.manifest/"):
+        if MANIFEST in names and _head(place / MANIFEST, b"pgle.manifest/"):
             folders.clear()
             yield place, "run directory"
             continue

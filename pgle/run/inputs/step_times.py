@@ -11,22 +11,19 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import open_bytes
+from pgle.run.experiment.directory import COMPARED, LOG, STEP_FILES
 from pgle.steps.collect_console import read_console
 from pgle.steps.collect_records import read_csv, read_json_lines
 from pgle.steps.series import Series, once_per_step, slowest_rank
 from pgle.steps.side import Side
 from pgle.steps.steady import Rules, steady
 
-RECORDS = "steps*.jsonl"
-"""What pgle records in a run directory: one file, or one per rank."""
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
 LOGS = (".log", ".txt", ".out", ".err")
 TRACES = (".nsys-rep", ".sqlite", ".qdrep", ".pb")
 LONGEST_LINE = 1 << 20
 """Characters; what a line has beyond is left out."""
-STAGES = ("baseline", "perf")
-"""Stages of a run directory that can be compared."""
 
 
 class TextLines:
@@ -97,11 +94,11 @@ def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
 
 
 def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
-    ranks = sorted(folder.glob(RECORDS))
+    ranks = sorted(folder.glob(STEP_FILES))
     if ranks:
         return [replace(slowest_rank([_read_file(file, pattern) for file in ranks]), about=_about(folder))]
     children = sorted(item for item in folder.iterdir() if not item.name.startswith("."))
-    if all(folder / stage in children for stage in STAGES):
+    if all(folder / stage in children for stage in COMPARED):
         remedy = f"pgle compare {folder}/baseline {folder}/perf"
         raise UserError("holds several stages of one experiment, not one side", where=folder, remedy=remedy)
     runs = [item for item in children if _is_run(item)]
@@ -133,7 +130,7 @@ def _about(folder: Path) -> dict[str, str]:
 
 def _is_run(path: Path) -> bool:
     if path.is_dir():
-        return next(path.glob(RECORDS), None) is not None or (path / "output.log").is_file()
+        return next(path.glob(STEP_FILES), None) is not None or (path / LOG).is_file()
     return _suffix(path) in (*JSON_LINES, *TABLES, *LOGS) and not path.name.startswith("manifest")
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, write_files
-from pgle.run.launch.environment import kept_argv
+from pgle.masking import kept_argv
 from pgle.run.launch.process import end_with_parent, last_line
 
 SCHEMA = "pgle.abba/1"

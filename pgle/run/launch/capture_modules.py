@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
+from pgle.masking import kept_argv
 from pgle.run.launch.captured import (
     CODE,
     LOWERED,
@@ -24,7 +25,6 @@ from pgle.run.launch.captured import (
     modules_in,
     read_program,
 )
-from pgle.run.launch.environment import kept_argv
 from pgle.run.launch.hook import with_hook
 from pgle.run.launch.process import end_with_parent
 

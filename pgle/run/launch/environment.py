@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -200,57 +199,3 @@ def _conflicts(values: Mapping[str, str], mode: Mode) -> list[Finding]:
         message = f"JAX_ENABLE_PGLE is on: AutoPGLE profiles and compiles by itself in the middle of this {mode} run"
         found.append(Finding("warning", "auto-pgle", "", message, "unset it, or use 'pgle auto'"))
     return found
-
-
-MASK = "***"
-
-ALLOWED = re.compile(
-    r"(XLA|JAX|NCCL|CUDA|NVIDIA|TF_CPP|TF_GPU|NVTE|PGLE|OMPI_COMM_WORLD|PMI|PMIX)_\w+\Z"
-    r"|SLURM_(JOB_ID|STEP_ID|PROCID|LOCALID|NODEID|NTASKS|NNODES|NODELIST|JOB_NODELIST|STEP_NODELIST|GPUS_ON_NODE)\Z"
-    r"|(RANK|LOCAL_RANK|WORLD_SIZE|JOB_COMPLETION_INDEX|LD_PRELOAD)\Z"
-)
-"""Variables that may be kept."""
-_NAMES = r"(?i:secret|token(?!s|i[sz])|passw|credential|auth|(?:api|access|private)[_-]?key)"
-_SECRET_NAME = re.compile(_NAMES)
-_SECRET_VALUE = re.compile(
-    r"://[^/\s:@]+:[^/\s@]+@"  # a password in a URL
-    r"|\b(gh[pousr]_|hf_|sk-|AKIA|ASIA|xox[abpr]-|ya29\.)\w{8,}"  # GitHub, Hugging Face, AWS, Slack, Google
-    r"|\beyJ[\w-]{10,}\.[\w-]+"  # a JSON web token
-    r"|-----BEGIN "
-    r"|\b(?i:bearer|basic) [\w+/=.-]{8,}"
-    rf"|{_NAMES}[\w-]*[\"']?\s*[=:]\s*[\"']?(?!\d+\b)[^\s\"']{{4,}}"  # of a shell command or a header: NAME=value
-)
-
-
-def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that may be kept, sorted, masked where they look like credentials."""
-    names = sorted(name for name in environ if ALLOWED.match(name))
-    return {name: _masked(name, environ[name]) for name in names}
-
-
-def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """A command line with what looks like a credential masked: ``--api-key=***``, ``--token ***``."""
-    kept: list[str] = []
-    mask_next = False
-    for word in argv:
-        name, equals, value = word.partition("=")
-        if mask_next and not word.startswith("-"):
-            kept.append(MASK)
-        elif equals:
-            kept.append(f"{name}={_masked(name, value)}")
-        else:
-            kept.append(_masked("", word))
-        mask_next = not equals and word.startswith("-") and _SECRET_NAME.search(word) is not None
-    return tuple(kept)
-
-
-def kept_flags(text: str) -> str:
-    """XLA_FLAGS with what looks like a credential masked."""
-    return " ".join(kept_argv(text.split()))
-
-
-def _masked(name: str, value: str) -> str:
-    harmless = value.lower() in ("true", "false", "yes", "no", "") or value.isdigit()
-    if _SECRET_NAME.search(name) and not harmless:
-        return MASK
-    return MASK if _SECRET_VALUE.search(value) else value

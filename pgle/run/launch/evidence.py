@@ -12,7 +12,7 @@ from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.nsys import DOWNLOAD
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.experiment.directory import RankFiles
+from pgle.run.experiment.directory import STEP_FILES, RankFiles
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines, as_lines, console_records
 from pgle.run.launch.process import mentions
@@ -69,7 +69,7 @@ def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> 
 
 def step_times(files: RankFiles) -> tuple[float, ...]:
     """Step times of the slowest rank, of those ranks that have written theirs."""
-    if not any(files.folder.glob("steps*.jsonl")):
+    if not any(files.folder.glob(STEP_FILES)):
         return ()
     try:
         return tuple(float(seconds) for seconds in read_runs(str(files.folder))[0].step_time_s)

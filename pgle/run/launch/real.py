@@ -11,13 +11,14 @@ from typing import Any, Literal
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import sha256
+from pgle.masking import kept_flags
 from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
 from pgle.run.experiment.directory import RankFiles
 from pgle.run.experiment.manifest import FileRecord, StageRecord
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, profile_files
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines
-from pgle.run.launch.environment import Cache, ChildEnvironment, build_environment, interpreter, kept_flags
+from pgle.run.launch.environment import Cache, ChildEnvironment, build_environment, interpreter
 from pgle.run.launch.evidence import (
     AUTO_PGLE,
     hook_warnings,

@@ -19,6 +19,7 @@ import numpy as np
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
+from pgle.masking import kept_argv, kept_flags
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import RankFiles, set_aside
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
@@ -26,7 +27,7 @@ from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, now
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import capture_warnings, choose_module, modules_in
-from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of, kept_argv, kept_flags
+from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of
 from pgle.run.rehearse.compile import rehearse_compile
 from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.schedule.predict import predict

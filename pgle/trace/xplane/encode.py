@@ -54,7 +54,7 @@ class Records:
         self._parts: list[_Part] = []
 
     def constant(self, content: bytes, where: _Mask = None) -> None:
-        """The same bytes in every message, or in those of `where`."""
+        """Add the same bytes to every message, or to those that `where` selects."""
         sizes = np.full(self.count, len(content)) if where is None else np.where(where, len(content), 0)
         self._append(content, sizes, where)
 

@@ -145,7 +145,7 @@ def _stats(
 def _stats_in_any_order(
     block: Block, which: Ints, start: Ints, end: Ints, slots: Ints
 ) -> tuple[Ints, Ints, npt.NDArray[np.uint8], Ints, Ints]:
-    """As `_stats`, for writers that do not begin with the metadata id."""
+    """The result of `_stats`, for writers that do not begin with the metadata id."""
     count = len(start)
     identity = np.zeros(count, np.int64)
     forms, values, ends = np.zeros(count, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64)

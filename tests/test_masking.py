@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgle.run.launch.environment import kept_argv, kept_environment, kept_flags
+from pgle.masking import kept_argv, kept_environment, kept_flags
 
 
 def test_only_allowed_variables_are_kept():
