@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 @click.option("--worlds", default=20, show_default=True, type=click.IntRange(1), help="Perturbed worlds to judge by.")
 @click.option("--seed", default=0, show_default=True, help="Of the worlds.")
 @click.option("--shape", is_flag=True, help="Then shape the costs given to the scheduler; for very many collectives.")
+@click.option(
+    "--executor",
+    default="",
+    metavar="processes|dask://HOST:PORT",
+    help="Where trials run: processes of their own, or a Dask cluster that sees the module (pip install 'pgle[dask]').",
+)
 @click.option("--cache/--no-cache", "cached", default=True, show_default=True, help="Keep and reuse compilations.")
 @click.option("-o", "--output", metavar="DIR", required=True, help="Folder for flags, profile, trials and page.")
 @json_option

@@ -99,6 +99,8 @@ def row(found: Tuning, trial: Trial) -> tuple[str, ...]:
     name = f"→ {trial.label}" if best else trial.label
     if trial.step_us is None:
         return name, "does not compile", "", "", "", ""
+    if trial.same_as:
+        return name, f"as '{trial.same_as}'", "", "", "", ""
     step, mean, won, of = figures(trial, found.pgle.trial)
     same = trial is found.pgle.trial
     return (
@@ -262,8 +264,8 @@ def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
         "worlds": judge(trial.worlds_us, found.pgle.trial.worlds_us) if done else None,
         "temp_bytes": trial.temp_bytes,
         "shape": dict(trial.shape),
+        "same_as": trial.same_as,
         "modelled": trial.modelled,
-        "cpu_s": trial.cpu_s,
         "failure": trial.failure,
     }
 

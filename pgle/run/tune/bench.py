@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import pickle
 import shutil
+import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import sha256, write_files
+from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.rehearse import LHS
@@ -167,6 +171,27 @@ class Bench:
     def folder_of(self, flags: Flags, shape: Shape = NO_SHAPE) -> Path:
         """Where a setting is compiled."""
         return self.session.folder / sha256(key_of(flags, shape).encode())[:12]
+
+
+_ELSEWHERE: dict[bytes, Bench] = {}
+
+
+def trial_elsewhere(request: TuneRequest, flags: Flags, label: str, shape: Shape) -> Trial:
+    """`Bench.trial` in another process, maybe of another machine, by a compiler that lives as long as the process.
+
+    The first trial there takes what `Bench.start` takes more. The module, and `request.profile`, must be readable.
+    """
+    key = pickle.dumps(request)
+    if key not in _ELSEWHERE:
+        cache = Cache.of_user() if request.cached else None
+        compiler = Compiler(request.setting.python, cache=cache)
+        out = Path(tempfile.mkdtemp(prefix="pgle-tune-"))
+        atexit.register(shutil.rmtree, out, ignore_errors=True)
+        atexit.register(compiler.close)
+        trusted = cache.trusted(request.setting.python) if cache else None
+        _ELSEWHERE[key] = bench = Bench.of(replace(request, out=out), compiler, trusted)
+        bench.start()
+    return _ELSEWHERE[key].trial(flags, label, shape)
 
 
 def _program(named: RehearsalResult, flags: Flags, shape: Shape) -> tuple[str, str]:

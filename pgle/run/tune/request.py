@@ -29,6 +29,7 @@ class TuneRequest:
         worlds: how many.
         seed: of the worlds.
         shape: after the flags, look for costs that lead the scheduler to a better schedule (`pgle.tune.shape`).
+        executor: where trials run (`pgle.run.executor`); empty: this process, which forks a compiler for each.
         cached: take compilations from the user's cache, and keep them there.
     """
 
@@ -42,6 +43,7 @@ class TuneRequest:
     worlds: int = 20
     seed: int = 0
     shape: bool = False
+    executor: str = ""
     cached: bool = True
 
 

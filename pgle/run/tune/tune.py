@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from pgle.costs.fit.coverage import cover
 from pgle.costs.profile.files import profile_files
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.executor import executor
 from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler
-from pgle.run.tune.bench import NO_SHAPE, Bench
+from pgle.run.tune.bench import NO_SHAPE, Bench, trial_elsewhere
 from pgle.run.tune.record import Record
 from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
@@ -34,6 +36,8 @@ SAME_STEP = 0.001
 PROOFS = 3
 """Settings at most that are compiled whole, where those before did not stand."""
 
+Submit = Callable[[Flags, str, Shape], "Future[Trial]"]
+"""Begins a trial."""
 OnTrial = Callable[[Trial, Trial], None]
 """Called with each trial and that of the profile alone; first with that one itself."""
 
@@ -54,10 +58,11 @@ def tune(request: TuneRequest, *, on_trial: OnTrial = lambda trial, pgle: None) 
         bench = Bench.of(request, compiler, trusted)
         baseline, pgle = bench.start()
         on_trial(pgle.trial, pgle.trial)
-        found = _Search(request, bench, Record(request, bench.jaxlib), pgle, on_trial)
         room = not no_room(pgle.prediction)
-        proof = found.run() if room else None
-        without = found.without(proof) if proof is not None else {}
+        with _submitting(request, bench) as submit:
+            found = _Search(request, bench, submit, Record(request, bench.jaxlib), pgle, on_trial)
+            proof = found.run() if room else None
+            without = found.without(proof) if proof is not None else {}
     shutil.rmtree(bench.session.folder, ignore_errors=True)
     return Tuning(
         verdict="no-room" if not room else "not-better" if proof is None else "better",
@@ -75,11 +80,28 @@ def tune(request: TuneRequest, *, on_trial: OnTrial = lambda trial, pgle: None) 
     )
 
 
+@contextmanager
+def _submitting(request: TuneRequest, bench: Bench) -> Iterator[Submit]:
+    """What begins a trial: in a thread of ours, or wherever `request.executor` says."""
+    if not request.executor:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            yield lambda flags, label, shape: threads.submit(bench.trial, flags, label, shape)
+        return
+    setting = replace(request.setting, module=request.setting.module.resolve())
+    profile = None if request.profile is None else request.profile.resolve()
+    there = replace(request, setting=setting, profile=profile)
+    with executor(request.executor, AT_ONCE) as pool:
+        yield lambda flags, label, shape: pool.submit(trial_elsewhere, there, flags, label, shape)
+
+
 class _Search:
     """The trials of one search, from the record where they are on it."""
 
-    def __init__(self, request: TuneRequest, bench: Bench, record: Record, pgle: Scheduled, on_trial: OnTrial) -> None:
+    def __init__(
+        self, request: TuneRequest, bench: Bench, submit: Submit, record: Record, pgle: Scheduled, on_trial: OnTrial
+    ) -> None:
         self.request = request
+        self.submit = submit
         self.bench = bench
         self.record = record
         self.pgle = pgle
@@ -123,20 +145,25 @@ class _Search:
         return self._attempt([(flags, NO_SHAPE, label) for flags, label in settings])
 
     def _attempt(self, settings: Sequence[tuple[Flags, Shape, str]]) -> list[Trial]:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            pending = [
-                self.record.known(flags, shape) or pool.submit(self.bench.trial, flags, label, shape)
-                for flags, shape, label in settings
-            ]
-            done = []
-            for item in pending:
-                trial = item if isinstance(item, Trial) else item.result()
-                if not isinstance(item, Trial):
-                    self.record.add(trial)
-                done.append(trial)
-                self.trials.append(trial)
-                self.on_trial(trial, self.pgle.trial)
+        pending = [
+            self.record.known(flags, shape) or self.submit(flags, label, shape) for flags, shape, label in settings
+        ]
+        done = []
+        for item in pending:
+            trial = item if isinstance(item, Trial) else self._told_apart(item.result())
+            if not isinstance(item, Trial):
+                self.record.add(trial)
+            done.append(trial)
+            self.trials.append(trial)
+            self.on_trial(trial, self.pgle.trial)
         return done
+
+    def _told_apart(self, trial: Trial) -> Trial:
+        """A trial, or what it says that it is the same as: compiled at the same time, or elsewhere."""
+        earlier = (self.pgle.trial, *self.trials)
+        alike = (other for other in earlier if (other.program, other.worlds_us) == (trial.program, trial.worlds_us))
+        twin = next((other for other in alike if trial.program and not other.same_as), None)
+        return trial if trial.same_as or twin is None else replace(trial, same_as=twin.label)
 
     def prove(self, trial: Trial) -> Proof:
         """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
