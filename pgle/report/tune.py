@@ -60,7 +60,9 @@ def announcer(budget: int) -> OnTrial:
         else:
             failed = f"does not compile ({trial.failure})"
             words = failed if trial.step_us is None else "{} {} {}/{}".format(*figures(trial, pgle))
-            say(f"trial {next(numbers)} of at most {budget}: {trial.label}: {words}{took}")
+            beside = trial.label.startswith("without ")
+            number = "" if beside else f"trial {next(numbers)} of at most {budget}: "
+            say(f"{number}{trial.label}: {words}{took}")
 
     return announce
 
@@ -95,7 +97,7 @@ def show_text(found: Tuning, out: Path, page: Path) -> None:
 def row(found: Tuning, trial: Trial) -> tuple[str, ...]:
     """A trial as cells of `COLUMNS`."""
     tuned = found.tuned.trial
-    best = found.proof is not None and (trial.flags, trial.shape) == (tuned.flags, tuned.shape)
+    best = found.proof is not None and (trial.label, trial.shape) == (tuned.label, tuned.shape)
     name = f"→ {trial.label}" if best else trial.label
     if trial.step_us is None:
         return name, "does not compile", "", "", "", ""

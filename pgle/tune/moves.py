@@ -30,8 +30,8 @@ _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
 ALL = "all"
 """For `Axis.kind`: what moves every kind of collective at once comes first."""
-PRESET = "fsdp"
-"""Where a loop holds collectives, what others recommend is a start that the search has to beat."""
+PRESETS = {"fsdp": "", "pipeline-parallel": "collective-permute"}
+"""What others recommend where a loop holds collectives, or those of a kind: a start that the search has to beat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
         values = [value for value in setting.tries if value != setting.default(jaxlib)]
         if values and program.has(setting, jaxlib):
             found.append(program.axis(setting, values))
-    return (*(_preset(jaxlib, taken) if program.looped else ()), *_together(found), *found)
+    return (*_presets(program.looped, jaxlib, taken), *_together(found), *found)
 
 
 @dataclass(frozen=True)
@@ -160,16 +160,17 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
         yield Axis("all pipelining and two copies of the loop body", ALL, ({**pipelined, **double},))
 
 
-def _preset(jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
-    """The flags of a preset that decide what is scheduled, but those that the user has set."""
+def _presets(looped: Collection[str], jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
+    """Flags of presets that decide what is scheduled, but those that the user has set."""
     known = catalogue()
-    flags = {
-        flag.name: flag.value
-        for flag in preset(PRESET, jaxlib).flags
-        if flag.value and flag.name in known and known[flag.name].stage == "program" and flag.name not in taken
-    }
-    if flags:
-        yield Axis(f"preset {PRESET}", ALL, (flags,))
+    for name, kind in PRESETS.items():
+        flags = {
+            flag.name: flag.value
+            for flag in preset(name, jaxlib).flags
+            if flag.value and flag.name in known and known[flag.name].stage == "program" and flag.name not in taken
+        }
+        if flags and looped and (not kind or kind in looped):
+            yield Axis(f"preset {name}", ALL, (flags,))
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:

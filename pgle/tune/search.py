@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from pgle.schedule.predict import Prediction
-from pgle.tune.moves import Axis, between, by_exposure, neighbours
+from pgle.tune.moves import ALL, Axis, between, by_exposure, neighbours
 from pgle.tune.trial import LITTLE, Flags, Trial
 
 ROOM = 0.01
@@ -56,7 +56,8 @@ def search(
         before = current
         for axis in by_exposure(found, current.exposed_by_kind):
             settings = [*axis.settings, *_beside(axis, axis.settings[0])]
-            tried([({**current.flags, **setting}, _label(axis, setting, current)) for setting in settings])
+            start = pgle if axis.kind == ALL else current  # presets and the like are starts of their own
+            tried([({**start.flags, **setting}, _label(axis, setting, start)) for setting in settings])
             if axis.number and axis.number in current.flags:
                 _walk(axis, lambda: current, tried)
             at_ceiling = current.step_us is not None and current.step_us <= ceiling_us * (1 + ROOM)

@@ -22,7 +22,7 @@ from pgle.run.tune.record import Record
 from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
 from pgle.tune.moves import axes
-from pgle.tune.search import best, no_room, search, without_one
+from pgle.tune.search import PROGRESS, best, no_room, search, without_one
 from pgle.tune.shape import Shape, descend, shaped
 from pgle.tune.trial import Flags, Trial, judge, stands
 from pgle.xla.flags.text import parse_flags
@@ -130,12 +130,28 @@ class _Search:
             trial = best(pgle.trial, left, request.memory_limit)
             if trial is pgle.trial:
                 return None
-            proof = self.prove(trial)
+            proof = self.prove(self._simplified(trial))
             if proof.accepted:
                 return replace(proof, written=self.write(proof))
             left.remove(trial)
             self.refused.append(_refusal(proof))
         return None
+
+    def _simplified(self, trial: Trial) -> Trial:
+        """The same without the flags that give nothing, as presets have them."""
+        for name in trial.flags if not trial.shape else ():
+            rest = {flag: value for flag, value in trial.flags.items() if flag != name}
+            other = self._aside([(rest, f"without {name}")])[0] if rest else trial
+            if other.mean_us <= trial.mean_us * (1 + PROGRESS) and stands(other, self.pgle.trial):
+                trial = replace(other, label=trial.label, same_as="")
+        return trial
+
+    def _aside(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
+        """Trials beside the search, which are not shown among its own."""
+        before = len(self.trials)
+        found = self.attempt(settings)
+        del self.trials[before:]
+        return found
 
     def _standing(self) -> list[Trial]:
         return [trial for trial in self.trials if stands(trial, self.pgle.trial)]
@@ -198,10 +214,7 @@ class _Search:
 
     def without(self, proof: Proof) -> dict[str, Trial]:
         """The accepted setting without each of its flags."""
-        settings = without_one(proof.scheduled.trial)
-        before = len(self.trials)
-        found = self.attempt(settings)
-        del self.trials[before:]
+        found = self._aside(without_one(proof.scheduled.trial))
         return dict(zip(proof.scheduled.trial.flags, found, strict=False))
 
     def write(self, proof: Proof) -> tuple[Path, ...]:
