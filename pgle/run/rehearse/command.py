@@ -15,7 +15,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import Program, modules_in, read_program
-from pgle.run.rehearse.compile import devices_in
+from pgle.run.rehearse.messages import devices_in
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.run.rehearse.request import OnPhase
 from pgle.run.rehearse.settings import Setting, settle

@@ -1,6 +1,6 @@
 """The compiler's process: loads XLA's plugin once and forks a child for every compilation, ended at its schedule.
 
-Started by `pgle.run.rehearse.compiler`, maybe in another Python than ours. Requests and answers are lines of JSON on
+Started by `pgle.run.rehearse.compile`, maybe in another Python than ours. Requests and answers are lines of JSON on
 stdin and stdout. XLA reads XLA_FLAGS once in a process and ends it on a bad one, so each compilation has a process of
 its own; this one starts no thread, so that it can fork. Modules are read in a child as well, since that takes jax.
 Nothing outlives it: the children end when it does, and it ends when its stdin is closed.
@@ -8,102 +8,21 @@ Nothing outlives it: the children end when it does, and it ends when its stdin i
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import pickle
 import re
-import resource
 import select
-import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
-from pgle.run.rehearse.dumps import LOG, find_before_scheduling, find_dump, is_generating_code, scheduled_module
+from pgle.run.rehearse.children import TEMPORARY, Child, Compilation, Reader, key_of
 
 POLL_S = 0.02
-TEMPORARY = ".tmp"
-"""Folder for temporary files of a compilation that may be ended at any time, inside its dump folder."""
-
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
-
-
-class Child:
-    """A forked process at work on one request.
-
-    Args:
-        request: as the client sent it.
-        work: runs in the child; what it returns or raises is the outcome.
-    """
-
-    def __init__(self, request: dict[str, Any], work: Callable[[], Any]) -> None:
-        self.request = request
-        self.folder = Path(request["dump_dir"])
-        self.began = time.perf_counter()
-        self.outcome: Any = None
-        parent = os.getpid()
-        inward, outward = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(inward)
-            _run_child(work, outward, self.folder, parent)
-        os.close(outward)
-        self.pipe = inward
-        self._pieces: list[bytes] = []
-
-    def read(self) -> bool:
-        """Take what the child has sent; False once it has closed its end."""
-        piece = os.read(self.pipe, 1 << 20)
-        self._pieces.append(piece)
-        return bool(piece)
-
-    def end(self, *, kill: bool) -> int:
-        """Wait for the child, killed first with all that it started where `kill`; its return code."""
-        if kill:
-            _kill_group(self.pid)
-        _, status, usage = os.wait4(self.pid, 0)
-        os.close(self.pipe)
-        shutil.rmtree(self.folder / TEMPORARY, ignore_errors=True)
-        self.peak_bytes = usage.ru_maxrss * 1024
-        self.cpu_s = usage.ru_utime + usage.ru_stime
-        sent = b"".join(self._pieces)
-        self.outcome = pickle.loads(sent) if sent and not kill else None
-        return os.waitstatus_to_exitcode(status)
-
-
-def _run_child(work: Callable[[], Any], outward: int, folder: Path, parent: int) -> NoReturn:
-    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    os.setpgid(0, 0)  # ptxas and what else it starts end with it
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    log = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    try:
-        sent: Any = ("done", work())
-    except UserError as error:
-        sent = ("user_error", {"what": error.what, "where": error.where, "remedy": error.remedy})
-    except Exception as error:
-        sent = ("xla_error", str(error)[:20_000] or type(error).__name__)
-    with os.fdopen(outward, "wb") as pipe:
-        pickle.dump(sent, pipe)
-    sys.stderr.flush()
-    os._exit(0)  # the plugin's threads need not be joined, and some releases crash while they are
-
-
-def _kill_group(pid: int) -> None:
-    for kill in (os.killpg, os.kill):  # the group is there only once the child has made it
-        try:
-            kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 class Worker:
@@ -156,7 +75,7 @@ class Worker:
                 self.children.remove(child)
                 child.end(kill=True)
             return
-        program = self.programs.get(_key(request))
+        program = self.programs.get(key_of(request))
         reader = next((child for child in self.children if isinstance(child, Reader) and child.reads(request)), None)
         if program is not None:
             self.compile(request, program)
@@ -223,7 +142,7 @@ class Worker:
         reader.request["read_s"] = time.perf_counter() - reader.began
         for request in [reader.request, *reader.others]:
             if kind == "done":
-                self.programs[_key(request)] = value
+                self.programs[key_of(request)] = value
                 self.compile(request, value)
             else:
                 self.answer(request, **{kind: value})
@@ -258,72 +177,6 @@ class Worker:
         """What a request has come to."""
         about = {} if program is None else {"module": program.name, "devices": program.num_devices}
         self.say({"id": request["id"], "phase": phase, **about})
-
-
-class Reader(Child):
-    """Reads a module, for all requests that come meanwhile."""
-
-    def __init__(self, request: dict[str, Any], work: Callable[[], Any]) -> None:
-        self.others: list[dict[str, Any]] = []
-        super().__init__(request, work)
-
-    def reads(self, request: dict[str, Any]) -> bool:
-        """Whether it is at the module of this request."""
-        return _key(self.request) == _key(request)
-
-
-class Compilation(Child):
-    """Compiles one, watched through what XLA dumps."""
-
-    PHASES = (("before_optimizations", "optimising"), ("after_spmd_partitioner", "partitioned, optimising"))
-
-    def __init__(self, request: dict[str, Any], program: Any, work: Callable[[], Any]) -> None:
-        super().__init__(request, work)
-        self.program = program
-        self._left = list(self.PHASES)
-
-    def new_phases(self) -> list[str]:
-        """Phases that have begun since the last call."""
-        begun = [said for dump, said in self._left if find_dump(self.folder, self.program.name, f"{dump}.hlo.pb")]
-        self._left = [(dump, said) for dump, said in self._left if said not in begun]
-        return begun
-
-    def written(self) -> Path | None:
-        """The module that is wanted, once XLA has begun to write it."""
-        if self.request["until_scheduling"]:
-            return find_before_scheduling(self.folder)
-        return scheduled_module(self.folder, self.program.name)
-
-    def may_end(self) -> bool:
-        """Whether the schedule and the memory report are written: what is left is code generation."""
-        if self.request["to_the_end"]:
-            return False
-        module = self.written()
-        if module is None:
-            return False
-        if self.request["until_scheduling"]:
-            return bool(module.stat().st_size) and module.resolve() not in _open_files(self.pid)
-        reports = list(self.folder.glob("*-memory-usage-report.*"))
-        written = {path.resolve() for path in [module, *reports] if path.stat().st_size}
-        if not (reports or is_generating_code(self.folder)) or len(written) < 1 + len(reports):
-            return False
-        return not written & _open_files(self.pid)
-
-
-def _open_files(pid: int) -> set[Path]:
-    """The files that a process holds open."""
-    found = set()
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found.add(entry.readlink())
-        except OSError:
-            continue  # closed meanwhile
-    return found
-
-
-def _key(request: dict[str, Any]) -> tuple[str, int]:
-    stat = Path(request["module"]).stat()
-    return request["module"], stat.st_mtime_ns
 
 
 def _devices_in(topology: str) -> int:

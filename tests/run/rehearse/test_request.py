@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.rehearse.compile import matches_job, rehearse_compile, xla_flags
+from pgle.run.rehearse.compile import matches_job, rehearse_compile
 from pgle.run.rehearse.dumps import fingerprint_of
+from pgle.run.rehearse.messages import xla_flags
 from pgle.run.rehearse.request import RehearsalRequest
 
 
@@ -82,7 +83,7 @@ def python_that(tmp_path: Path, script: str) -> str:
 
 def test_a_python_without_jax(request_for: RehearsalRequest, tmp_path: Path) -> None:
     bare = python_that(tmp_path, f'exec "{sys.executable}" -S "$@"')
-    with pytest.raises(UserError, match=r"jax cannot be imported .*pip install 'pgle\[rehearse\]'"):
+    with pytest.raises(UserError, match=r"jax cannot be imported .*pip install jax"):
         rehearse_compile(request_for, python=bare)
 
 

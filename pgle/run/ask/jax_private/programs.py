@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from pgle.errors import UserError
 from pgle.run.ask.jax_private import hlo_text
+from pgle.run.ask.jax_private.export import lowered_export
 from pgle.run.ask.jax_private.wire import hlo_module_bytes, without_fields
 
 Form = Literal["mlir", "hlo", "hlo-text", "export"]
 
 MLIR_BYTECODE = b"ML\xefR"
-NO_PROGRAM = "neither StableHLO nor HLO nor a jax.export artifact"
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ def read_program(path: Path, data: bytes, default_devices: int, devices_for: Cal
                 "not an HLO dump", where=path, remedy="give a *.before_optimizations.hlo.pb of --xla_dump_to"
             )
         return program_from_hlo(module, _printed_hlo(module), default_devices)
-    return program_from_export(data, devices_for)
+    module = lowered_export(data, devices_for)
+    with module.context:
+        return _program(module)
 
 
 def module_form(name: str, data: bytes) -> Form:
@@ -174,62 +176,6 @@ def program_from_mlir(data: bytes) -> Program:
                 remedy="give StableHLO, an export artifact or an HLO dump, and use the jax version that wrote it",
             ) from None
         return _program(module)
-
-
-def program_from_export(blob: bytes, devices: Callable[[int], Sequence[Any]]) -> Program:
-    """Lower a serialized `jax.export.Exported` for compile-only devices.
-
-    Args:
-        blob: what `Exported.serialize` returned.
-        devices: gives the compile-only devices for a number of devices.
-
-    Raises:
-        UserError: not an export, or not for the CUDA platform.
-    """
-    import jax
-    import numpy as np
-    from jax import export
-
-    if importlib.util.find_spec("flatbuffers") is None:
-        raise UserError("a jax.export artifact needs flatbuffers to be read", remedy="pip install flatbuffers")
-    try:
-        exported = export.deserialize(bytearray(blob))
-    except Exception:  # of foreign bytes flatbuffers says whatever it trips over
-        raise UserError(NO_PROGRAM, remedy="dump modules with JAX_DUMP_IR_TO=DIR") from None
-    if "cuda" not in exported.platforms:
-        raise UserError(
-            f"exported for {', '.join(exported.platforms)} and not for GPU",
-            remedy="export again with platforms=['cuda']",
-        )
-    mesh = _mesh_of_export(exported, np.array(devices(exported.nr_devices)))
-    replicated = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    shardings = [sharding or replicated for sharding in exported.in_shardings_jax(mesh)]
-    arguments = [
-        jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)
-        for aval, sharding in zip(exported.in_avals, shardings, strict=True)
-    ]
-    args, kwargs = jax.tree_util.tree_unflatten(exported.in_tree, arguments)
-    call = exported.call
-
-    def step(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
-
-    step.__name__ = exported.fun_name.removeprefix("jit_")
-    lowered = jax.jit(step).lower(*args, **kwargs)
-    module = lowered.compiler_ir("stablehlo")
-    with module.context:
-        return _program(module)
-
-
-def _mesh_of_export(exported: Any, devices: Any) -> Any:
-    """A mesh of `devices` with the axes that the export was made with; releases before 0.9 take any mesh."""
-    import jax
-
-    named = getattr(exported, "_in_named_shardings", None) or ()
-    old = next((sharding.mesh for sharding in named if sharding is not None), None)
-    if old is None:
-        return jax.sharding.Mesh(devices, ("devices",))
-    return jax.sharding.Mesh(devices.reshape(old.axis_sizes), old.axis_names, axis_types=old.axis_types)
 
 
 def first_line(text: str) -> str:

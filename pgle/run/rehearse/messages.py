@@ -1,0 +1,109 @@
+"""What a request becomes for the compiler's process: XLA flags, environment, one line of JSON; and what cannot be."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from pgle.errors import UserError
+from pgle.run.rehearse.dumps import DUMP_BEFORE_SCHEDULING
+from pgle.run.rehearse.request import RehearsalRequest
+
+EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
+"""What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
+
+PROFILE_FLAG = "--xla_gpu_pgle_profile_file_or_directory_path"
+MOST_DEVICES = 1 << 20
+"""Of a topology: XLA makes a description of each, and more than a million is a slip of the keyboard."""
+
+
+def xla_flags(request: RehearsalRequest, folder: Path) -> str:
+    """The XLA_FLAGS of the compilation; the request's own flags come last and so win."""
+    flags = [f"--xla_dump_to={folder}", *EVIDENCE_FLAGS]
+    if request.before_scheduling or request.until_scheduling:
+        flags.append(DUMP_BEFORE_SCHEDULING)
+    if request.profile is not None and request.profile_as == "flag":
+        flags.append(f"{PROFILE_FLAG}={request.profile.resolve()}")
+    return " ".join(_quoted(flag) for flag in [*flags, *request.flags])
+
+
+def message(number: int, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
+    """A request under its number, as JSON."""
+    option = request.profile if request.profile_as == "option" else None
+    return {
+        "id": number,
+        "module": str(request.module.resolve()),
+        "dump_dir": str(folder),
+        "target": request.target,
+        "portable_target": request.portable_target,
+        "allocator_bytes": request.allocator_bytes,
+        "topology": request.topology,
+        "xla_flags": xla_flags(request, folder),
+        "fdo_profile": str(option.resolve()) if option is not None else None,
+        "to_the_end": request.to_the_end,
+        "until_scheduling": request.until_scheduling,
+        "as_job": request.as_job,
+    }
+
+
+def check(request: RehearsalRequest) -> None:
+    """Refuse what needs no compiler to be refused.
+
+    Raises:
+        UserError: the module is missing, the folder is in use, or the topology or a flag has not its form.
+    """
+    if not request.module.exists():
+        raise UserError("no such file", where=request.module, remedy="check the path")
+    if request.dump_dir.is_dir() and any(request.dump_dir.iterdir()):
+        raise UserError("is not empty", where=request.dump_dir, remedy="choose a new folder")
+    if request.topology is not None:
+        devices_in(request.topology)
+    for flag in request.flags:
+        if not flag.startswith("--"):
+            raise UserError(f"XLA flag {flag!r} does not begin with --", remedy="write --name=value")
+
+
+def devices_in(topology: str) -> int:
+    """The devices of a topology ``SxHxD``.
+
+    Raises:
+        UserError: it is not of that form, or of a size that no machine has.
+    """
+    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", topology):
+        raise UserError(
+            f"topology {topology!r} is not SLICESxHOSTSxDEVICES", remedy="write 1x1x8 for one host with eight GPUs"
+        )
+    slices, hosts, devices = (int(part) for part in topology.split("x"))
+    if slices * hosts * devices > MOST_DEVICES:
+        raise UserError(
+            f"topology {topology} has {slices * hosts * devices:,} devices, more than a rehearsal takes "
+            f"({MOST_DEVICES:,})",
+            remedy="write 1x1x8 for one host with eight GPUs",
+        )
+    return slices * hosts * devices
+
+
+def environment() -> dict[str, str]:
+    """The compiler's environment: ours without what would change the compilation."""
+    drop = ("XLA_FLAGS", "TF_CPP_", "TF_XLA_", "JAX_", "LIBTPU_INIT_ARGS", "PGLE_HOOK")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(drop)}
+    return kept | {
+        "TF_CPP_MIN_LOG_LEVEL": "0",
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",  # a GPU that is there is left alone
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        # Without it the plugin prints a traceback about missing CUDA libraries, which a rehearsal does not need.
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
+        "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
+    }
+
+
+def _quoted(flag: str) -> str:
+    """A flag as XLA_FLAGS wants it: a value with blanks in quotes."""
+    name, equals, value = flag.partition("=")
+    if not re.search(r"\s", value):
+        return flag
+    quote = '"' if "'" in value else "'"
+    return f"{name}{equals}{quote}{value}{quote}"
