@@ -65,6 +65,10 @@ class Unsure:
     count: int
 
 
+DIFFERING = 0.1
+"""Spread of samples, (p90 - p10) / median, from which on a measured cost that data decides has a range."""
+
+
 @dataclass(frozen=True)
 class Prediction:
     """A scheduled module on a model of the device.
@@ -186,7 +190,7 @@ def predict(
     if slowest is not typical:
         skew_us = step_us - run_program(program(typical, contention.likely), launch, contention.likely).step_us
     least, most = at(contention.at(0)), at(contention.at(1))
-    unsure = _unsure(module, likely, timeline, hardware)
+    unsure = _unsure(module, likely, timeline, hardware, typical)
     data = (
         run_program(_with_costs(likely, costs), launch, contention.likely).step_us if unsure else step_us
         for costs in (
@@ -210,18 +214,28 @@ def predict(
     )
 
 
-def _unsure(module: Module, program: Program, timeline: Timeline, hardware: Hardware) -> tuple[Unsure, ...]:
-    """The estimates of a program that data decides."""
+def _unsure(
+    module: Module, program: Program, timeline: Timeline, hardware: Hardware, measured: Mapping[str, Cost]
+) -> tuple[Unsure, ...]:
+    """The costs of a program that data decides: estimates by what is possible, measured ones by their samples."""
     counts = np.bincount(timeline.instruction, weights=timeline.count, minlength=len(timeline.names))
     executions = dict(zip(timeline.names, counts.astype(int).tolist(), strict=True))
-    found = [
-        Unsure(op.name, op.cost_us, known, executions[op.name])
-        for ops in program.computations.values()
-        for op in ops
-        if op.origin is Origin.ESTIMATED and op.name in executions
-        if (known := range_of(module, module.instructions[op.name], hardware, op.cost_us)) is not None
-    ]
+    found = []
+    for op in (op for ops in program.computations.values() for op in ops if op.name in executions):
+        known = range_of(module, module.instructions[op.name], hardware, op.cost_us)
+        if known is not None and op.origin is Origin.MEASURED:
+            known = _of_samples(measured.get(op.lhs_name), op.cost_us)
+        if known is not None and (op.origin in (Origin.ESTIMATED, Origin.MEASURED)):
+            found.append(Unsure(op.name, op.cost_us, known, executions[op.name]))
     return tuple(sorted(found, key=lambda item: (item.range.least_us - item.range.most_us) * item.count))
+
+
+def _of_samples(cost: Cost | None, us: float) -> Range | None:
+    """From what it takes on a typical rank to the longest sample; None where the samples agree."""
+    if cost is None or cost.samples < 2 or cost.spread < DIFFERING:
+        return None
+    least = cost.min_us if cost.slowest_us is None else cost.cost_us
+    return Range(min(least, us), max(cost.max_us, us), "measured, it differs with the data")
 
 
 def _with_costs(program: Program, costs: Mapping[str, float]) -> Program:

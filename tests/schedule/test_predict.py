@@ -74,3 +74,24 @@ def test_a_computation_that_calls_itself_is_refused() -> None:
     module = Module("m", 1, "", "f", {"f": Computation("f", (call,), "c")}, is_scheduled=True)
     with pytest.raises(UserError, match="calls itself"):
         predict(module, None, "h100")
+
+
+SCATTER = Module(
+    "jit_step", 1, "", "e", is_scheduled=True,
+    computations={"e": Computation("e", (
+        *(Instruction(name, "parameter", Shape(dtype, (1000, 8)), "e") for name, dtype in (("x", "f32"), ("i", "s32"))),
+        Instruction("s", "scatter", Shape("f32", (1000, 8)), "e", ("x", "i", "x")),
+    ), "s")},
+)  # fmt: skip
+
+
+def test_a_measured_cost_that_differs_with_the_data_has_the_range_of_its_samples() -> None:
+    cost = Cost("s", 50.0, samples=9, min_us=20.0, max_us=70.0, spread=0.6, slowest_us=60.0)
+    found = predict(SCATTER, Profile((cost,)), "h100")
+    assert [(item.range.least_us, item.cost_us, item.range.most_us) for item in found.unsure] == [(50.0, 60.0, 70.0)]
+    assert found.interval_us == pytest.approx((50.0, 70.0), rel=0.02)
+
+
+def test_a_measured_cost_whose_samples_agree_has_none() -> None:
+    cost = Cost("s", 50.0, samples=9, min_us=49.0, max_us=51.0, spread=0.02)
+    assert predict(SCATTER, Profile((cost,)), "h100").unsure == ()
