@@ -1,7 +1,9 @@
 """How far estimates are from measurements that they were not made on, by kind of instruction.
 
+Kernels that ran beside collectives are estimated with the model's contention, for as much of their time.
+
 python benchmarks/estimate.py                                   the real 4 × A100 step of testdata/
-python benchmarks/estimate.py TRACE... --hlo MODULE --target h100   any other job
+python benchmarks/estimate.py TRACE... --hlo DUMP --target h100   any other job
 """
 
 import argparse
@@ -11,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.measure.aggregate import aggregate
-from pgle.costs.measure.programs import find_programs
+from pgle.costs.estimate.products import is_product
+from pgle.costs.fit.contention import contention_on
+from pgle.costs.measure.measured import measure
 from pgle.run.inputs.traces import read_traces
 from pgle.xla.hardware import find_hardware
-from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.dumps import read_dumps
 
 DATA = Path(__file__).parent.parent / "testdata" / "pax_fsdp4"
 
@@ -23,20 +26,24 @@ DATA = Path(__file__).parent.parent / "testdata" / "pax_fsdp4"
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("traces", nargs="*", type=Path, default=[DATA / "proc0.sqlite", DATA / "proc3.sqlite"])
-    parser.add_argument("--hlo", type=Path, default=next((DATA / "proc0/dump").glob("module_0040*after_opt*")))
+    parser.add_argument("--hlo", type=Path, default=DATA / "proc0/dump")
     parser.add_argument("--target", default="a100-40gb")
     given = parser.parse_args()
-    module, trace = read_module(given.hlo), read_traces(given.traces)
-    program = next(item for item in find_programs(trace, [module]) if item.hlo is not None)
-    estimate = estimator(module, find_hardware(given.target))
+    costs = measure(read_traces(given.traces), read_dumps([given.hlo])).costs[0]
+    module, hardware = costs.program.hlo, find_hardware(given.target)
+    assert module is not None
+    estimate, slower = estimator(module, hardware), contention_on(hardware).at(1)
+    beside = {} if costs.contention is None else costs.contention.beside
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for cost in aggregate(trace, [program])[0].costs:
-        instruction = module.instructions.get(cost.name)
+    for cost in costs.costs:
+        instruction = module.instructions.get(cost.trace_name or cost.name)
         if instruction is None or cost.cost_us <= 0 or cost.opcode == "while":
             continue
+        factor = slower.of(product=is_product(module, instruction))
+        guess = estimate(instruction) * (1 + beside.get(cost.name, 0.0) * (factor - 1))
         label = f"{cost.opcode} {instruction.fusion_kind}".strip()
         for key in (label, f"all {cost.kind}"):
-            pairs[key].append((cost.cost_us, estimate(instruction)))
+            pairs[key].append((cost.cost_us, guess))
     print(f"{'':22}{'n':>6}{'measured ms':>13}{'estimated ms':>14}{'ratio':>15}{'p10':>7}{'p90':>7}{'within 2x':>11}")
     for key, values in sorted(pairs.items()):
         measured, estimated = np.array(values).T
