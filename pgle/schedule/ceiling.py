@@ -21,7 +21,6 @@ class Ceiling:
         communication_us: the busiest communication queue.
         copy_us: the copy queue.
         dependencies_us: the longest chain of instructions that need each other's results.
-        gaps_us: launch gaps and waits of the host, which overlap does not shorten.
     """
 
     step_us: float
@@ -29,7 +28,6 @@ class Ceiling:
     communication_us: float
     copy_us: float
     dependencies_us: float
-    gaps_us: float = 0.0
 
     @property
     def bound(self) -> str:
@@ -56,7 +54,7 @@ def ceiling(module: Module, program: Program, launch: Launch = DEFAULT, breakdow
     if breakdown is None:
         return bound
     kept_us = breakdown.step_us - breakdown.exposed_communication_us - breakdown.exposed_copy_us
-    return replace(bound, step_us=max(bound.step_us, kept_us), gaps_us=breakdown.idle_us)
+    return replace(bound, step_us=max(bound.step_us, kept_us))
 
 
 def _bound(module: Module, program: Program, name: str, launch: Launch, known: dict[str, Ceiling]) -> Ceiling:

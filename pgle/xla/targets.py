@@ -49,9 +49,7 @@ class Target:
         memory_bytes: device memory.
         memory_bandwidth: bytes per second.
         core_count: streaming multiprocessors.
-        fpus_per_core: FP32 lanes of each.
         clock_ghz: clock of the cores.
-        l2_bytes: L2 cache.
         compute_capability: (major, minor).
     """
 
@@ -61,9 +59,7 @@ class Target:
     memory_bytes: int
     memory_bandwidth: int
     core_count: int
-    fpus_per_core: int
     clock_ghz: float
-    l2_bytes: int
     compute_capability: tuple[int, int]
 
     @property
@@ -134,10 +130,8 @@ def parse_target(text: str, *, name: str) -> Target:
         memory_bytes=int(number("device_memory_size")),
         memory_bandwidth=int(number("memory_bandwidth")),
         core_count=int(number("core_count")),
-        fpus_per_core=int(number("fpus_per_core")),
         # clock_rate_ghz also stands in the unit descriptions; the device's own is outside of every nested block
         clock_ghz=_figure(_top_level(clean), "clock_rate_ghz", name),
-        l2_bytes=int(number("l2_cache_size")),
         compute_capability=(parts.get("major", 0), parts.get("minor", 0)),
     )
 

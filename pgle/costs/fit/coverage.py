@@ -97,7 +97,7 @@ class ModuleCoverage:
     dones: tuple[str, ...]
     log: CheckerCounts | None
     fallback: str
-    hints: tuple[str, ...]
+    hints: tuple[str, ...] = ()
 
     @property
     def kept_share(self) -> float:
@@ -202,6 +202,7 @@ def _cover_one(profile: Profile, table: LookupTable, effective: Mapping[str, Cos
     gaps = weigh_gaps(table, covered, missed, estimator(table.module, hardware))
     covered_us = sum(weigh(cost.cost_us, rows[name]) for name, cost in covered.items())
     basis = {str(origin): sum(gap.basis == origin for gap in gaps) for origin in FILLED}
+    dones = {item.name for item in table.module.walk() if is_done(item)}
     prefixes = [cost.fingerprint for cost in profile.costs]
     return ModuleCoverage(
         module=module.name,
@@ -231,15 +232,10 @@ def _cover_one(profile: Profile, table: LookupTable, effective: Mapping[str, Cos
         own_names=sum(bool(prefix) and prefix == module.fingerprint for prefix in prefixes),
         bare_names=prefixes.count(""),
         other_names=sum(bool(prefix) and prefix != module.fingerprint for prefix in prefixes),
-        dones=tuple(name for name in effective if name in table.consulted and _is_done(table.module, name)),
+        dones=tuple(name for name in effective if name in table.consulted and name in dones),
         log=checker_counts(table.module, effective) if table.lhs_module is not None else None,
         fallback=fallback_of(module),
-        hints=(),
     )
-
-
-def _is_done(module: Module, name: str) -> bool:
-    return name in module.instructions and is_done(module.instructions[name])
 
 
 def _against(table: LookupTable) -> str:
