@@ -30,6 +30,12 @@ def suggestion(word: str, choices: Iterable[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else ""
 
 
+def choices(word: str, names: Iterable[str]) -> str:
+    """``did you mean X? it has X, Y``: what can be named instead of `word`; the first five."""
+    known = list(dict.fromkeys(names))
+    return " ".join(filter(None, (suggestion(word, known), f"it has {', '.join(known[:5])}")))
+
+
 class UserError(Exception):
     """Input or usage that the user can mend: one line saying what, where and what to do. Exit code 2.
 

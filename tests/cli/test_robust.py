@@ -33,6 +33,8 @@ def test_a_command_of_several_prints_its_help(words: list[str], capsys: pytest.C
         (["show", "--tpo", "3", "x"], "--top"),
         (["flags", "presett"], "preset"),
         (["flags", "preset", "fsdpp"], "fsdp"),
+        (["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async", "--module", "jit_stepp"], "jit_step"),
+        (["convert", "pax_fsdp4/proc0.sqlite", "-o", "x.pbtxt", "--module", "wraped_step_fn"], "pjit__wrapped_step_fn"),
         (["complete", PROFILE, "--hlo", "hlo", "--target", "h10", "-o", "x.pbtxt"], "h100"),
     ],
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pgle.errors import UserError
+from pgle.errors import UserError, choices
 from pgle.trace.column import distinct
 from pgle.trace.table import ModuleKey, Trace
 from pgle.xla.hlo.module import Module
@@ -99,8 +99,8 @@ def select_programs(programs: Sequence[Program], selector: str) -> tuple[Program
         return tuple(programs)
     chosen = tuple(program for program in programs if re.search(selector, program.key.name))
     if not chosen:
-        names = ", ".join(dict.fromkeys(program.key.name for program in programs[:5]))
-        raise UserError("no module of the trace matches", where=f"--module {selector}", remedy=f"it has {names}")
+        remedy = choices(selector, (program.key.name for program in programs))
+        raise UserError("no module of the trace matches", where=f"--module {selector}", remedy=remedy)
     return chosen
 
 

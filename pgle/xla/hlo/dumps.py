@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pgle.errors import UserError
+from pgle.errors import UserError, choices
 from pgle.files import AnyPath
 from pgle.xla.hlo.module import Module
 
@@ -59,7 +59,7 @@ def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
 
 def no_match(pattern: str, modules: Sequence[Module]) -> UserError:
     """The error where no module of a dump has a name that ``--module`` matches."""
-    remedy = f"it has {first_names(modules)}"
+    remedy = choices(pattern, (module.name for module in modules))
     return UserError("no module of the dump matches", where=f"--module {pattern}", remedy=remedy)
 
 
