@@ -116,8 +116,6 @@ def _check_output(request: ConvertRequest) -> None:
     out = request.out
     if out.suffix in SUFFIXES:
         check_output(out, force=request.force, inputs=(*request.inputs, *request.hlo))
-    elif str(out) == "-":
-        raise UserError("a profile and its sidecar are two files", where="-o -", remedy="say -o profile.pbtxt")
     elif (out.suffix or out.exists()) and not out.is_dir():
         check_suffix(out)
 

@@ -184,12 +184,9 @@ def test_something_else_entirely_is_refused_with_what_would_do(convert, tmp_path
     assert ".nsys-rep" in refused(convert(tmp_path / "notes.txt"))
 
 
-@pytest.mark.parametrize(
-    ("out", "said"), [("-", "-o -: a profile and its sidecar are two files"), ("/dev/null", "not a .pbtxt or .pb file")]
-)
-def test_what_cannot_hold_a_profile_and_its_sidecar_is_refused(out, said, capsys, testdata):
-    assert run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", out]) == 2
-    assert said in capsys.readouterr().err
+def test_what_cannot_hold_a_profile_and_its_sidecar_is_refused(capsys, testdata):
+    assert run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", "/dev/null"]) == 2
+    assert "not a .pbtxt or .pb file" in capsys.readouterr().err
 
 
 def test_traces_without_jax_ranges_are_refused(convert, testdata):
