@@ -11,6 +11,8 @@ from pgle.tune.trial import LITTLE, Flags, Trial
 ROOM = 0.01
 """Within so much of the ceiling there is nothing left to look for."""
 PROGRESS = 0.001
+SAME = 2
+"""Compilations, in budgets, after which the search ends though most changed nothing."""
 
 Attempt = Callable[[Sequence[tuple[Flags, str]]], Sequence[Trial]]
 """Compiles and simulates settings, each with its label, at once where there are several."""
@@ -41,7 +43,7 @@ def search(
     current = pgle
 
     def left() -> int:
-        return budget - sum(not trial.same_as for trial in trials)
+        return min(budget - sum(not trial.same_as for trial in trials), SAME * budget - len(trials))
 
     def tried(settings: Sequence[tuple[Flags, str]]) -> Trial:
         """The best of the current setting and these."""
