@@ -50,6 +50,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "show": "What a profile or a trace holds.",
         "analyze": "Where the time of a measured step goes, and what could be saved.",
         "report": "One page on a run: verdict, timeline, findings, costs, step times.",
+        "view": "Open XProf on a run.",
         "diff": "What changed between two profiles.",
         "history": "Step times over months: trend and change points.",
     },

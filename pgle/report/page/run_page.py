@@ -19,13 +19,18 @@ from pgle.report.timeline.scene import Panel, panel_of
 from pgle.run.analyze import Analysis
 from pgle.run.experiment.manifest import Manifest, StageRecord
 from pgle.run.report import Gathered
+from pgle.schedule.predict import Prediction
 from pgle.schedule.timeline import Breakdown
 from pgle.steps.compare import Comparison, Verdict
 from pgle.trace.nsys.kernels import WHOLE
 
 COSTS, COLLECTIVES, SCOPES = 60, 200, 16
 """Rows that a page holds; `pgle show` and `pgle analyze --json` have all."""
-PREDICTED = "The schedules of both runs are predicted with the measured costs; the step times below are what was timed."
+FAR = 0.2
+"""From here on a prediction is said to be off."""
+PREDICTED = (
+    "The schedules of both runs are predicted with the profile's costs; the step times below are what was timed."
+)
 
 
 def run_page(found: Gathered) -> Page:
@@ -52,8 +57,21 @@ def run_page(found: Gathered) -> Page:
         sections=tuple(sections),
         next=() if found.analysis is None else (Prose(found.analysis.next),),
         about=tuple(_about(found)),
-        warnings=tuple(dict.fromkeys((*found.missing, *notes, *analysed))),
+        warnings=tuple(dict.fromkeys((*found.missing, *notes, *_far_off(found), *analysed))),
     )
+
+
+def _far_off(found: Gathered) -> list[str]:
+    """Where the predicted performance run is not the timed one."""
+    if found.comparison is None or not found.schedules:
+        return []
+    predicted, timed = found.schedules[-1].prediction.step_us, found.comparison.new.median_s * 1e6
+    if abs(predicted / timed - 1) <= FAR:
+        return []
+    return [
+        f"the performance run is predicted to take {duration(predicted)} a step and was timed at {duration(timed)}: "
+        "believe the step times, and of the predicted schedules the order alone"
+    ]
 
 
 def _name(found: Gathered) -> str:
@@ -100,10 +118,15 @@ def _panels(found: Gathered) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """The schedules of both runs, then every device that was traced."""
     panels, notes = measured_panels(found.analysis.step) if found.analysis is not None else ((), ())
     before = tuple(
-        panel_of(item.label, item.prediction.timeline, item.prediction.costs_are, item.module)
+        panel_of(item.label, item.prediction.timeline, _costs_are(found, item.prediction), item.module)
         for item in found.schedules
     )
     return (*before, *panels), notes
+
+
+def _costs_are(found: Gathered, prediction: Prediction) -> str:
+    simulated = found.analysis is not None and found.analysis.step.trace.simulated
+    return "simulated" if simulated else prediction.costs_are
 
 
 def _timeline(found: Gathered, panels: tuple[Panel, ...]) -> tuple[Part, ...]:

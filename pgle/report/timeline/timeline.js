@@ -8,48 +8,57 @@
   const $ = (selector) => section.querySelector(selector);
   const [canvas, tip, picked, search, found, keys] =
     ["canvas", ".tip", ".picked", "input", "output", ".keys"].map($);
-  const pen = canvas.getContext("2d");
+  const pen = canvas.getContext("2d"), sheet = document.createElement("canvas");
 
   // ---- Sets of time: disjoint intervals in order, and how much of them lies before a time. ----
   class Times {
     constructor(start, end) {
-      [this.start, this.end, this.sum] = [start, end, new Float64Array(start.length + 1)];
-      for (let i = 0; i < start.length; i++) this.sum[i + 1] = this.sum[i] + end[i] - start[i];
+      [this.start, this.end, this.size] = [start, end, start.length];
+      this.sum = new Float64Array(this.size + 1);
+      for (let i = 0; i < this.size; i++) this.sum[i + 1] = this.sum[i] + end[i] - start[i];
     }
-    get total() { return this.sum[this.start.length]; }
+    get total() { return this.sum[this.size]; }
     after(time) { // the first interval that ends after a time
-      let [low, high] = [0, this.end.length];
+      let [low, high] = [0, this.size];
       while (low < high) { const mid = (low + high) >> 1; if (this.end[mid] > time) high = mid; else low = mid + 1; }
       return low;
     }
-    before(time) {
-      const i = this.after(time);
-      return this.sum[i] + (i < this.start.length ? Math.max(0, time - this.start[i]) : 0);
+    before(time, i = this.after(time)) {
+      return this.sum[i] + (i < this.size ? Math.max(0, time - this.start[i]) : 0);
     }
-    share(from, to) { return (this.before(to) - this.before(from)) / (to - from); }
+    shares(time, step, count) { // of each of some spans of time, one after the other
+      const found = new Float64Array(count);
+      let i = this.after(time), before = this.before(time, i);
+      for (let k = 0; k < count; k++) {
+        const to = time + (k + 1) * step;
+        while (i < this.size && this.end[i] <= to) i++;
+        const now = this.before(to, i);
+        found[k] = (now - before) / step;
+        before = now;
+      }
+      return found;
+    }
   }
-  function combine(one, other, wanted) { // the times where wanted(in one, in other)
-    const [start, end] = [[], []];
-    let [i, j, inOne, inOther, open] = [0, 0, false, false, false];
-    while (i < one.start.length || j < other.start.length) {
-      const a = i < one.start.length ? (inOne ? one.end[i] : one.start[i]) : Infinity;
-      const b = j < other.start.length ? (inOther ? other.end[j] : other.start[j]) : Infinity;
+  function combine(one, other, wanted) { // the times where wanted[in neither, in one, in the other, in both]
+    const start = new Float64Array(one.size + other.size + 1), end = new Float64Array(start.length);
+    let [i, j, size, inside, open] = [0, 0, 0, 0, false];
+    while (i < one.size || j < other.size) {
+      const a = i < one.size ? (inside & 1 ? one.end[i] : one.start[i]) : Infinity;
+      const b = j < other.size ? (inside & 2 ? other.end[j] : other.start[j]) : Infinity;
       const time = Math.min(a, b);
-      if (a === time) { if (inOne) i++; inOne = !inOne; }
-      if (b === time) { if (inOther) j++; inOther = !inOther; }
-      const now = wanted(inOne, inOther);
-      if (now && !open) { if (end[end.length - 1] === time) end.pop(); else start.push(time); }
-      if (!now && open) end.push(time);
-      open = now;
+      if (a === time) { if (inside & 1) i++; inside ^= 1; }
+      if (b === time) { if (inside & 2) j++; inside ^= 2; }
+      if (wanted[inside] && !open) { if (size && end[size - 1] === time) size--; else start[size] = time; open = true; }
+      else if (!wanted[inside] && open) { end[size++] = time; open = false; }
     }
-    while (end.length < start.length) end.push(start[end.length]);
-    return new Times(Float64Array.from(start), Float64Array.from(end));
+    return new Times(start.slice(0, size), end.slice(0, size));
   }
   const NONE = new Times(new Float64Array(0), new Float64Array(0));
-  const either = (a, b) => a || b, both = (a, b) => a && b, first = (a, b) => a && !b;
+  const [EITHER, BOTH, FIRST] = [[0, 1, 1, 1], [0, 0, 0, 1], [0, 1, 0, 0]];
 
   // ---- Data: unpacked, loops folded or unfolded, and what follows from it. ----
-  const packed = Uint8Array.from(atob(document.getElementById("timeline-data").textContent), (c) => c.charCodeAt(0));
+  const letters = atob(document.getElementById("timeline-data").textContent), packed = new Uint8Array(letters.length);
+  for (let i = 0; i < packed.length; i++) packed[i] = letters.charCodeAt(i);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   const data = await new Response(stream).json();
   const texts = data.texts;
@@ -62,62 +71,58 @@
   const loopy = data.panels.some((panel) => panel.spans.some((span) => span.folded > 1));
   let folded = loopy && rows > MANY;
 
-  function columns(lane) { // times are differences to the one before, without ends
+  function columns({ label, start, duration, name, count }) { // times are differences to the one before, without ends
+    const found = { label, start: new Float64Array(start.length), end: new Float64Array(start.length), name: Int32Array.from(name),
+                    count: count ? Float64Array.from(count) : new Float64Array(start.length).fill(1) };
     let time = 0;
-    const start = lane.start.map((step) => (time += step));
-    return { label: lane.label, start, end: start.map((t, i) => t + lane.duration[i]), name: lane.name,
-             count: lane.count || start.map(() => 1) };
+    for (let i = 0; i < start.length; i++) { found.start[i] = time += start[i]; found.end[i] = time + duration[i]; }
+    return found;
   }
   function unfold(lanes, spans) { // each folded iteration again as often as it runs, outer loops first
-    spans = spans.map((span) => ({ ...span }));
+    spans = [...spans];
     for (let k = 0; k < spans.length; k++) {
       const { folded: times, foldedStart: from, foldedEnd: to, depth } = spans[k];
       if (times < 2) continue;
-      const move = (time, i) => from + (time - from) / times + (i * (to - from)) / times;
+      const move = (time, n) => from + (time - from + n * (to - from)) / times;
       const inside = (start) => start >= from - 0.5 && start < to - 0.5;
+      const numbers = Array.from({ length: times }, (_, n) => n);
       lanes = lanes.map((lane) => {
-        const own = lane.start.map((t, i) => inside(t) && lane.count[i] >= times && lane.count[i] % times === 0);
-        const list = [];
-        for (let i = 0; i < own.length; i++) if (!own[i]) list.push([lane.start[i], lane.end[i], lane.name[i], lane.count[i]]);
-        for (let n = 0; n < times; n++) {
-          for (let i = 0; i < own.length; i++) {
-            if (own[i]) list.push([move(lane.start[i], n), move(lane.end[i], n), lane.name[i], lane.count[i] / times]);
-          }
-        }
-        list.sort((a, b) => a[0] - b[0]);
-        const column = (i) => list.map((row) => row[i]);
-        return { label: lane.label, start: column(0), end: column(1), name: column(2), count: column(3) };
+        const bars = Array.from(lane.start, (start, i) => ({ start, end: lane.end[i], name: lane.name[i], count: lane.count[i] }));
+        const list = bars.flatMap((bar) => inside(bar.start) && bar.count >= times && bar.count % times === 0
+          ? numbers.map((n) => ({ ...bar, start: move(bar.start, n), end: move(bar.end, n), count: bar.count / times })) : [bar]);
+        list.sort((a, b) => a.start - b.start);
+        const column = (kind, of) => kind.from(list, (bar) => bar[of]);
+        return { label: lane.label, start: column(Float64Array, "start"), end: column(Float64Array, "end"),
+                 name: column(Int32Array, "name"), count: column(Float64Array, "count") };
       });
-      const deeper = (span) => span.depth > depth && inside(span.start);
-      const inner = spans.slice(k + 1).filter(deeper);
-      const rest = spans.slice(k + 1).filter((span) => !deeper(span));
-      const copies = Array.from({ length: times }, (_, n) => inner.map((span) => ({
-        ...span, start: move(span.start, n), end: move(span.end, n),
-        foldedStart: move(span.foldedStart, n), foldedEnd: move(span.foldedEnd, n),
-      })));
-      spans = [...spans.slice(0, k), { ...spans[k], folded: 0 }, ...copies.flat(), ...rest];
+      const later = spans.slice(k + 1), deeper = (span) => span.depth > depth && inside(span.start);
+      const copies = numbers.flatMap((n) => later.filter(deeper).map((span) => ({ ...span, start: move(span.start, n),
+        end: move(span.end, n), foldedStart: move(span.foldedStart, n), foldedEnd: move(span.foldedEnd, n) })));
+      spans = [...spans.slice(0, k), { ...spans[k], folded: 0 }, ...copies, ...later.filter((span) => !deeper(span))];
     }
     return [lanes, spans];
   }
   function prepare(panel, number) {
     let [lanes, spans] = [panel.lanes.map(columns), panel.spans];
     if (!folded) [lanes, spans] = unfold(lanes, spans);
-    const ready = lanes.map((lane) => {
-      const times = new Times(Float64Array.from(lane.start), Float64Array.from(lane.end));
-      const styles = STYLES.map((_, style) => {
-        const own = lane.name.map((_, i) => i).filter((i) => names[lane.name[i]].style === style);
-        return new Times(Float64Array.from(own, (i) => lane.start[i]), Float64Array.from(own, (i) => lane.end[i]));
-      });
-      return { label: lane.label, times, styles, name: Int32Array.from(lane.name), count: lane.count };
+    lanes = lanes.map(({ label, start, end, name, count }) => {
+      const sizes = [0, 0, 0, 0];
+      for (const code of name) sizes[names[code].style]++;
+      const parts = sizes.map((size) => [new Float64Array(size), new Float64Array(size)]);
+      sizes.fill(0);
+      for (let i = 0; i < name.length; i++) {
+        const { style } = names[name[i]], k = sizes[style]++;
+        [parts[style][0][k], parts[style][1][k]] = [start[i], end[i]];
+      }
+      return { label, name, count, times: new Times(start, end), styles: parts.map((part) => new Times(...part)) };
     });
-    const set = (...wanted) => ready.flatMap((lane) => wanted.map((style) => lane.styles[style]))
-      .reduce((sum, times) => (times.start.length ? combine(sum, times, either) : sum), NONE);
-    const [compute, communication, copy] = [set(0, 1), set(2), set(3)];
-    const exposed = combine(communication, compute, first);
-    const exposedCopy = combine(copy, combine(communication, compute, either), first);
-    for (const lane of ready) lane.exposed = combine(lane.styles[2], exposed, both);
+    const all = (...styles) => lanes.flatMap((lane) => styles.map((style) => lane.styles[style])).filter((times) => times.size)
+      .reduce((sum, times) => combine(sum, times, EITHER), NONE);
+    const compute = all(0, 1), communication = all(2), exposed = combine(communication, compute, FIRST);
+    const exposedCopy = combine(all(3), combine(communication, compute, EITHER), FIRST);
+    for (const lane of lanes) lane.exposed = combine(lane.styles[2], exposed, BOTH);
     const open = state.panels[number] ? state.panels[number].open : panel.open;
-    return { ...panel, lanes: ready, spans, compute, exposed, exposedCopy, open };
+    return { ...panel, lanes, spans, compute, exposed, exposedCopy, open };
   }
 
   // ---- State and geometry. ----
@@ -190,7 +195,7 @@
     move(Math.min(Math.max(state.from + step, 0), length - state.to + state.from), Math.min(Math.max(state.to + step, state.to - state.from), length));
   };
 
-  // ---- Drawing. What is narrower than two pixels is drawn as how busy each pixel is. ----
+  // ---- Drawing. What is narrower than four pixels is drawn as how busy each pixel is. ----
   function redraw() {
     if (!waiting) requestAnimationFrame(() => { waiting = false; draw(); });
     waiting = true;
@@ -269,78 +274,61 @@
     pen.fillRect(Math.max(X(0), gutter), y, Math.max(end - Math.max(X(0), gutter), 0), size);
     pixels(Math.max(X(0), gutter), end, parts, y, size);
   }
-  function pixels(left, right, parts, y, size) { // each pixel by its shares, from below; equal neighbours as one
-    let [begin, last] = [left, ""];
-    let heights = [];
-    const flush = (x) => {
-      let foot = y + size;
-      for (const [colour, part] of heights) { pen.fillStyle = colours[colour]; foot -= part; pen.fillRect(begin, foot, x - begin, part); }
-    };
-    for (let x = Math.floor(left); x < right; x++) {
-      const [from, to] = [T(x), T(x + 1)];
-      const now = [];
-      for (const [colour, times] of parts) {
-        const share = times.start.length ? times.share(from, to) : 0;
-        if (share > 1e-9) now.push([colour, Math.max(Math.round(share * size * 2) / 2, 0.5)]);
+  function pixels(left, right, parts, y, size) { // each pixel as high as its shares, one part upon the other
+    const ratio = canvas.width / width, [count, high] = [Math.round((right - left) * ratio), Math.round(size * ratio)];
+    if (count < 1) return;
+    const image = new ImageData(count, high), dots = new Uint32Array(image.data.buffer), foot = new Int16Array(count).fill(high);
+    for (const [name, times] of parts) {
+      if (!times.size) continue;
+      const shares = times.shares(T(left), (T(left + 1) - T(left)) / ratio, count);
+      const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colours[name].slice(at, at + 2), 16));
+      const colour = (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+      for (let k = 0; k < count; k++) {
+        if (shares[k] < 1e-9) continue;
+        const top = Math.max(foot[k] - Math.max(Math.round(shares[k] * high), 1), 0);
+        for (let at = top * count + k; at < foot[k] * count; at += count) dots[at] = colour;
+        foot[k] = top;
       }
-      const key = now.join();
-      if (key !== last) { flush(Math.max(x, left)); [begin, heights, last] = [Math.max(x, left), now, key]; }
     }
-    flush(right);
+    if (sheet.width < count) sheet.width = count;
+    if (sheet.height < high) sheet.height = high;
+    const paper = sheet.getContext("2d", { willReadFrequently: true });
+    paper.putImageData(image, 0, 0);
+    pen.drawImage(sheet, 0, 0, count, high, left, y, count / ratio, size);
+  }
+  function bars(times, least, parts, y, size, box) { // pixels for what is narrow, a box for what is not; these, by number
+    const scale = (width - gutter) / (state.to - state.from), wide = [];
+    let i = times.after(state.from), narrow = 0;
+    for (; i < times.size && times.start[i] < state.to; i++) {
+      if ((times.end[i] - times.start[i]) * scale >= least) wide.push(i); else narrow++;
+    }
+    if (narrow) pixels(gutter, width, parts, y, size);
+    for (const k of wide) box(k, Math.max(X(times.start[k]), gutter), Math.min(X(times.end[k]), width));
+    return wide;
   }
   function lane(row) {
-    const { panel, lane: { times, styles, name, label, exposed }, y, size } = row;
+    const { panel, lane: { times, styles, label, exposed, name }, y, size } = row;
     if (gutter) write(label, gutter - 10, y + size / 2, colours.soft, undefined, gutter - 12, "right");
     else write(label, 0, y - 5, colours.soft, "10.5px system-ui, sans-serif");
-    const parts = STYLES.map((style, i) => [style, styles[i]]).filter(([, part]) => part.start.length);
-    const wide = [];
-    let done = gutter; // drawn up to here
-    for (let i = times.after(state.from); i < name.length && times.start[i] < state.to;) {
-      const [left, right] = [X(times.start[i]), X(times.end[i])];
-      if (right - left >= 2) { wide.push(i++); continue; }
-      const x = Math.max(Math.floor(left), done);
-      let next = i; // as far as narrow ones follow each other closely
-      let edge = x + 1;
-      while (next < name.length && X(times.start[next]) < edge + 2 && X(times.end[next]) - X(times.start[next]) < 2) {
-        edge = Math.max(edge, Math.ceil(X(times.end[next])));
-        next = Math.max(next + 1, times.after(T(edge)));
-        if (edge > width) break;
-      }
-      pixels(x, Math.min(edge, width), parts, y, size);
-      [done, i] = [edge, Math.max(next, i + 1)];
-    }
-    for (const i of wide) box(row, i);
-    overlay(exposed, y, size);
+    const wide = bars(times, 4, STYLES.map((style, i) => [style, styles[i]]), y, size, (i, left, right) => {
+      pen.fillStyle = colours.paper; pen.fillRect(left, y, right - left, size);
+      pen.fillStyle = colours[STYLES[names[name[i]].style]];
+      pen.fillRect(left, y, Math.max(right - left - (right - left > 3 ? 1 : 0), 1), size);
+    });
+    bars(exposed, 4, [["exposed", exposed]], y, size, (i, left, right) => {
+      pen.fillStyle = colours.exposed; pen.fillRect(left, y, right - left, size);
+    });
     for (const i of wide) caption(row, i);
     if (state.match) marks(row);
     for (const at of [state.hover, state.pick]) {
       if (!at || at.panel !== panel || at.lane !== row.lane) continue;
-      const left = X(times.start[at.i]), right = X(times.end[at.i]);
+      const left = Math.max(X(times.start[at.i]), gutter - 2), right = Math.min(X(times.end[at.i]), width + 2);
       pen.strokeStyle = colours.ink; pen.lineWidth = at === state.pick ? 2 : 1;
-      pen.strokeRect(Math.max(left, gutter - 2) - 0.5, y - 1, Math.max(Math.min(right, width + 2) - Math.max(left, gutter - 2), 2), size + 2);
+      pen.strokeRect(left - 0.5, y - 1, Math.max(right - left, 2), size + 2);
       pen.lineWidth = 1;
     }
   }
   const clip = (times, i) => [Math.max(X(times.start[i]), gutter), Math.min(X(times.end[i]), width)];
-  function box({ lane: { times, name }, y, size }, i) {
-    const [left, right] = clip(times, i);
-    pen.fillStyle = colours[STYLES[names[name[i]].style]];
-    pen.fillRect(left, y, Math.max(right - left - (right - left > 3 ? 1 : 0), 1), size);
-  }
-  function overlay(exposed, y, size) { // the exposed parts of communication
-    for (let i = exposed.after(state.from); i < exposed.start.length && exposed.start[i] < state.to;) {
-      const [left, right] = clip(exposed, i);
-      if (right - left >= 1) {
-        pen.fillStyle = colours.exposed;
-        pen.fillRect(left, y, right - left, size);
-        i++;
-      } else {
-        const x = Math.floor(left);
-        pixels(x, x + 1, [["exposed", exposed]], y, size);
-        i = Math.max(i + 1, exposed.after(T(x + 1)));
-      }
-    }
-  }
   function caption({ lane: { times, name, count }, y, size }, i) {
     const [left, right] = clip(times, i);
     if (right - left < 34) return;
@@ -363,7 +351,7 @@
     if (!at) return;
     const { lane: own, panel, i } = at, { style, next } = names[own.name[i]];
     const place_ = (wanted) => layout.find((row) => row.lane === wanted);
-    const home = panel.lanes.find((other) => other !== own && other.styles[0].start.length + other.styles[1].start.length);
+    const home = panel.lanes.find((other) => other !== own && other.styles[0].size + other.styles[1].size);
     if (style < 2 || !home || !place_(home) || !place_(own)) return;
     const [start, end, target] = [own.times.start[i], own.times.end[i], following(panel, next, own.times.start[i])];
     const from = place_(home), to = place_(own);
@@ -488,7 +476,8 @@
     const [x, y] = place_(event);
     pointers.set(event.pointerId, [x, y]);
     canvas.setPointerCapture(event.pointerId);
-    state.drag = { x, y, from: state.from, to: state.to, moved: false, axis: y < AXIS && event.pointerType === "mouse", far: 0 };
+    const [one, other] = [...pointers.values()], far = other ? Math.abs(one[0] - other[0]) : 0;
+    state.drag = { x, y, from: state.from, to: state.to, moved: far > 0, axis: y < AXIS && event.pointerType === "mouse", far };
   });
   canvas.addEventListener("pointermove", (event) => {
     const [x, y] = place_(event), drag = state.drag;
@@ -497,8 +486,8 @@
     const [one, other] = [...pointers.values()];
     if (other) { // two fingers
       const far = Math.abs(one[0] - other[0]);
-      if (drag.far) zoom(drag.far / Math.max(far, 10), T((one[0] + other[0]) / 2));
-      [drag.far, drag.moved] = [far, true];
+      zoom(Math.max(drag.far, 10) / Math.max(far, 10), T((one[0] + other[0]) / 2));
+      drag.far = far;
       return;
     }
     drag.moved ||= Math.abs(x - drag.x) > 4;
@@ -567,5 +556,6 @@
   load();
   pick(null);
   section.classList.add("ready");
+  performance.mark("timeline");
   section.view = { show, draw, zoom, state, length, DO }; // for measurements of this page
 })();

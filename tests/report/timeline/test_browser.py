@@ -143,3 +143,40 @@ def test_a_script_that_is_not_the_page_s_own_does_not_run(show: Any) -> None:
 def test_the_page_fits_a_phone(show: Any, dark: bool) -> None:
     page = show(HALF_EXPOSED, FOLDED, width=390, height=844, dark=dark)
     assert page.run("document.documentElement.scrollWidth") == 390
+
+
+def test_forty_thousand_instructions_are_one_small_page_that_can_be_searched(show: Any, tmp_path: Path) -> None:
+    rows = [(f"loop_multiply_add_fusion.{i}", "fusion", Stream.COMPUTE, float(i), i + 0.9) for i in range(40_000)]
+    page = show(timeline(*rows))
+    assert (tmp_path / "page.html").stat().st_size < 5_000_000
+    page.run("document.querySelector('canvas').focus()")
+    page.press("/")
+    for letter in ".31415":
+        page.press(letter)
+    page.press("Enter")
+    assert "loop_multiply_add_fusion.31415" in picked(page) and "31.41 ms" in picked(page)
+
+
+def test_two_fingers_zoom(show: Any) -> None:
+    page = show(HALF_EXPOSED, width=390, height=844)
+    left, top, right, _ = canvas(page)
+    middle = (left + right) / 2
+    for kind, reach in (("touchStart", 40), ("touchMove", 60), ("touchMove", 80), ("touchEnd", None)):
+        fingers = [] if reach is None else [{"x": middle - reach, "y": top + 60, "id": 0}, {"x": middle + reach, "y": top + 60, "id": 1}]  # fmt: skip # noqa: E501
+        page.send("Input.dispatchTouchEvent", type=kind, touchPoints=fingers)
+    page.frame()
+    start, end = span(page)
+    assert end - start == pytest.approx(50_000, rel=0.05)
+
+
+def test_a_heading_opens_and_closes_its_lanes(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    left, top, _, _ = canvas(page)
+    page.click(left + 30, top + 45)
+    assert page.run(f"{VIEW}.state.panels[0].open") is False
+
+
+def test_light_and_dark_are_drawn_in_other_colours(show: Any) -> None:
+    dot = "[...document.querySelector('canvas').getContext('2d').getImageData(3, 3, 1, 1).data]"
+    assert show(HALF_EXPOSED, dark=False).run(dot)[:3] == [255, 255, 255]
+    assert show(HALF_EXPOSED, dark=True).run(dot)[:3] == [0x12, 0x16, 0x1B]
