@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 
 from chromium import Page as Browser
 from chromium import browser
-from pgle.run.analyze_inputs import Side
 
 from pgle.report.page.html import render
 from pgle.report.page.parts import Moving, Page, Section
@@ -30,6 +29,7 @@ from pgle.report.page.run_page import run_page
 from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.timeline.measured import MOST_OPEN
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, Style
+from pgle.run.inputs.measured_step import Side
 from pgle.run.report import gather
 from pgle.schedule.predict import predict
 from pgle.schedule.timeline import Breakdown
