@@ -26,6 +26,6 @@ def command(path: Path, port: int) -> None:
     """
     import sys
 
-    from pgle.run.view import view
+    from pgle.run.ask.xprof import view
 
     view(path, port, lambda line: print(f"pgle: {line}", file=sys.stderr))

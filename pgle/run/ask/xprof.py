@@ -1,4 +1,4 @@
-"""`pgle view` as a function: the xplanes of a run laid out as XProf wants them, and XProf started on them."""
+"""XProf: the xplanes of a run laid out as it wants them, and its server started on them."""
 
 from __future__ import annotations
 
