@@ -64,6 +64,15 @@ def test_a_search_that_was_cut_short_goes_on_and_ends_as_one_that_was_not(
     assert again["verdict"] == whole["verdict"]
 
 
+def test_a_record_with_a_damaged_line_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tuned(capsys, tmp_path / "out", "--budget", "1", "--worlds", "3")
+    record = tmp_path / "out" / "trials.jsonl"
+    head, *trials = record.read_text().splitlines(keepends=True)
+    record.write_text(head + trials[0][:40] + "\n" + "".join(trials[1:]))
+    assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--budget", "1", "--worlds", "3"]) == 2
+    assert "line 2 is not a trial; delete that line" in capsys.readouterr().err
+
+
 def test_the_folder_of_another_search_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tuned(capsys, tmp_path / "out", "--budget", "1", "--worlds", "3")
     assert run(["tune", str(PROGRAM), "-o", str(tmp_path / "out"), "--worlds", "4"]) == 2

@@ -97,6 +97,11 @@ def rank_skew(step: MeasuredStep) -> Finding | None:
     )
 
 
+_CHECK_LINKS = (
+    "check NVLink and NCCL's choice (NCCL_DEBUG=INFO), and the kernels beside them, which take bandwidth and SMs"
+)
+
+
 def slow_collectives(step: MeasuredStep) -> Finding | None:
     """Collectives slower than XLA's table; only what is exposed of them counts."""
     slow: list[tuple[float, MeasuredCollective]] = []
@@ -108,7 +113,10 @@ def slow_collectives(step: MeasuredStep) -> Finding | None:
     share = sum(row[0] for row in slow) / step.breakdown.step_us
     if share < LEAST_SAVED or step.hardware is None:
         return None
-    partly = "; not all ranks are given, so waits for the others are in it" if _ranks_missing(step) else ""
+    partly, remedy = "", _CHECK_LINKS
+    if _ranks_missing(step):
+        partly = "; not all ranks are given, so waits for the others are in it"
+        remedy = f"give the traces of all ranks first, then waits are told from transfers; if it stays: {_CHECK_LINKS}"
     return Finding(
         "slow-collective",
         share,
@@ -120,7 +128,7 @@ def slow_collectives(step: MeasuredStep) -> Finding | None:
             for lost, item in slow[:ROWS]
             if item.link is not None
         ),
-        "check NVLink and NCCL's choice (NCCL_DEBUG=INFO), and the kernels beside them, which take bandwidth and SMs",
+        remedy,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -96,15 +97,20 @@ def memory_fraction(environment: Mapping[str, str]) -> float:
     """The part of a GPU's memory that jax's allocator has under these variables; 0 where it has no limit.
 
     Raises:
-        UserError: a variable is no number.
+        UserError: a variable is no positive number.
     """
     if environment.get("XLA_PYTHON_CLIENT_ALLOCATOR", "").lower() == "platform":
         return 0.0
     name = next((name for name in MEMORY_FRACTION if environment.get(name)), "")
+    if not name:
+        return DEFAULT_FRACTION
     try:
-        return float(environment[name]) if name else DEFAULT_FRACTION
+        fraction = float(environment[name])
     except ValueError:
-        raise UserError("is not a number", where=f"{name}={environment[name]}", remedy="0.75 is jax's own") from None
+        fraction = math.nan
+    if not 0 < fraction < math.inf:
+        raise UserError("is no part of a memory", where=f"{name}={environment[name]}", remedy="0.75 is jax's own")
+    return fraction
 
 
 def _compiling_python(program: Program) -> tuple[str, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
@@ -66,8 +67,16 @@ class Record:
         if lines[-1]:  # cut short: what follows must begin on a line of its own
             whole = "\n".join(lines[:-1]) + "\n"
             self.path.write_text(whole)
-        trials = [recorded(json.loads(line)) for line in lines[1:-1] if line]
+        trials = [_trial(self.path, number, line) for number, line in enumerate(lines[1:-1], 2) if line]
         return {key_of(trial.flags, trial.shape): trial for trial in trials}
+
+
+def _trial(path: Path, number: int, line: str) -> Trial:
+    try:
+        return recorded(json.loads(line))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        what = f"line {number} is not a trial"
+        raise UserError(what, where=path, remedy="delete that line, or choose a new folder with -o DIR") from None
 
 
 def _head(request: TuneRequest, jaxlib: str) -> Mapping[str, Any]:
@@ -79,6 +88,7 @@ def _head(request: TuneRequest, jaxlib: str) -> Mapping[str, Any]:
         "flags": list(request.setting.flags),
         "target": sha256(request.target.text.encode()),
         "topology": request.topology,
+        "memory_fraction": request.setting.memory_fraction,
         "jaxlib": jaxlib,
         "worlds": request.worlds,
         "seed": request.seed,

@@ -150,7 +150,6 @@ _REMARKS: dict[str, tuple[str, ...]] = {
         "by it than with the profile alone (tuned: 6 % shorter), one that scans over its layers 17 % shorter",
         "the combine thresholds are a start; 'pgle flags thresholds --hlo MODULE' computes them",
     ),
-    "pipeline-parallel": (f"{_START}, a pipeline of four stages gets 8 % shorter by it than with the profile alone",),
     "recommended": (
         f"{_START}, an unrolled FSDP step of 8 layers gets 7 % longer "
         "by it than with the profile alone (tuned: 6 % shorter), one that scans over its layers 16 % shorter",

@@ -93,6 +93,7 @@ def test_the_allocators_part_of_the_memory(environment: dict[str, str], fraction
     assert memory_fraction(environment) == fraction
 
 
-def test_a_part_that_is_no_number() -> None:
-    with pytest.raises(UserError, match=r"XLA_CLIENT_MEM_FRACTION=most: is not a number; 0.75 is jax's own"):
-        memory_fraction({"XLA_CLIENT_MEM_FRACTION": "most"})
+@pytest.mark.parametrize("value", ["most", "nan", "inf", "-1"])
+def test_what_is_no_part_of_a_memory(value: str) -> None:
+    with pytest.raises(UserError, match=f"XLA_CLIENT_MEM_FRACTION={value}: is no part of a memory; 0.75 is jax's own"):
+        memory_fraction({"XLA_CLIENT_MEM_FRACTION": value})
