@@ -35,7 +35,7 @@ class Launch:
         gap_us: between the end of a kernel and the start of the next on the same stream.
         switch_us: between an event on one stream and the start of a kernel on another that waited for it.
         host_us: the host's time to issue one launch; a step of short kernels is bound by it.
-        kernels: launches per execution of an instruction where that is not one.
+        kernels: launches of one run of an instruction where that is not one.
         origin: measured on a trace, or `Origin.ESTIMATED`: the public figures below.
         gaps: how many gaps the measurement stands on.
     """
@@ -67,7 +67,10 @@ def launch_of(profile: Profile, module: str = "") -> Launch | None:
 
 
 def measure_launch(
-    trace: Trace, collective: npt.NDArray[np.bool_], kept: Mapping[int, npt.NDArray[np.bool_]]
+    trace: Trace,
+    collective: npt.NDArray[np.bool_],
+    kept: Mapping[int, npt.NDArray[np.bool_]],
+    iterations: npt.NDArray[np.int64],
 ) -> Launch | None:
     """Launch gaps of one program on its compute stream, from its first `MAX_EXECUTIONS` kept executions.
 
@@ -75,6 +78,7 @@ def measure_launch(
         trace: n activities ordered by (device, start).
         collective: bool[len(trace.instructions)], True for instructions that communicate.
         kept: bool[executions] by module index, True for the executions to use.
+        iterations: int64[len(trace.instructions)], how often each runs in an execution of the module; 0 where unknown.
 
     Returns:
         None where they have fewer than `MIN_GAPS` gaps.
@@ -88,7 +92,7 @@ def measure_launch(
     return Launch(
         gap_us=_typical(gaps) / 1e3,
         switch_us=median(waits) / 1e3 if len(waits) else DEFAULT.switch_us,
-        kernels=_kernels(trace, np.concatenate(parts)),
+        kernels=_kernels(trace, np.concatenate(parts), iterations),
         origin=Origin.MEASURED,
         gaps=len(gaps),
     )
@@ -147,8 +151,11 @@ def _gaps(
     return plain, between
 
 
-def _kernels(trace: Trace, rows: npt.NDArray[np.int64]) -> dict[str, float]:
-    """Launches per execution of each instruction that has not one launch: distinct instances, mean over executions."""
+def _kernels(trace: Trace, rows: npt.NDArray[np.int64], iterations: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Launches of each run of an instruction that has not one: distinct instances, mean over executions.
+
+    In a loop an instruction runs once per iteration; where it is unknown how often, launches are not told from runs.
+    """
     columns = (trace.device, trace.execution, trace.instruction, trace.instance)
     device, execution, instruction, instance = (column[rows] for column in columns)
     if len(rows) == 0 or (instance < 0).any():
@@ -159,5 +166,6 @@ def _kernels(trace: Trace, rows: npt.NDArray[np.int64]) -> dict[str, float]:
     new_launch = new_run | np.append(True, np.diff(instance) != 0)
     count = np.bincount(instruction[new_launch], minlength=len(trace.instructions))
     times = np.bincount(instruction[new_run], minlength=len(trace.instructions))
-    several = np.flatnonzero((times > 0) & (count != times))
-    return {trace.instructions[code]: float(count[code] / times[code]) for code in several.tolist()}
+    runs = times * iterations
+    several = np.flatnonzero((runs > 0) & (count > runs))  # fewer: copies share a name
+    return {trace.instructions[code]: float(count[code] / runs[code]) for code in several.tolist()}

@@ -109,7 +109,7 @@ def _program_costs(
         window=window,
         left_out=plan.left_out,
         occurrences=occurrence_table(reduced, plan.filed),
-        launch=measure_launch(trace, collective, kept),
+        launch=measure_launch(trace, collective, kept, _iterations(trace, plan)),
         contention=_contention(trace, program, plan, kept),
         ranks=max((len(group) for item in plan.filed for group in item.groups), default=0),
         rank_ids=rank_ids(trace, executions.device[np.isin(executions.module, program.indices)]),
@@ -128,6 +128,14 @@ def _contention(trace: Trace, program: Program, plan: NamingPlan, kept: Mapping[
 
     names, owners = [item.name for item in plan.filed], [item.owner for item in plan.filed]
     return measure_contention(trace, program.hlo, names, owners, plan.naming.target, _communicates(plan), kept)
+
+
+def _iterations(trace: Trace, plan: NamingPlan) -> npt.NDArray[np.int64]:
+    """int64[len(trace.instructions)]: how often each runs in an execution of its module; 0 where unknown."""
+    target = plan.naming.target[: len(trace.instructions)]
+    runs = np.zeros(len(trace.instructions), np.int64)
+    runs[: len(target)] = np.where(target >= 0, np.append(plan.naming.iterations, 0)[target], 0)
+    return runs
 
 
 def _communicates(plan: NamingPlan) -> Flags:

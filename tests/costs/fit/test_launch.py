@@ -1,11 +1,12 @@
 """Launch gaps on small traces: what counts as one, and what is a wait."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pgle.costs.fit.launch import MIN_GAPS, measure_launch
+from pgle.costs.fit.launch import MIN_GAPS, Launch, measure_launch
 from pgle.costs.profile.value import Origin
 from pgle.trace.table import Device, ModuleKey, Trace
 
@@ -44,9 +45,13 @@ def is_collective(of: Trace) -> np.ndarray:
 KEPT = {0: np.array([True])}
 
 
+def measured(of: Trace, kept: Mapping[int, np.ndarray] = KEPT, iterations: int = 1) -> Launch | None:
+    return measure_launch(of, is_collective(of), kept, np.full(len(of.instructions), iterations))
+
+
 def test_the_gap_between_kernels_is_measured() -> None:
     of = trace(*kernels(1.5))
-    found = measure_launch(of, is_collective(of), KEPT)
+    found = measured(of)
     assert found is not None
     assert (found.gap_us, found.origin, found.gaps) == (pytest.approx(1.5), Origin.MEASURED, N - 1)
 
@@ -54,7 +59,7 @@ def test_the_gap_between_kernels_is_measured() -> None:
 def test_an_interruption_is_no_launch_gap() -> None:
     starts, *rest = kernels(1.5)
     of = trace([start + (500 if i > 12 else 0) for i, start in enumerate(starts)], *rest)
-    found = measure_launch(of, is_collective(of), KEPT)
+    found = measured(of)
     assert found is not None
     assert found.gap_us == pytest.approx(1.5)
 
@@ -64,7 +69,7 @@ def test_waiting_for_a_collective_is_no_launch_gap_and_its_start_tells_the_switc
     starts = [start + (8 if i > 12 else 0) for i, start in enumerate(starts)]
     begin = starts[12] + 10 + 4.0  # 4 µs after the kernel that it waited for
     of = trace([*starts, begin], [*durations, 3.0], [*names, "all-gather-start"], [*streams, 20])
-    found = measure_launch(of, is_collective(of), KEPT)
+    found = measured(of)
     assert found is not None
     assert found.gap_us == pytest.approx(1.5)
     assert found.switch_us == pytest.approx(4.0)
@@ -73,20 +78,31 @@ def test_waiting_for_a_collective_is_no_launch_gap_and_its_start_tells_the_switc
 def test_kernels_of_one_launch_have_no_gap_but_several_launches_are_counted() -> None:
     starts, durations, names, streams = kernels(1.5)
     of = trace(starts, durations, ["k0", "k0", *names[2:]], streams)
-    found = measure_launch(of, is_collective(of), KEPT)
+    found = measured(of)
     assert found is not None
     assert dict(found.kernels) == {"k0": 2.0}
     joined = replace(of, instance=np.maximum(of.instance, 1))
-    again = measure_launch(joined, is_collective(joined), KEPT)
+    again = measured(joined)
     assert again is not None
     assert (again.gaps, dict(again.kernels)) == (N - 2, {})
 
 
+@pytest.mark.parametrize(("iterations", "launches"), [(1, {"k0": 4.0}), (2, {"k0": 2.0}), (4, {}), (0, {})])
+def test_iterations_of_a_loop_are_runs_and_not_launches_of_one(iterations: int, launches: dict[str, float]) -> None:
+    starts, durations, names, streams = kernels(1.5)
+    of = trace(starts, durations, [*["k0"] * 4, *names[4:]], streams)
+    found = measure_launch(
+        of, is_collective(of), KEPT, np.array([iterations if name == "k0" else 1 for name in of.instructions])
+    )
+    assert found is not None
+    assert dict(found.kernels) == launches
+
+
 def test_few_kernels_say_nothing() -> None:
     of = trace(*kernels(1.5, 5))
-    assert measure_launch(of, is_collective(of), KEPT) is None
+    assert measured(of) is None
 
 
 def test_dropped_executions_are_not_looked_at() -> None:
     of = trace(*kernels(1.5))
-    assert measure_launch(of, is_collective(of), {0: np.array([False])}) is None
+    assert measured(of, {0: np.array([False])}) is None
