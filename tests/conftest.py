@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 
 from pgle.trace.table import Device, Kind, ModuleKey, Trace
+
+for name in ("PGLE", "RUN", "TARGET", "DEVICES", "CAPTURE", "MODE", "CMD", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+    os.environ.pop(name, None)  # of the make that runs the tests; what they start would take them for its own
 
 Row = tuple[int, int, str, int, int, int]
 """(device, execution, instruction, launch, start µs, duration µs)"""

@@ -84,13 +84,13 @@ CHEAP: dict[str, list[list[str]]] = {
     "error": [["show", "nowhere"], ["shwo"], ["show", "--nonsense"], ["compare", "a", "b"]],
 }
 COMPILED: dict[str, list[list[str]]] = {
-    "rehearse": [["rehearse", "--target", "a100", "--devices", "4", *OVERLAP]],
+    "rehearse": [["rehearse", "--target", gpu, "--devices", "4", *OVERLAP] for gpu in ("a100", "b200")],
     "tune": [["tune", "--devices", "4", "--target", "a100", "--budget", "2", "-o", "tuned", *OVERLAP]],
     "profile": [["profile", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "baseline": [["perf", "--baseline", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "perf": [["convert", "r"], ["perf", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "run": [["run", "--run-dir", "r", *SIMULATED, *OVERLAP]],
-    "perf-table": [["perf-table", "r", "-o", "cluster.pbtxt", "--target", "a100"]],
+    "perf-table": [["perf-table", "r", "-o", "cluster.pbtxt", "--target", "b200", "--force"]],
     "proof": [["doctor", "--prove", "--capture", "simulated", "--target", "a100"]],
 }
 
