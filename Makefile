@@ -35,7 +35,7 @@ $(error RUN='$(RUN)' is not one word, and make takes blanks for the end of a nam
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo profile convert verify baseline perf compare tune rehearse test lint types unit fuzz jax-releases format
+.PHONY: help demo profile convert verify baseline perf compare tune rehearse test lint types unit fuzz minutes jax-releases format
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -91,7 +91,10 @@ fuzz: $(VENV)/.installed-dev  ## 20,000 damaged inputs; FUZZ_FIRST=1000000 for o
 	FUZZ_CASES=20000 $(BIN)/python -m pytest -n auto tests/fuzz
 
 unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
-	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not minutes' $(PYTEST_ARGS)
+
+minutes: $(VENV)/.installed-dev  ## The tests that take minutes: a module of 2024 compiled, guides that compile
+	$(BIN)/python -m pytest -m minutes
 
 jax-releases:  ## The workflow with every release line of jax that pgle serves
 	PYTHON=$(PYTHON) scripts/try_jax.sh $(JAX_RELEASES)

@@ -47,7 +47,7 @@ def test_a_guide_is_followed_literally(guide: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.rehearse
-@pytest.mark.slow
+@pytest.mark.minutes
 @pytest.mark.parametrize("guide", [path for path in GUIDES if path.stem in COMPILE], ids=lambda path: path.stem)
 def test_a_guide_that_compiles_is_followed_literally(guide: Path, tmp_path: Path) -> None:
     follow(guide, tmp_path)

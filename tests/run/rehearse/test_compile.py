@@ -305,7 +305,7 @@ def test_the_module_of_a_job_gets_the_fingerprint_of_the_job(rehearse: Rehearse,
     assert fingerprint_of(compiled) == read_module(compiled).fingerprint
 
 
-@pytest.mark.slow
+@pytest.mark.minutes
 def test_a_dump_of_2024_compiles(rehearse: Rehearse, testdata: Path) -> None:
     dump = testdata / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.before_optimizations.hlo.pb.xz"
     result = rehearse(dump)
