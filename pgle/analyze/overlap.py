@@ -21,7 +21,7 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import lhs_names
 
 LOOKED_AT = 64
-"""Collectives, those with most exposed time: for each the module is walked through."""
+"""Collectives, those with most exposed time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def find_overlap(
     most = sorted(collectives, key=lambda item: -item.transfer_exposed_us)[:LOOKED_AT]
     exposed = {item.instruction.name: item for item in most if item.instruction and item.transfer_exposed_us > 0}
     names = lhs_names(module)
-    placed = placements(module, predicted.timeline, flags, only=exposed)
+    placed = placements(module, predicted.timeline, flags)
     rooms = [_room(item, placed.get(names.get(name, name))) for name, item in exposed.items()]
     hideable = sum(room.hideable_us for room in rooms)
     return Overlap(

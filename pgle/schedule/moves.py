@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from pgle.schedule.timeline import Stream, Timeline
 from pgle.xla.collectives import async_pairs, collective_kind, walk_collectives
-from pgle.xla.hlo.module import Computation, Instruction, Module
+from pgle.xla.hlo.module import Computation, Module
 from pgle.xla.hlo.names import lhs_names
+
+BLOCK = 4096
+"""Instructions that are looked at together."""
 
 EXPOSED_SHARE = 0.05
 """Collectives of which less is exposed need no reason: launch gaps around them already are a few microseconds."""
@@ -89,31 +92,37 @@ class Move:
         return (self.before.sync, self.before.between) != (self.after.sync, self.after.between)
 
 
-def placements(
-    module: Module, timeline: Timeline, flags: Iterable[str] = (), *, only: Collection[str] | None = None
-) -> Mapping[str, Placement]:
+def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) -> Mapping[str, Placement]:
     """Every collective of a scheduled module, by its name when LHS ran.
 
     Args:
         module: scheduled.
         timeline: a simulation of it; gives the costs.
         flags: the XLA flags that it was compiled with, the last of a name counts.
-        only: instructions to look at; None: all.
     """
     names = lhs_names(module)
     disabled = _disabled(flags)
     cost = _cost_by_name(timeline)
     compute = {timeline.names[code] for code in np.unique(timeline.instruction[timeline.stream == Stream.COMPUTE])}
     exposures = {item.name: item for item in timeline.exposures}
-    read = {c.name: _read(c) for c in module.computations.values()}
+    chosen = [
+        (item, kind)
+        for item, kind in walk_collectives(module)
+        if not item.opcode.endswith(("-done", "-update")) and item.name in cost
+    ]
+    by_computation: dict[str, list[str]] = {}
+    for item, _ in chosen:
+        by_computation.setdefault(item.computation, []).append(item.name)
+    read = {name: _read(module.computations[name]) for name in by_computation}
+    free_us = {
+        name: us
+        for of, inside in by_computation.items()
+        for name, us in _independent_us(module.computations[of], inside, cost, compute).items()
+    }
     dones = {pair.start: pair.done for pair in async_pairs(module) if pair.is_collective}
     positions = {c.name: {item.name: i for i, item in enumerate(c.instructions)} for c in module.computations.values()}
     found: dict[str, Placement] = {}
-    for item, kind in walk_collectives(module):
-        if item.opcode.endswith(("-done", "-update")) or item.name not in cost:
-            continue
-        if only is not None and item.name not in only:
-            continue
+    for item, kind in chosen:
         computation = module.computations[item.computation]
         where = positions[computation.name]
         done = dones.get(item.name, item.name)
@@ -128,7 +137,7 @@ def placements(
             cover_us=sum(cost.get(other, 0.0) for other in covering),
             cost_us=cost[item.name],
             exposed_us=exposures[item.name].exposed_us if item.name in exposures else 0.0,
-            independent_us=_independent_us(computation, item, cost, compute),
+            independent_us=free_us[item.name],
             count=exposures[item.name].count if item.name in exposures else 1,
             kept_by=DISABLE_ASYNC if disabled & {"allcollectives", kind.replace("-", "")} else "",
             unread=item.name not in read[item.computation],
@@ -163,17 +172,31 @@ def _cost_by_name(timeline: Timeline) -> dict[str, float]:
 
 
 def _independent_us(
-    computation: Computation, item: Instruction, cost: Mapping[str, float], compute: Iterable[str]
-) -> float:
-    """Time of the compute instructions that could run beside an instruction, whatever the schedule."""
-    operands = {other.name: (*other.operands, *other.control_predecessors) for other in computation.instructions}
-    users: dict[str, list[str]] = {}
-    for name, needed in operands.items():
-        for operand in needed:
-            users.setdefault(operand, []).append(name)
-    tied = _reach([item.name], operands) | _reach([item.name], users)
-    wanted = set(compute) - tied
-    return sum(cost.get(other.name, 0.0) for other in computation.instructions if other.name in wanted)
+    computation: Computation, names: Sequence[str], cost: Mapping[str, float], compute: Collection[str]
+) -> Mapping[str, float]:
+    """Time of the compute instructions that could run beside each of some instructions, whatever the schedule.
+
+    A bit per name says what needs it, and what it needs: one pass over the schedule each way, whatever their number.
+    """
+    bits = {name: 1 << number for number, name in enumerate(names)}
+    needs, needed = dict(bits), dict(bits)
+    edges = [(item.name, (*item.operands, *item.control_predecessors)) for item in computation.instructions]
+    for name, operands in edges:
+        for operand in operands:
+            needs[name] = needs.get(name, 0) | needs.get(operand, 0)
+    for name, operands in reversed(edges):
+        for operand in operands if needed.get(name) else ():
+            needed[operand] = needed.get(operand, 0) | needed[name]
+    beside = [name for name, _ in edges if name in compute and name in cost]
+    size = -(-len(bits) // 8)
+    free_us = np.zeros(len(bits))
+    for first in range(0, len(beside), BLOCK):
+        block = beside[first : first + BLOCK]
+        tied = b"".join((needs.get(name, 0) | needed.get(name, 0)).to_bytes(size, "little") for name in block)
+        packed = np.frombuffer(tied, np.uint8).reshape(len(block), size)
+        is_tied = np.unpackbits(packed, axis=1, count=len(bits), bitorder="little")
+        free_us += np.array([cost[name] for name in block]) @ (1 - is_tied)
+    return dict(zip(bits, free_us.tolist(), strict=True))
 
 
 def _read(computation: Computation) -> set[str]:
