@@ -102,7 +102,7 @@ class DeviceWindow:
     @cached_property
     def is_wait(self) -> npt.NDArray[np.bool_]:
         """bool[gaps]: which gaps are too long to be those between two launches."""
-        return np.asarray(self.gaps.end - self.gaps.start > LAUNCH_GAP_NS)
+        return np.asarray(self.gaps.lengths > LAUNCH_GAP_NS)
 
     @cached_property
     def after_gap(self) -> npt.NDArray[np.int64]:
@@ -113,7 +113,7 @@ class DeviceWindow:
     def parts(self) -> Parts:
         """The breakdown."""
         communication, copies = self.busy(Stream.COMMUNICATION), self.busy(Stream.COPY)
-        waiting = np.where(self.inside, self.gaps.end - self.gaps.start, 0.0)
+        waiting = np.where(self.inside, self.gaps.lengths, 0.0)
         launch, long = waiting <= LAUNCH_GAP_NS, waiting > LONG_GAP_NS
         times = (
             self.compute.length,

@@ -76,6 +76,7 @@ class Prediction:
     Attributes:
         timeline: one step.
         ceiling: lower bound of any schedule of the same instructions.
+        program: what the runtime does, each op with the cost that the timeline takes.
         costs_are: ``measured``, ``estimated`` or ``mixed``.
         estimated_share: of the activity time, the part whose cost was not measured.
         launch: the gaps that were used.
@@ -89,6 +90,7 @@ class Prediction:
 
     timeline: Timeline
     ceiling: Ceiling
+    program: Program
     costs_are: str
     estimated_share: float
     launch: Launch
@@ -177,11 +179,13 @@ def predict(
     slowest = on_the_slowest_rank(typical)
 
     def program(costs: Mapping[str, Cost], factors: Factors) -> Program:
-        return _program(module, contention.alone(module, costs, factors), hardware, launch)
+        alone = contention.alone(module, costs, factors)
+        return read_program(module, alone, estimator(module, hardware), launch.kernels)
 
     def at(factors: Factors) -> Timeline:
-        same = factors == contention.likely
-        return timeline if same else run_program(program(slowest, factors), launch, factors)
+        if factors == contention.likely:
+            return timeline
+        return run_program(program(slowest, factors) if contention.beside else likely, launch, factors)
 
     likely = program(slowest, contention.likely)
     timeline = run_program(likely, launch, contention.likely, name=module.name, expand_loops=expand_loops)
@@ -201,6 +205,7 @@ def predict(
     return Prediction(
         timeline=timeline,
         ceiling=ceiling(module, likely, launch, timeline.breakdown),
+        program=likely,
         costs_are="measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed",
         estimated_share=share,
         launch=launch,
@@ -244,16 +249,6 @@ def _with_costs(program: Program, costs: Mapping[str, float]) -> Program:
         for name, ops in program.computations.items()
     }
     return replace(program, computations=computations)
-
-
-def program_of(module: Module, profile: Profile, hardware: Hardware, found: Prediction) -> Program:
-    """What the runtime does with a scheduled module, each op with the cost that it took in a prediction."""
-    costs = on_the_slowest_rank(effective_costs(profile, module.fingerprint))
-    return _program(module, found.contention.alone(module, costs, found.contention.likely), hardware, found.launch)
-
-
-def _program(module: Module, costs: Mapping[str, Cost], hardware: Hardware, launch: Launch) -> Program:
-    return read_program(module, costs, estimator(module, hardware), launch.kernels)
 
 
 def contended_us(timeline: Timeline, slower: Factors) -> float:

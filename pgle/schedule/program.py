@@ -105,7 +105,7 @@ def read_program(
         module: scheduled: final, or as LHS saw it.
         costs: by the name that LHS looks up: a collective by its start.
         estimate: for what has none; without, such instructions count as nothing and are listed.
-        kernels: launches per execution where that is not one, by instruction name.
+        kernels: launches of one run of an instruction where that is not one, by its name.
 
     Raises:
         UserError: a computation calls itself.

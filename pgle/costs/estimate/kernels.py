@@ -43,12 +43,11 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
         peak = hardware.tflops.get("f8" if eight else "f16", hardware.tflops["f16"])
         products += attention / (peak * ATTENTION_EFFICIENCY * 1e6)
     pointwise = pointwise_operations(module, instruction) / (hardware.tflops["f32"] / 2 * 1e6)
-    device, host = bytes_accessed(module, instruction)
+    needed = _needed(module, instruction)
+    device, host = _bytes(module, instruction, needed)
     memory = device * _passes(instruction) / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
     link = host / (hardware.pcie_gb_s * PCIE_EFFICIENCY * 1e3)
-    threads = unvectorized_elements(module, instruction) / (
-        hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3
-    )
+    threads = _unvectorized(instruction, needed) / (hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3)
     return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, threads))
 
 
@@ -90,6 +89,10 @@ def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
 
     Operands count once, those of which only slices are read by the slices; an update in place counts by the update.
     """
+    return _bytes(module, instruction, _needed(module, instruction))
+
+
+def _bytes(module: Module, instruction: Instruction, needed: _Needed | None) -> tuple[int, int]:
     sizes: list[tuple[int, Shape]] = []
     if instruction.opcode in _SLICES:
         sizes += [(2 * instruction.shape.size_bytes, instruction.shape)]
@@ -97,8 +100,6 @@ def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
         update = operand_shape(module, instruction, 1)
         sizes += [(2 * update.size_bytes, instruction.shape)] if update is not None else []
     else:
-        fused = _fused(module, instruction)
-        needed = _Needed(fused) if fused is not None else None
         written = needed.written_bytes if needed is not None else instruction.shape.size_bytes
         sizes += [(written, first_array(instruction.shape) or instruction.shape)]
         read: dict[str, int] = {}
@@ -116,11 +117,13 @@ def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
 
 def unvectorized_elements(module: Module, instruction: Instruction) -> int:
     """Elements that a kernel works on one thread each: updates in place, gathers, transpositions in a loop fusion."""
-    fused = _fused(module, instruction)
-    if fused is None:
+    return _unvectorized(instruction, _needed(module, instruction))
+
+
+def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
+    if needed is None:
         return prod(instruction.shape.dimensions) if instruction.opcode == "gather" else 0
-    needed = _Needed(fused)
-    opcodes = {item.opcode for item in fused.instructions}
+    opcodes = {item.opcode for item in needed.items.values()}
     loop = instruction.fusion_kind == "kLoop" and not opcodes.isdisjoint(("transpose", "gather"))
     return sum(needed.elements[root] for root in needed.roots if loop or needed.update_of(root) is not None)
 
@@ -129,6 +132,11 @@ def _fused(module: Module, instruction: Instruction) -> Computation | None:
     if instruction.opcode != "fusion" or not instruction.called:
         return None
     return module.computations.get(instruction.called[0])
+
+
+def _needed(module: Module, instruction: Instruction) -> _Needed | None:
+    fused = _fused(module, instruction)
+    return None if fused is None else _Needed(fused)
 
 
 class _Needed:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.memory import Memory, find_memory
@@ -17,8 +16,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
-from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
-from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces
+from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.combine import combine
@@ -75,16 +73,6 @@ def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
     return measure_step(
         measured.trace, costs, hardware, memory=_memory(measured.trace, costs.program, target), used=profile
     )
-
-
-def stage_of(path: AnyPath) -> StageFolder | None:
-    """The stage that RUN/STAGE stands for; of a run directory its profile stage."""
-    if is_run_dir(path):
-        return RunDirectory(Path(path)).stage("profile")
-    name = path.name
-    if isinstance(path, Path) and is_run_dir(path.parent) and name in get_args(StageName):
-        return RunDirectory(path.parent).stage(name)  # type: ignore[arg-type]
-    return None
 
 
 def _traces(path: AnyPath) -> Sequence[AnyPath]:

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, read_head
 from pgle.run.executor import PROCESSES, executor
-from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 from pgle.trace.read import EXPORT_SUFFIXES, REPORT_SUFFIXES, read_trace
 
@@ -100,6 +100,16 @@ def is_run_dir(path: AnyPath) -> bool:
 def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
     """The run directories among several paths."""
     return [RunDirectory(path) for path in paths if isinstance(path, Path) and is_run_dir(path)]
+
+
+def stage_of(path: AnyPath) -> StageFolder | None:
+    """The stage that RUN/STAGE stands for; of a run directory its profile stage."""
+    if is_run_dir(path):
+        return RunDirectory(Path(path)).stage("profile")
+    name = path.name
+    if isinstance(path, Path) and is_run_dir(path.parent) and name in get_args(StageName):
+        return RunDirectory(path.parent).stage(name)  # type: ignore[arg-type]
+    return None
 
 
 def is_trace(path: AnyPath) -> bool:
