@@ -10,7 +10,7 @@ from rich.table import Table
 
 from pgle.costs.profile.effective import Fault, Finding
 from pgle.costs.profile.summary import Summary
-from pgle.costs.profile.value import Cost, CostKind, Origin
+from pgle.costs.profile.value import Cost, CostKind, Origin, module_records
 from pgle.report import json
 from pgle.report.text import bar, console, duration, printable, table, warn
 
@@ -102,13 +102,14 @@ def skew_line(skew_us: float, of_us: float, skewed: Sequence[Cost]) -> str:
 
 def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
     """A profile's provenance in a few lines, as far as it has what `pgle` writes."""
-    inputs = [str(item.get("name")) for item in _records(provenance.get("inputs"))]
+    given = provenance.get("inputs")
+    inputs = [str(item.get("name")) for item in given if isinstance(item, Mapping)] if isinstance(given, list) else []
     if inputs:
         more = f" and {len(inputs) - 4} more" if len(inputs) > 4 else ""
         stats = [f"{key} {provenance[key]}" for key in ("stat", "collective_stat") if provenance.get(key)]
         how = f" ({', '.join(stats)})".replace("_", " ") if stats else ""
         yield printable(f"from {', '.join(inputs[:4])}{more}{how}, by {provenance.get('tool', 'unknown')}")
-    for module in _records(provenance.get("modules"))[:4]:
+    for module in module_records(provenance)[:4]:
         found = module.get("fingerprints")
         prints = [str(item)[:12] for item in found] if isinstance(found, Sequence) else []
         used = module.get("executions_used")
@@ -116,10 +117,6 @@ def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
         devices = f" on {module.get('devices')} devices" if module.get("devices") else ""
         known = f", fingerprint {' '.join(prints)}" if prints else ""
         yield printable(f"module {module.get('name')}{steps}{devices}{known}")
-
-
-def _records(value: object) -> list[Mapping[str, object]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, Sequence) else []
 
 
 _WIDTHS = {"cost": 10, "share": 7, "": 10, "kind": 13, "samples": 9, "spread": 8, "origin": 12, "shape": 12}

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from pgle.costs.estimate.products import is_product
 from pgle.costs.fit.fill import work_of
 from pgle.costs.fit.launch import execution_rows
-from pgle.costs.profile.value import Cost, Profile
+from pgle.costs.profile.value import Cost, Profile, module_records
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
 from pgle.xla.hardware import Hardware
@@ -133,9 +133,9 @@ def contention_on(hardware: Hardware) -> Contention:
 
 def contention_of(profile: Profile, module: str, hardware: Hardware) -> Contention:
     """What the sidecar of a profile says was measured of a module; where it says nothing, the model's."""
-    model, modules = contention_on(hardware), profile.provenance.get("modules")
-    for item in modules if isinstance(modules, Sequence) else ():
-        found = item.get("contention") if isinstance(item, Mapping) and item.get("name") == module else None
+    model = contention_on(hardware)
+    for item in module_records(profile.provenance):
+        found = item.get("contention") if item.get("name") == module else None
         if isinstance(found, Mapping):
             try:
                 product, other = (_slowdown(found[kind]) for kind in ("product", "other"))
@@ -148,12 +148,11 @@ def contention_of(profile: Profile, module: str, hardware: Hardware) -> Contenti
 
 def as_if_alone(profile: Profile) -> Profile:
     """A profile whose costs are good for schedules of any names: nothing is known to have run beside collectives."""
-    modules = profile.provenance.get("modules")
     records = [
         {**item, "contention": {**item["contention"], "beside": {}}}
-        if isinstance(item, Mapping) and isinstance(item.get("contention"), Mapping)
+        if isinstance(item.get("contention"), Mapping)
         else item
-        for item in (modules if isinstance(modules, Sequence) else ())
+        for item in module_records(profile.provenance)
     ]
     return replace(profile, provenance={**profile.provenance, "modules": records}) if records else profile
 

@@ -14,7 +14,7 @@ from pgle.costs.fit.fill import FILLED
 from pgle.costs.fit.gaps import Gap, Mismatch, NearNames, Unused, find_unused, weigh, weigh_gaps
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import Fault, Finding, effective_costs, profile_findings
-from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, module_records
 from pgle.errors import UserError
 from pgle.xla.checker import CheckerCounts, checker_counts, fallback_of
 from pgle.xla.collectives import is_done
@@ -180,14 +180,12 @@ def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int |
 
     Processes share program ids; another compilation of the same name in one process has its own and is another module.
     """
-    made_for = profile.provenance.get("modules")
-    for record in made_for if isinstance(made_for, Sequence) else ():
-        if isinstance(record, Mapping):
-            named = [item for item in found if item.module == record.get("name")]
-            same = [item for item in named if item.program_id == record.get("program_id")]
-            if named:
-                found = same or named
-                break
+    for record in module_records(profile.provenance):
+        named = [item for item in found if item.module == record.get("name")]
+        same = [item for item in named if item.program_id == record.get("program_id")]
+        if named:
+            found = same or named
+            break
     main = max(found, key=lambda item: (item.time.covered, item.step_us))
     return main.module, main.program_id
 

@@ -7,13 +7,13 @@ thousand kernels spends some per cent of its time in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.profile.value import Origin, Profile
+from pgle.costs.profile.value import Origin, Profile, module_records
 from pgle.trace.column import distinct, median
 from pgle.trace.table import Trace
 
@@ -56,9 +56,8 @@ other without waiting ("Getting Started with CUDA Graphs", NVIDIA technical blog
 
 def launch_of(profile: Profile, module: str = "") -> Launch | None:
     """The launch gaps that the provenance of a profile records for a module (by default its first); None without."""
-    modules = profile.provenance.get("modules")
-    for item in modules if isinstance(modules, Sequence) else ():
-        if isinstance(item, Mapping) and isinstance(item.get("launch"), Mapping) and module in ("", item.get("name")):
+    for item in module_records(profile.provenance):
+        if isinstance(item.get("launch"), Mapping) and module in ("", item.get("name")):
             try:
                 return Launch(**{**item["launch"], "origin": Origin(item["launch"]["origin"])})
             except (KeyError, TypeError, ValueError):

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from pgle.costs.profile.effective import effective_entries
 from pgle.costs.profile.files import ProfileFile, profile_of
 from pgle.costs.profile.sidecar import Sidecar, occurrences
-from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, split_name
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, module_records, split_name
 from pgle.trace.column import Column
 
 Codes = npt.NDArray[np.int64]
@@ -58,10 +58,8 @@ class Source:
     @property
     def only_fingerprint(self) -> str:
         """The fingerprint of the one module that the sidecar names; empty where there is not exactly one."""
-        modules = self.provenance.get("modules")
-        if not isinstance(modules, list) or len(modules) != 1 or not isinstance(modules[0], dict):
-            return ""
-        found = modules[0].get("fingerprints")
+        modules = module_records(self.provenance)
+        found = modules[0].get("fingerprints") if len(modules) == 1 else None
         return str(found[0]) if isinstance(found, list) and len(found) == 1 else ""
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.profile.cost_table import Codes, CostTable, Flags, Floats
-from pgle.costs.profile.value import Cost
+from pgle.costs.profile.value import Cost, module_records
 from pgle.costs.statistic import Statistic
 
 BLOCK_ROWS = 1 << 18
@@ -210,10 +210,7 @@ def missing_ranks(provenances: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _records(provenances: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
     for provenance in provenances:
-        records = provenance.get("modules")
-        for record in records if isinstance(records, list) else ():
-            if isinstance(record, dict) and isinstance(record.get("fingerprints"), list):
-                yield record
+        yield from (item for item in module_records(provenance) if isinstance(item.get("fingerprints"), list))
 
 
 def _number(record: Mapping[str, Any], name: str) -> int:

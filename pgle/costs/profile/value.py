@@ -8,11 +8,11 @@ other ``::`` matches nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pgle.xla.collectives import guess_kind
 
@@ -179,3 +179,9 @@ class Profile:
 
     def __len__(self) -> int:
         return len(self.costs)
+
+
+def module_records(provenance: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
+    """What the provenance of a profile says of each of its modules; a sidecar may hold anything else there."""
+    found = provenance.get("modules")
+    return tuple(item for item in found if isinstance(item, Mapping)) if isinstance(found, Sequence) else ()
