@@ -31,12 +31,11 @@ from typing import Any
 from pgle.report.text import duration, say
 from pgle.run.rehearse.command import RehearseCommand, prepared
 from pgle.run.rehearse.compile import Compiler
-from pgle.run.tune.bench import Bench
+from pgle.run.tune.bench import open_bench
 from pgle.run.tune.request import TuneRequest, Tuning
 from pgle.run.tune.tune import SAME_STEP, tune
 from pgle.tune.trial import judge
 from pgle.tune.worlds import Spread, steps_in, worlds
-from pgle.xla.hardware import find_hardware
 from pgle.xla.targets import load_target
 
 FRESH = ((71, Spread()), (72, Spread(0.2, 0.4, 40.0, 1.0)), (73, Spread(contention=2.0)))
@@ -105,9 +104,12 @@ def speed(module: Path, out: Path) -> Iterator[str]:
         "xla_gpu_reduce_scatter_combine_threshold_bytes",
         "xla_gpu_experimental_parallel_collective_overlap_limit",
     )
-    with prepared(asked) as (folder, setting), Compiler(setting.python) as compiler:
-        bench = Bench.of(TuneRequest(setting, load_target("h100"), folder), compiler, None)
+    with (
+        prepared(asked) as (folder, setting),
+        open_bench(TuneRequest(setting, load_target("h100"), folder, cached=False)) as bench,
+    ):
         bench.start()
+        compiler = bench.session.compiler
         for what, settings in (
             ("other program", [{threshold: str(size << 20)} for size in (16, 8, 4, 2)]),
             ("other scheduling only", [{threshold: str(size << 20), late: "2"} for size in (16, 8, 4, 2)]),
@@ -127,10 +129,8 @@ def _all_cpu_s(compiler: Compiler) -> float:
 
 def _fresh(found: Tuning, seed: int, spread: Spread) -> tuple[int, int, float]:
     """Worlds won, worlds, mean change."""
-    among, hardware = worlds(20, seed, spread), find_hardware("h100")
-    after, before = (
-        steps_in(among, side.module, side.profile, side.prediction, hardware) for side in (found.tuned, found.pgle)
-    )
+    among = worlds(20, seed, spread)
+    after, before = (steps_in(among, side.module, side.prediction) for side in (found.tuned, found.pgle))
     held = judge(after, before)
     return held.won, held.of, held.mean
 

@@ -20,12 +20,10 @@ from pathlib import Path
 from statistics import mean
 
 from pgle.report.text import say
-from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.command import RehearseCommand, prepared
-from pgle.run.rehearse.compile import Compiler
-from pgle.run.tune.bench import Bench
+from pgle.run.tune.bench import open_bench
 from pgle.run.tune.request import TuneRequest
-from pgle.tune.moves import MIB, Axis, axes
+from pgle.tune.moves import MIB, Axis
 from pgle.tune.search import search
 from pgle.tune.trial import Flags, Trial, judge, stands
 from pgle.xla.targets import load_target
@@ -85,8 +83,7 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
     """Each way with its gain averaged over trials, and at the end."""
     with tempfile.TemporaryDirectory() as folder:
         asked = RehearseCommand((str(module),), None, "h100", None, None, (), None, f"{folder}/out", None, 20.0)
-        with prepared(asked) as (out, setting), Compiler(setting.python, cache=Cache.of_user()) as compiler:
-            bench = Bench.of(TuneRequest(setting, load_target("h100"), out), compiler, None)
+        with prepared(asked) as (out, setting), open_bench(TuneRequest(setting, load_target("h100"), out)) as bench:
             pgle = bench.start()[1]
             known: dict[str, Trial] = {}
 
@@ -96,7 +93,7 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
                     known[key] = bench.trial(flags, key)
                 return known[key]
 
-            found = axes(bench.module, bench.jaxlib, (), bench.memory_share)
+            found = bench.axes()
             ceiling = pgle.prediction.ceiling.step_us
             ours = search(
                 pgle.trial, ceiling, found, lambda settings: [attempt(flags) for flags, _ in settings],

@@ -13,12 +13,10 @@ from random import Random
 
 from pgle.costs.fit.contention import Contention
 from pgle.costs.fit.launch import Launch
-from pgle.costs.profile.value import Profile
-from pgle.schedule.predict import Prediction, program_of
+from pgle.schedule.predict import Prediction
 from pgle.schedule.program import Op, Program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import Stream
-from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Module
 
 
@@ -104,18 +102,13 @@ def step_in(world: World, program: Program, shapes: dict[str, str], launch: Laun
     return run_program(replace(program, computations=computations), launch, contention.at(world.contended)).step_us
 
 
-def steps_in(
-    among: Iterable[World], module: Module, profile: Profile, found: Prediction, hardware: Hardware
-) -> tuple[float, ...]:
+def steps_in(among: Iterable[World], module: Module, found: Prediction) -> tuple[float, ...]:
     """Microseconds of a scheduled module's step in each of some worlds.
 
     Args:
         among: the worlds.
         module: scheduled.
-        profile: its costs as they are thought to be; what it lacks is estimated.
-        found: its prediction, of which launch gaps and contention are taken.
-        hardware: the GPU.
+        found: its prediction, of which costs, launch gaps and contention are taken.
     """
-    program = program_of(module, profile, hardware, found)
     shapes = {name: f"{item.opcode}:{item.shape}" for name, item in module.instructions.items()}
-    return tuple(step_in(world, program, shapes, found.launch, found.contention) for world in among)
+    return tuple(step_in(world, found.program, shapes, found.launch, found.contention) for world in among)

@@ -16,10 +16,9 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.rehearse.cache import Cache
-from pgle.run.rehearse.compile import Compiler, matches_job
+from pgle.run.rehearse.compile import matches_job
 from pgle.run.rehearse.request import OnPhase, RehearsalResult
-from pgle.run.rehearse.session import Session
+from pgle.run.rehearse.session import open_session
 from pgle.run.rehearse.settings import Setting
 from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings, unread_warnings
 from pgle.schedule.moves import Move, compare_placements, placements
@@ -148,16 +147,14 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     """
     _check_folder(request.out)
     hardware = find_hardware(request.target)
-    cache = Cache.of_user() if request.cached else None
-    trusted = cache.trusted(request.setting.python) if cache else None
-    with Compiler(request.setting.python, cache=cache, on_phase=on_phase) as compiler:
-        base = request.setting.request(
-            request.target, request.out, topology=request.topology, as_job=request.job is not None
-        )
-        session = Session(compiler, base, request.out, trusted)
-        if request.profile is not None:
-            read_profile(request.profile)  # a bad profile is refused before anything is compiled
-        flags = (LHS, *request.setting.flags)
+    base = request.setting.request(
+        request.target, request.out, topology=request.topology, as_job=request.job is not None
+    )
+    if request.profile is not None:
+        read_profile(request.profile)  # a bad profile is refused before anything is compiled
+    flags = (LHS, *request.setting.flags)
+    python = request.setting.python
+    with open_session(base, request.out, python=python, cached=request.cached, on_phase=on_phase) as session:
         first = session.schedule("baseline", flags)
         profile = request.profile or _estimated(request.out, read_module(first.after_optimizations), hardware)
         second = session.schedule("profiled", flags, profile)

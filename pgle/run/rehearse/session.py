@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import write_files
+from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
-from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.request import OnPhase, RehearsalRequest, RehearsalResult
 from pgle.xla.flags.catalogue import catalogue
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
@@ -63,6 +64,25 @@ class _Prepared:
     compiled: RehearsalResult
     module: Path | None
     check: RehearsalResult | None = None
+
+
+@contextmanager
+def open_session(
+    base: RehearsalRequest, folder: Path, *, python: str, cached: bool, on_phase: OnPhase = lambda phase: None
+) -> Iterator[Session]:
+    """A session with a compiler of its own.
+
+    Args:
+        base: as of `Session`.
+        folder: as of `Session`.
+        python: the interpreter whose jaxlib compiles.
+        cached: take compilations from the user's cache, and keep them there.
+        on_phase: as of `Compiler`.
+    """
+    cache = Cache.of_user() if cached else None
+    trusted = cache.trusted(python) if cache else None
+    with Compiler(python, cache=cache, on_phase=on_phase) as compiler:
+        yield Session(compiler, base, folder, trusted)
 
 
 class Session:

@@ -7,6 +7,8 @@ import json
 import pickle
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,18 +19,18 @@ from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import sha256, write_files
-from pgle.run.rehearse.cache import Cache
-from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.rehearse import LHS
 from pgle.run.rehearse.request import RehearsalResult
-from pgle.run.rehearse.session import SCHEDULER_FLAGS, Session
+from pgle.run.rehearse.session import SCHEDULER_FLAGS, Session, open_session
 from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.schedule.predict import predict
+from pgle.tune.moves import Axis, axes
 from pgle.tune.prices import Prices, priced, prices_of
 from pgle.tune.shape import Shape, shaped
 from pgle.tune.trial import Flags, Trial, exposed_by_kind, key_of, most_exposed
 from pgle.tune.worlds import HARDER, HARDER_SEED, World, steps_in, worlds
+from pgle.xla.flags.text import parse_flags
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
@@ -43,15 +45,13 @@ class Bench:
 
     Attributes:
         request: what is tuned.
-        compiler: that compiles.
-        session: its schedules of the module.
+        session: schedules of the module.
         module: without a profile.
         jaxlib: that compiles.
         memory_share: part of the GPU's memory that the program needs.
     """
 
     request: TuneRequest
-    compiler: Compiler
     session: Session
     module: Module = field(init=False)
     jaxlib: str = ""
@@ -61,15 +61,6 @@ class Bench:
     _worlds: tuple[World, ...] = ()
     _harder: tuple[World, ...] = ()
     _programs: dict[tuple[str, str], Trial] = field(default_factory=dict)
-
-    @staticmethod
-    def of(request: TuneRequest, compiler: Compiler, trusted: Path | None) -> Bench:
-        """A bench whose dumps go to a folder of their own, emptied of what a killed search left."""
-        flags = (LHS, *request.setting.flags)
-        base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
-        folder = request.out / "trials"
-        shutil.rmtree(folder, ignore_errors=True)
-        return Bench(request, compiler, Session(compiler, base, folder, trusted))
 
     @property
     def hardware(self) -> Hardware:
@@ -143,8 +134,7 @@ class Bench:
         module = read_module(result.after_optimizations)
         profile = replace(profile, provenance=self._given.provenance)
         prediction = predict(module, profile, self.hardware)
-        found = Scheduled(Trial(flags, label), module, prediction, profile)
-        steps = self._steps(found, (*self._worlds, *self._harder))
+        steps = steps_in((*self._worlds, *self._harder), module, prediction)
         trial = Trial(
             flags,
             label,
@@ -158,11 +148,12 @@ class Bench:
             program=result.fingerprint,
             most_exposed=most_exposed(prediction),
         )
-        return replace(found, trial=trial)
+        return Scheduled(trial, module, prediction, profile)
 
-    def _steps(self, found: Scheduled, among: tuple[World, ...]) -> tuple[float, ...]:
-        """Microseconds of a schedule's step in some worlds."""
-        return steps_in(among, found.module, found.profile, found.prediction, self.hardware)
+    def axes(self) -> tuple[Axis, ...]:
+        """What can be changed in the program beside the user's own flags."""
+        given = [flag.name for flag in parse_flags(" ".join(self.request.setting.flags)).flags]
+        return axes(self.module, self.jaxlib, given, self.memory_share)
 
     def options(self, flags: Flags) -> tuple[str, ...]:
         """All XLA flags of a setting."""
@@ -171,6 +162,20 @@ class Bench:
     def folder_of(self, flags: Flags, shape: Shape = NO_SHAPE) -> Path:
         """Where a setting is compiled."""
         return self.session.folder / sha256(key_of(flags, shape).encode())[:12]
+
+
+@contextmanager
+def open_bench(request: TuneRequest) -> Iterator[Bench]:
+    """A bench whose dumps go to a folder of their own, emptied of what a killed search left, and removed at the end."""
+    flags = (LHS, *request.setting.flags)
+    base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
+    folder = request.out / "trials"
+    shutil.rmtree(folder, ignore_errors=True)
+    with open_session(base, folder, python=request.setting.python, cached=request.cached) as session:
+        try:
+            yield Bench(request, session)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 _ELSEWHERE: dict[bytes, Bench] = {}
@@ -183,13 +188,10 @@ def trial_elsewhere(request: TuneRequest, flags: Flags, label: str, shape: Shape
     """
     key = pickle.dumps(request)
     if key not in _ELSEWHERE:
-        cache = Cache.of_user() if request.cached else None
-        compiler = Compiler(request.setting.python, cache=cache)
-        out = Path(tempfile.mkdtemp(prefix="pgle-tune-"))
-        atexit.register(shutil.rmtree, out, ignore_errors=True)
-        atexit.register(compiler.close)
-        trusted = cache.trusted(request.setting.python) if cache else None
-        _ELSEWHERE[key] = bench = Bench.of(replace(request, out=out), compiler, trusted)
+        opened = ExitStack()
+        atexit.register(opened.close)
+        out = opened.enter_context(tempfile.TemporaryDirectory(prefix="pgle-tune-", ignore_cleanup_errors=True))
+        _ELSEWHERE[key] = bench = opened.enter_context(open_bench(replace(request, out=Path(out))))
         bench.start()
     return _ELSEWHERE[key].trial(flags, label, shape)
 

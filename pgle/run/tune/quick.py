@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from pgle.run.rehearse.cache import Cache
-from pgle.run.rehearse.compile import Compiler
-from pgle.run.tune.bench import Bench
+from pgle.run.tune.bench import open_bench
 from pgle.run.tune.request import TuneRequest
-from pgle.tune.moves import axes, by_exposure
+from pgle.tune.moves import by_exposure
 from pgle.tune.trial import Trial
-from pgle.xla.flags.text import parse_flags
 
 MOVES = 3
 AT_ONCE = 2
 LIMIT_S = 30.0
-"""Seconds for all of them together, and so for each compilation."""
+"""Seconds for each compilation."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +44,11 @@ def quick_look(request: TuneRequest) -> QuickLook:
     Raises:
         UserError: as `tune`.
     """
-    cache = Cache.of_user() if request.cached else None
-    trusted = cache.trusted(request.setting.python) if cache else None
-    with Compiler(request.setting.python, cache=cache) as compiler:
-        bench = Bench.of(request, compiler, trusted)
+    with open_bench(request) as bench:
         bench.session.base = replace(bench.session.base, timeout_s=LIMIT_S)
-        try:
-            _, pgle = bench.start()
-            given = [flag.name for flag in parse_flags(" ".join(request.setting.flags)).flags]
-            found = axes(bench.module, bench.jaxlib, given, bench.memory_share)
-            first = by_exposure(found, pgle.trial.exposed_by_kind)[:MOVES]
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                tried = list(pool.map(lambda axis: bench.trial(axis.settings[0], axis.name), first))
-        finally:
-            shutil.rmtree(bench.session.folder, ignore_errors=True)
+        _, pgle = bench.start()
+        first = by_exposure(bench.axes(), pgle.trial.exposed_by_kind)[:MOVES]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            tried = list(pool.map(lambda axis: bench.trial(axis.settings[0], axis.name), first))
     compiled = [trial for trial in tried if trial.step_us is not None and not trial.same_as]
     return QuickLook(pgle.trial, tuple(sorted(compiled, key=lambda trial: trial.step_us or 0.0)))

@@ -15,17 +15,13 @@ from pgle.costs.profile.files import profile_files
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.executor import executor
-from pgle.run.rehearse.cache import Cache
-from pgle.run.rehearse.compile import Compiler
-from pgle.run.tune.bench import NO_SHAPE, Bench, trial_elsewhere
+from pgle.run.tune.bench import NO_SHAPE, Bench, open_bench, trial_elsewhere
 from pgle.run.tune.record import Record
 from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
-from pgle.tune.moves import axes
 from pgle.tune.search import PROGRESS, best, no_room, search, without_one
 from pgle.tune.shape import Shape, descend, shaped
 from pgle.tune.trial import Flags, Trial, judge, stands
-from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.log.module_verdict import ProfileUse
 
@@ -52,10 +48,7 @@ def tune(request: TuneRequest, *, on_trial: OnTrial = lambda trial, pgle: None) 
     Raises:
         UserError: an input is bad, the program does not compile, or `request.out` holds another search.
     """
-    cache = Cache.of_user() if request.cached else None
-    trusted = cache.trusted(request.setting.python) if cache else None
-    with Compiler(request.setting.python, cache=cache) as compiler:
-        bench = Bench.of(request, compiler, trusted)
+    with open_bench(request) as bench:
         baseline, pgle = bench.start()
         on_trial(pgle.trial, pgle.trial)
         room = not no_room(pgle.prediction)
@@ -63,7 +56,6 @@ def tune(request: TuneRequest, *, on_trial: OnTrial = lambda trial, pgle: None) 
             found = _Search(request, bench, submit, Record(request, bench.jaxlib), pgle, on_trial)
             proof = found.run() if room else None
             without = found.without(proof) if proof is not None else {}
-    shutil.rmtree(bench.session.folder, ignore_errors=True)
     return Tuning(
         verdict="no-room" if not room else "not-better" if proof is None else "better",
         baseline=baseline,
@@ -112,9 +104,7 @@ class _Search:
     def run(self) -> Proof | None:
         """Search, then prove the best; where the proof does not stand, the next best."""
         request, pgle = self.request, self.pgle
-        given = [flag.name for flag in parse_flags(" ".join(request.setting.flags)).flags]
-        moves = axes(self.bench.module, self.bench.jaxlib, given, self.bench.memory_share)
-        ceiling = pgle.prediction.ceiling.step_us
+        ceiling, moves = pgle.prediction.ceiling.step_us, self.bench.axes()
         search(pgle.trial, ceiling, moves, self.attempt, budget=request.budget, memory_limit=request.memory_limit)
         left = self._standing()
         if request.shape:
@@ -191,7 +181,7 @@ class _Search:
         folder = self.request.out / "proof"
         shutil.rmtree(folder, ignore_errors=True)
         wanted = replace(bench.session.base, dump_dir=folder, flags=bench.options(trial.flags), profile=path)
-        result = bench.compiler.compile(wanted)
+        result = bench.session.compiler.compile(wanted)
         found = bench.judged(trial.flags, trial.label, result, honest, modelled)
         found = replace(found, trial=replace(found.trial, shape=trial.shape))
         change = (found.trial.step_us or 0.0) / max(trial.step_us or 0.0, 1e-9) - 1
