@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from pgle.analyze.analysis import MeasuredInstruction
 
 ROWS = 5
 """Evidence rows of a finding."""
@@ -119,6 +121,11 @@ class Finding:
     number: str
     evidence: tuple[Evidence, ...]
     remedy: str
+
+
+def evidence_of(items: Sequence[MeasuredInstruction]) -> tuple[Evidence, ...]:
+    """Some instructions as evidence: the first of them."""
+    return tuple(Evidence(item.cost.name, item.step_us, item.cost.shape, item.op_name) for item in items[:ROWS])
 
 
 def many(count: int, noun: str) -> str:

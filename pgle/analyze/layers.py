@@ -98,7 +98,7 @@ class Layers:
 
     Attributes:
         scopes: by scope and phase, the costliest first.
-        lines: by file and line, the costliest first.
+        lines: by file and line, that with most GPU time first.
         products: by type.
         mfu: model flops utilisation: what forward and backward compute, by the GPU's peak in the time of the step.
         hfu: the same with what is computed again by rematerialisation.
@@ -141,7 +141,7 @@ def find_layers(module: Module, ran: Sequence[Ran], step_us: float, hardware: Ha
     computed = [(item, work[item.instruction.name]) for item in ran if item.us > 0]
     return Layers(
         scopes=group({name: (scope_of(item.op_name), phase_of[name]) for name, item in names.items()}),
-        lines=group({name: (source, "") for name, source in sources.items()}),
+        lines=tuple(sorted(group({name: (source, "") for name, source in sources.items()}), key=lambda line: -line.us)),
         products=_products(computed, hardware),
         mfu=_utilisation([row for row in computed if row[0].instruction.name not in again], step_us, hardware),
         hfu=_utilisation(computed, step_us, hardware),

@@ -38,7 +38,7 @@ def show_layers(screen: Any, layers: Layers, step_us: float) -> None:
     """The step by layer, source line and type of product."""
     scopes = [scope_row(name, group, step_us) for name, group in folded(layers.scopes, SCOPES)]
     _show_table(screen, LAYER_COLUMNS, scopes)
-    lines = [line_row(layer, step_us) for layer in sorted(layers.lines, key=lambda layer: -layer.us)[:LINES]]
+    lines = [line_row(layer, step_us) for layer in layers.lines[:LINES]]
     _show_table(screen, LINE_COLUMNS, lines)
     for item in layers.products[:3]:
         peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile.files import check_suffix, encode_profile, profile_files, read_file, read_profile, sidecar_path
+from pgle.costs.profile.files import check_suffix, profile_files, read_file, read_profile, sidecar_path
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
@@ -44,8 +44,10 @@ def write_profiles(
     files: dict[AnyPath, bytes | str] = {}
     written = []
     for path, profile in profiles.items():
-        files |= profile_files(path, profile)
-        written.append(Written(str(path), sha256(encode_profile(profile, path.suffix)), len(profile)))
+        made = profile_files(path, profile)
+        files |= made
+        data = made[path]
+        written.append(Written(str(path), sha256(data if isinstance(data, bytes) else data.encode()), len(profile)))
     write_files(files, force=force, inputs=inputs)
     return tuple(written)
 

@@ -16,7 +16,7 @@ from pgle.files import AnyPath, Progress
 from pgle.run.analyze import Analysis, AnalyzeRequest, analyze
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.coverage import verify
-from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.directory import COMPARED, RunDirectory
 from pgle.run.experiment.manifest import Manifest, StageRecord, read_manifest
 from pgle.run.inputs.measured_step import Side
 from pgle.run.inputs.traces import is_run_dir
@@ -94,8 +94,7 @@ def gather(side: Side, *, progress: Progress | None = None) -> Gathered:
     if profile is not None:
         dumps = side.hlo or (run.stage("profile").rank().hlo,)
         coverage = part("no coverage", lambda: verify(run.profile_to_use(), dumps))
-    stages = [name for name in ("baseline", "perf") if run.stage(name).path.is_dir()]
-    if len(stages) == 2:
+    if all(run.stage(name).path.is_dir() for name in COMPARED):
         comparison = part("step times not compared", lambda: run_compare(CompareRequest((str(run.path),))))
     else:
         missing.append("no before and after: 'pgle run' or 'pgle perf' makes the runs to compare")
@@ -119,9 +118,10 @@ def gather(side: Side, *, progress: Progress | None = None) -> Gathered:
 def _schedules(run: RunDirectory, manifest: Manifest, profile: Profile) -> tuple[Scheduled, ...]:
     """What baseline and performance run were compiled to, where both left their dumps."""
     found = []
-    for label, stage in (("baseline: LHS, no profile", "baseline"), ("performance run: LHS with the profile", "perf")):
+    labels = ("baseline: LHS, no profile", "performance run: LHS with the profile")
+    for label, stage in zip(labels, COMPARED, strict=True):
         record = manifest.last(stage)
-        folder = run.path / stage / "hlo"
+        folder = run.stage(stage).rank().hlo
         if record is None or not folder.is_dir():
             return ()
         try:

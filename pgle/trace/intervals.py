@@ -29,9 +29,14 @@ class Intervals:
         return len(self.start)
 
     @property
+    def lengths(self) -> Floats:
+        """float64[n]."""
+        return self.end - self.start
+
+    @property
     def length(self) -> float:
         """The measure of the set."""
-        return float(np.sum(self.end - self.start))
+        return float(np.sum(self.lengths))
 
 
 EMPTY = Intervals(np.empty(0), np.empty(0))

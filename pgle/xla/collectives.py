@@ -157,6 +157,24 @@ def async_pairs(module: Module) -> tuple[AsyncPair, ...]:
     return tuple(pairs)
 
 
+def followers(module: Module, traced: frozenset[str]) -> dict[str, str]:
+    """By asynchronous start, the first of some instructions that stands after its done in the same computation."""
+    found: dict[str, str] = {}
+    after: dict[str, str] = {}
+    pairs = async_pairs(module)
+    dones = {pair.done for pair in pairs}
+    for computation in {pair.computation: module.computations[pair.computation] for pair in pairs}.values():
+        later = ""
+        for instruction in reversed(computation.instructions):
+            if instruction.name in dones:
+                after[instruction.name] = later
+            if instruction.name in traced:
+                later = instruction.name
+    for pair in pairs:
+        found.setdefault(pair.start, after.get(pair.done, ""))
+    return found
+
+
 def _other(module: Module, start: Instruction) -> str:
     wrapped = module.wrapped(start)
     return start.opcode.removesuffix("-start") if wrapped is None else wrapped.opcode

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
-from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words, many
-from pgle.analyze.window import LAUNCH_GAP_NS, LONG_GAP_NS, DeviceWindow
+from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words, many
+from pgle.analyze.window import LAUNCH_GAP_NS, LONG_GAP_NS
 from pgle.analyze.work import work_of
 from pgle.costs.estimate.kernels import compute_us
 from pgle.schedule.timeline import Stream
@@ -33,7 +32,7 @@ def scatters(step: MeasuredStep) -> Finding | None:
         "scatter-add",
         share,
         f"{many(len(ours), 'scatter')}: {share:.1%} of the step",
-        _of_compute(ours),
+        evidence_of(ours),
         "write the gradient of the lookup as a matrix product with one-hot rows, or sort the indices first "
         "(indices_are_sorted, unique_indices)",
     )
@@ -88,7 +87,7 @@ def input_bound(step: MeasuredStep) -> Finding | None:
     share = between_us / step.breakdown.step_us
     if share < THRESHOLDS["input-bound"].limit:
         return None
-    gaps = [length for window in step.windows for length in _lengths(window)[~window.inside].tolist()]
+    gaps = [length for window in step.windows for length in window.gaps.lengths[~window.inside].tolist()]
     return Finding(
         "input-bound",
         share,
@@ -108,7 +107,7 @@ def idle(step: MeasuredStep) -> Finding | None:
         "launch gaps": sum(part.launch_gaps_ns for part in parts),
     }
     share = sum(rows.values()) / 1e3 / step.steps / step.breakdown.step_us
-    most = max((int((_lengths(window)[window.inside] > LONG_GAP_NS).sum()) for window in step.windows), default=0)
+    most = max((int((window.gaps.lengths[window.inside] > LONG_GAP_NS).sum()) for window in step.windows), default=0)
     if share <= THRESHOLDS["idle"].limit and most < LONG_GAPS:
         return None
     first = max(rows, key=rows.__getitem__)
@@ -127,17 +126,12 @@ def idle(step: MeasuredStep) -> Finding | None:
     )
 
 
-def _lengths(window: DeviceWindow) -> npt.NDArray[np.float64]:
-    """float64[gaps], in nanoseconds."""
-    return window.gaps.end - window.gaps.start
-
-
 def _before(step: MeasuredStep) -> list[Evidence]:
     """What waited longest in gaps inside steps that are no launch gaps."""
     time: dict[int, float] = defaultdict(float)
     count: dict[int, int] = defaultdict(int)
     for window in step.windows:
-        length, here = window.gaps.end - window.gaps.start, window.inside & window.is_wait
+        length, here = window.gaps.lengths, window.inside & window.is_wait
         for row, ns in zip(window.after_gap[here].tolist(), length[here].tolist(), strict=True):
             code = int(step.trace.instruction[row])
             time[code] += ns
@@ -214,7 +208,7 @@ def excessive_copies(step: MeasuredStep) -> Finding | None:
         kernels_us / step.breakdown.step_us,
         f"{many(len(kernels), 'kernel')} that only copy, {in_words(kernels_us)}, and {in_words(transfers_us)} of "
         f"transfers: {of_step:.1%} of the step",
-        _of_compute(kernels),
+        evidence_of(kernels),
         "donate what is updated (donate_argnums), and let neighbours agree on a layout: transposed operands, "
         "sharding constraints and scans over stacked weights are what asks for copies",
     )
@@ -232,7 +226,7 @@ def short_kernels(step: MeasuredStep) -> Finding | None:
     """Kernels that take less time than launching them."""
     time, kernels = np.zeros(len(step.trace.instructions)), 0
     for window in step.windows:
-        length, gap = window.end - window.start, _lengths(window)
+        length, gap = window.end - window.start, window.gaps.lengths
         short = (length < SHORT_NS) & (window.stream == Stream.COMPUTE)
         kernels += int(short.sum())
         near = window.inside & (gap <= LAUNCH_GAP_NS) & np.isin(window.after_gap, window.rows[short])
@@ -253,7 +247,3 @@ def short_kernels(step: MeasuredStep) -> Finding | None:
         ),
         "let CUDA graphs launch them (--xla_gpu_enable_command_buffer), fuse them, or make the work per step larger",
     )
-
-
-def _of_compute(items: Iterable[MeasuredInstruction]) -> tuple[Evidence, ...]:
-    return tuple(Evidence(item.cost.name, item.step_us, item.cost.shape, item.op_name) for item in items)[:ROWS]

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
-from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, in_words, many
+from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words, many
 from pgle.analyze.layers import Phase
 from pgle.analyze.work import Work, work_of
 from pgle.costs.profile.value import has_remat
@@ -63,7 +63,7 @@ def _off_by_name(step: MeasuredStep) -> Finding | None:
         "off-tensor-cores",
         share,
         f"{many(len(ours), 'kernel')} for matrix products off the Tensor Cores: {share:.1%} of the time",
-        _rows(ours),
+        evidence_of(ours),
         _LOWER,
     )
 
@@ -99,7 +99,7 @@ def rematerialised_by_xla(step: MeasuredStep) -> Finding | None:
         "rematerialised-by-xla",
         share,
         f"XLA computes {many(len(ours), 'instruction')} again to save memory: {share:.1%} of the step",
-        _rows(ours),
+        evidence_of(ours),
         "give it more memory (XLA_PYTHON_CLIENT_MEM_FRACTION, --xla_gpu_memory_limit_slop_factor), or choose yourself "
         "what is cheap to compute again (jax.checkpoint)",
     )
@@ -203,7 +203,3 @@ def window(step: MeasuredStep) -> Finding | None:
         "nothing is lost here, but trace later steps to have more steady ones, without CUDA graphs and with the same "
         "autotuning results on all ranks ('pgle profile' does)",
     )
-
-
-def _rows(items: list[MeasuredInstruction]) -> tuple[Evidence, ...]:
-    return tuple(Evidence(item.cost.name, item.step_us, item.cost.shape, item.op_name) for item in items[:ROWS])

@@ -9,7 +9,7 @@ from pgle.analyze.layers import folded
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.files import AnyPath
 from pgle.report import analyze as analyze_report
-from pgle.report import analyze_parts as analyze_parts
+from pgle.report import analyze_parts
 from pgle.report import compare as compare_report
 from pgle.report.compare_page import comparison_parts
 from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone

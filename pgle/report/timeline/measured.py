@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import DeviceWindow
-from pgle.report.timeline.scene import STYLE_OF, Lane, Named, Panel, Span, Style, disjoint, followers, named
+from pgle.report.timeline.scene import STYLE_OF, Lane, Named, Panel, Span, Style, disjoint, named
 from pgle.schedule.program import kind_of
 from pgle.schedule.timeline import Breakdown, Stream
 from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import Kind
-from pgle.xla.collectives import is_sync
+from pgle.xla.collectives import followers, is_sync
 
 MOST_BARS = 400_000
 """Bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn."""

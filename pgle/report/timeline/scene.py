@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pgle.report.text import duration, printable
 from pgle.schedule.timeline import ORIGINS, Breakdown, Loop, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
-from pgle.xla.collectives import async_pairs
+from pgle.xla.collectives import followers
 from pgle.xla.hlo.module import Module
 
 
@@ -284,24 +284,6 @@ def named(
     shape, op_name, source = ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
     shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"
     return Named(name, style, kind, lhs_name, op_name, shape, source, cost, sync, follower)
-
-
-def followers(module: Module, traced: frozenset[str]) -> dict[str, str]:
-    """By asynchronous start, the first of some instructions that stands after its done in the same computation."""
-    found: dict[str, str] = {}
-    after: dict[str, str] = {}
-    pairs = async_pairs(module)
-    dones = {pair.done for pair in pairs}
-    for computation in {pair.computation: module.computations[pair.computation] for pair in pairs}.values():
-        later = ""
-        for instruction in reversed(computation.instructions):
-            if instruction.name in dones:
-                after[instruction.name] = later
-            if instruction.name in traced:
-                later = instruction.name
-    for pair in pairs:
-        found.setdefault(pair.start, after.get(pair.done, ""))
-    return found
 
 
 def shown(panels: Sequence[Panel]) -> float:

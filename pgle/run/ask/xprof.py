@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.inputs.measured_step import stage_of
+from pgle.run.inputs.traces import stage_of
 
 XPLANE = ".xplane.pb"
 INSTALL = "pip install 'pgle[xprof]'; without it 'pgle report RUN -o report.html' shows the same trace"

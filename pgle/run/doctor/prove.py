@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
+from pgle.files import write_files
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.pipeline import Pipeline, PipelineRequest, run_pipeline
 from pgle.run.experiment.run_stage import Capture, choose_back_end
@@ -91,7 +92,7 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
     result = run_pipeline(PipelineRequest(stage, back_end), announce)
     proof = Proof(links(result), simulated, run, bundle)
     if bundle is not None:
-        bundle.write_bytes(packed(run, proof))
+        write_files({bundle: packed(run, proof)})
     return proof
 
 

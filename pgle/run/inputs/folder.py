@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from pgle.run.experiment.directory import MANIFEST
+from pgle.run.experiment.directory import COMPARED, MANIFEST, RunDirectory
+from pgle.trace.nsys import SQLITE_MAGIC
 
 DEPTH = 4
 """Folders below the first; a profiler's log directory nests its xplanes three deep."""
@@ -108,7 +109,7 @@ def _kind(place: Path, name: str, at_top: bool) -> tuple[Path, str]:
 
 
 def _is_report(path: Path) -> bool:
-    return path.suffix == ".nsys-rep" or _head(path, b"SQLite format 3")
+    return path.suffix == ".nsys-rep" or _head(path, SQLITE_MAGIC)
 
 
 def _head(path: Path, *words: bytes) -> bool:
@@ -130,13 +131,15 @@ def _time(path: Path) -> float:
 
 
 def _of_run(run: Path, _: ByKind) -> str:
-    if not (run / "profile.pbtxt").exists():
+    directory = RunDirectory(run)
+    baseline, perf = (directory.stage(name).path for name in COMPARED)
+    if not directory.profile.exists():
         return f"pgle convert {_word(run)}"
-    if not (run / "perf").exists():
+    if not perf.exists():
         return f"pgle perf --run-dir {_word(run)} -- COMMAND"
-    if not (run / "baseline").exists():
+    if not baseline.exists():
         return f"pgle perf --baseline --run-dir {_word(run)} -- COMMAND"
-    return f"pgle compare {_word(run / 'baseline')} {_word(run / 'perf')}"
+    return f"pgle compare {_word(baseline)} {_word(perf)}"
 
 
 def _of_trace(trace: Path, by_kind: ByKind) -> str:
