@@ -82,7 +82,7 @@ def command(
     from pgle.run.experiment.directory import RunDirectory
     from pgle.run.rehearse.command import RehearseCommand, prepared
     from pgle.run.tune.experiment import is_run, of_run
-    from pgle.run.tune.record import NAME
+    from pgle.run.tune.record import begun
     from pgle.run.tune.request import TuneRequest
     from pgle.run.tune.tune import tune
     from pgle.xla.targets import load_target
@@ -92,7 +92,7 @@ def command(
     if len(words) == 1 and is_run(Path(words[0])):
         known = ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT
         asked = of_run(RunDirectory(Path(words[0])), asked, with_target=known)
-    with prepared(asked, resumes=NAME) as (out, setting):
+    with prepared(asked, resumes=begun) as (out, setting):
         request = TuneRequest(
             setting=setting,
             target=load_target(asked.target),

@@ -75,14 +75,29 @@ def record(trial: Trial) -> dict[str, Any]:
     return asdict(trial)
 
 
-def recorded(item: Mapping[str, Any]) -> Trial:
+def recorded(item: Mapping[str, Any], worlds: int) -> Trial:
     """The trial that `record` made this of.
 
+    Args:
+        item: from the line of a file.
+        worlds: that trials are judged in.
+
     Raises:
-        TypeError, KeyError: it is not one.
+        TypeError, KeyError, ValueError, AttributeError: it is not one.
     """
     known = {entry.name: item[entry.name] for entry in fields(Trial)}
-    return Trial(**known | {name: tuple(item[name]) for name in ("worlds_us", "harder_us", "most_exposed")})
+    trial = Trial(**known | {name: tuple(item[name]) for name in ("worlds_us", "harder_us", "most_exposed")})
+    figures = [trial.exposed_us, *trial.exposed_by_kind.values(), *trial.worlds_us, *trial.harder_us, trial.cpu_s,
+               *trial.shape.values(), trial.modelled, trial.temp_bytes or 0, trial.step_us or 0.0]  # fmt: skip
+    words = [trial.label, trial.program, trial.same_as, trial.failure, *trial.flags.values(), *trial.most_exposed]
+    if not all(type(figure) in (int, float) and 0 <= figure < 1e18 for figure in figures):
+        raise ValueError("a figure is none")
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError("a name is none")
+    compiled = worlds if trial.step_us is not None else 0
+    if not len(trial.worlds_us) == len(trial.harder_us) == compiled:
+        raise ValueError("judged in other worlds")
+    return trial
 
 
 def most_exposed(prediction: Prediction) -> tuple[str, ...]:

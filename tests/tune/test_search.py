@@ -101,7 +101,17 @@ def test_a_step_at_its_ceiling_has_no_room() -> None:
 
 
 def test_a_trial_reads_as_it_was_recorded() -> None:
-    assert recorded(json.loads(json.dumps(record(PGLE)))) == PGLE
+    assert recorded(json.loads(json.dumps(record(PGLE))), worlds=10) == PGLE
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"step_us": "1"}, {"step_us": float("nan")}, {"exposed_us": -1.0}, {"worlds_us": [1.0]},
+     {"harder_us": [None] * 10}, {"flags": {"a": 1}}, {"flags": []}, {"temp_bytes": 10**400}, {"shape": {"a": "b"}}],
+)  # fmt: skip
+def test_a_record_that_is_no_trial_is_none(damage: dict[str, object]) -> None:
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        recorded({**record(PGLE), **damage}, worlds=10)
 
 
 def test_what_each_of_two_flags_gives_is_seen_without_it() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -115,12 +116,14 @@ def _tune(command: RehearseCommand) -> str:
 
 
 @contextmanager
-def prepared(command: RehearseCommand, *, resumes: str = "") -> Iterator[tuple[Path, Setting]]:
+def prepared(
+    command: RehearseCommand, *, resumes: Callable[[Path], bool] = lambda out: False
+) -> Iterator[tuple[Path, Setting]]:
     """The folder for all files, and everything that is decided before the first compilation.
 
     Args:
         command: the command line.
-        resumes: name of a file; a folder that holds it is gone on with, and is kept after a failure.
+        resumes: whether a folder holds what can be gone on with; it is kept after a failure.
     """
     load_target(command.target)  # an unknown target is said before a program runs for minutes
     if command.topology:
@@ -131,25 +134,48 @@ def prepared(command: RehearseCommand, *, resumes: str = "") -> Iterator[tuple[P
 
 
 @contextmanager
-def _folder(named: str | None, resumes: str) -> Iterator[Path]:
+def _folder(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]:
     """The folder for all files, empty; after a failure nothing of ours stays in it unless the message points there.
 
     Raises:
-        UserError: the user's folder is not empty.
+        UserError: the user's folder is none, is not empty, or another process is at work in it.
     """
+    there_before = named is not None and Path(named).exists()
     out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
-    there_before = named is not None and out.exists()
-    if there_before and any(out.iterdir()) and not (resumes and (out / resumes).is_file()):
-        raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+    with _held(out):
+        if there_before and any(out.iterdir()) and not resumes(out):
+            raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+        try:
+            yield out
+        except BaseException as error:
+            if str(out) not in str(error) and not resumes(out):
+                for made in [out / name for name in _MADE] if named else [out]:
+                    shutil.rmtree(made, ignore_errors=True)
+                if not there_before and out.is_dir() and not any(out.iterdir()):
+                    out.rmdir()
+            raise
+
+
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """The folder, made and kept from other processes that would use it too."""
+    if out.exists() and not out.is_dir():
+        raise UserError("is a file, a directory is needed", where=out, remedy="choose a new one with -o DIR")
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield out
-    except BaseException as error:
-        if str(out) not in str(error) and not (resumes and (out / resumes).is_file()):
-            for made in [out / name for name in _MADE] if named else [out]:
-                shutil.rmtree(made, ignore_errors=True)
-            if not there_before and out.is_dir() and not any(out.iterdir()):
-                out.rmdir()
-        raise
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        raise UserError(
+            "another pgle is at work in it", where=out, remedy="wait, or choose another with -o DIR"
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(folder)
 
 
 def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Program]:

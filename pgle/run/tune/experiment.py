@@ -13,7 +13,7 @@ from pgle.run.experiment.manifest import read_manifest
 from pgle.run.experiment.pipeline import Announce, Pipeline, PipelineRequest, run_pipeline
 from pgle.run.launch.captured import modules_in
 from pgle.run.rehearse.command import RehearseCommand, prepared
-from pgle.run.tune.record import NAME
+from pgle.run.tune.record import begun
 from pgle.run.tune.request import TuneRequest, Tuning
 from pgle.run.tune.tune import OnTrial, tune
 from pgle.steps.compare import Comparison
@@ -112,7 +112,7 @@ def run_and_tune(request: PipelineRequest, announce: Announce, on_trial: OnTrial
     announce("tune")
     blank = RehearseCommand((), None, "h100", None, None, (), None, str(run.path / TUNED), None, 0.0)
     command = of_run(run, blank, with_target=True)
-    with prepared(command, resumes=NAME) as (out, setting):
+    with prepared(command, resumes=begun) as (out, setting):
         target, profile = load_target(command.target), Path(command.profile) if command.profile else None
         found = tune(TuneRequest(setting, target, out, profile, command.topology, BUDGET), on_trial=on_trial)
     if found.proof is None:

@@ -7,12 +7,13 @@ those on record are answered at once.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.files import read_bytes, sha256, write_files
+from pgle.files import read_bytes, read_head, sha256, write_files
 from pgle.run.tune.request import TuneRequest
 from pgle.tune.shape import Shape
 from pgle.tune.trial import Flags, Trial, key_of, record, recorded
@@ -53,27 +54,36 @@ class Record:
             file.write(json.dumps(record(trial)) + "\n")
 
     def _read(self) -> dict[str, Trial]:
-        lines = read_bytes(self.path).decode(errors="replace").split("\n")
-        try:
-            head = json.loads(lines[0])
-        except ValueError:
-            head = None
-        if not isinstance(head, dict) or head.get("schema") != SCHEMA:
+        if not begun(self.path.parent):
             raise UserError("is not a record of trials", where=self.path, remedy="choose a new folder with -o DIR")
+        data = read_bytes(self.path)
+        lines = data.decode(errors="replace").split("\n")
+        head = json.loads(lines[0])
         other = [name for name, value in self._head.items() if head.get(name) != value]
         if other:
             what = f"holds the trials of another search ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
             raise UserError(what, where=self.path, remedy="choose a new folder with -o DIR")
         if lines[-1]:  # cut short: what follows must begin on a line of its own
-            whole = "\n".join(lines[:-1]) + "\n"
-            self.path.write_text(whole)
-        trials = [_trial(self.path, number, line) for number, line in enumerate(lines[1:-1], 2) if line]
-        return {key_of(trial.flags, trial.shape): trial for trial in trials}
+            os.truncate(self.path, data.rindex(b"\n") + 1)
+        worlds = self._head["worlds"]
+        trials = [_trial(self.path, number, line, worlds) for number, line in enumerate(lines[1:-1], 2) if line]
+        # What did not compile is tried again: the reason may have been this machine's memory or disk.
+        return {key_of(trial.flags, trial.shape): trial for trial in trials if not trial.failure}
 
 
-def _trial(path: Path, number: int, line: str) -> Trial:
+def begun(folder: Path) -> bool:
+    """Whether a search has begun in a folder: the first line of its record is whole, and ours."""
     try:
-        return recorded(json.loads(line))
+        line, newline, _ = read_head(folder / NAME, 1 << 20).partition(b"\n")
+        head = json.loads(line)
+    except (UserError, ValueError, RecursionError):
+        return False
+    return bool(newline) and isinstance(head, dict) and head.get("schema") == SCHEMA
+
+
+def _trial(path: Path, number: int, line: str, worlds: int) -> Trial:
+    try:
+        return recorded(json.loads(line), worlds)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         what = f"line {number} is not a trial"
         raise UserError(what, where=path, remedy="delete that line, or choose a new folder with -o DIR") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 import tempfile
 from dataclasses import replace
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.rehearse.command import RehearseCommand, run
+from pgle.run.rehearse.command import RehearseCommand, prepared, run
+from pgle.run.tune.record import begun
 
 
 def rehearsal_of(*words: str, out: Path | None = None) -> RehearseCommand:
@@ -42,6 +45,26 @@ def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError):
         run(rehearsal_of(*words, out=tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_folder_with_a_record_of_another_tool_is_left_as_it_is(tmp_path: Path) -> None:
+    for name in ("trials.jsonl", "trials/1.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"trial": 1}\n')
+    with (
+        pytest.raises(UserError, match="is not an empty directory"),
+        prepared(rehearsal_of(*COMPILES_NOTHING, out=tmp_path), resumes=begun),
+    ):
+        pass
+    assert (tmp_path / "trials/1.txt").exists()
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    held = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(UserError, match="another pgle is at work in it"):
+        run(rehearsal_of(*COMPILES_NOTHING, out=tmp_path))
+    os.close(held)
 
 
 def test_a_program_instead_of_a_module_gets_the_command_to_type(tmp_path: Path) -> None:
