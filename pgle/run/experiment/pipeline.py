@@ -14,6 +14,7 @@ from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import verify
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
+from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.run_stage import content_addressed, run_held
 from pgle.run.experiment.stage import (
     BackEnd,
@@ -22,7 +23,6 @@ from pgle.run.experiment.stage import (
     StageResult,
     now,
 )
-from pgle.run.launch.ranks import find_rank
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
 from pgle.xla.log.module_verdict import ProfileUse

@@ -11,9 +11,9 @@ from pgle.costs.profile.files import read_profile, sidecar_path
 from pgle.files import AnyPath, sha256, write_files
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import read_manifest
+from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.same_program import same_program
 from pgle.run.experiment.stage import BackEnd, StageRequest, StageResult
-from pgle.run.launch.ranks import find_rank
 
 Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
 

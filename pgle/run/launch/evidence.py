@@ -13,16 +13,19 @@ from pgle.files import write_files
 from pgle.run.ask.nsys import DOWNLOAD
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import STEP_FILES, RankFiles
+from pgle.run.experiment.manifest import StageRecord
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines, as_lines, console_records
 from pgle.run.launch.process import mentions
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
-from pgle.xla.log.wordings import EMPTY_TRACE, NSYS_FAILED, PROFILER_TROUBLE, PROFILER_WORDS
+from pgle.xla.log.wordings import EMPTY_TRACE, NSYS_FAILED, NSYS_FAILED_WORDS, PROFILER_TROUBLE, PROFILER_WORDS
 
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
 BLOCK_BYTES = 1 << 20
 LINE_CHARACTERS = 10_000
 """More of a line is not looked at."""
+FEW_EXECUTIONS = 5
+"""Fewer in a window without step marks give a warning; the first is often left out as warm-up."""
 
 
 def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
@@ -105,7 +108,7 @@ def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> st
     why, remedy = _why_no_window(capture, files, facts)
     messages: list[str] = []
     if capture == "nsys":
-        messages = [line.strip() for line in lines_about(files.log, (b"error", b"unable")) if NSYS_FAILED.match(line)]
+        messages = [line.strip() for line in lines_about(files.log, NSYS_FAILED_WORDS) if NSYS_FAILED.match(line)]
     quoted = f" (nsys says: {' '.join(dict.fromkeys(messages))[:500]})" if messages else ""
     return f"no trace: {why}{quoted}; {remedy}"
 
@@ -173,3 +176,29 @@ def verdict(profile: Path | None, files: RankFiles, facts: Mapping[str, Any]) ->
             whole=bool(facts.get("finished")),
         )
     ).main
+
+
+def few_executions(facts: Mapping[str, Any]) -> list[str]:
+    """A warning where the program ended soon after the trace had begun."""
+    count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
+    if count >= FEW_EXECUTIONS:
+        return []
+    return [
+        f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count}); "
+        "let it run longer, or trace all of it: --window all"
+    ]
+
+
+def reported(judged: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord) -> dict[str, str]:
+    """Facts for the report."""
+    found = {"module": judged.module if judged else "", "flags": record.xla_flags}
+    found["jaxlib"] = facts.get("versions", {}).get("jaxlib") or record.versions.get("jaxlib", "")
+    if "platform" in facts:
+        found["devices"] = f"{facts['devices']} {facts.get('device_kind') or facts['platform']}"
+    window = facts.get("window", {})
+    if "steps" in window:
+        found["window"] = "steps {}-{}".format(*window["steps"])
+    elif "seconds" in window:
+        count = f"{window['executions']} executions in " if "executions" in window else ""
+        found["window"] = f"{count}{window['seconds']:g} s"
+    return found

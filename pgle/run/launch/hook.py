@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgle.run.experiment.directory import RankFiles, StageFolder
-from pgle.run.launch.ranks import LAUNCHERS, Rank
+from pgle.run.experiment.ranks import LAUNCHERS, Rank
 from pgle.xla.log.wordings import AUTO_PGLE
 
 HOOK_SITE = Path(__file__).parent / "hook_site"

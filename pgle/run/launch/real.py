@@ -6,24 +6,27 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import sha256
 from pgle.masking import kept_flags
-from pgle.run.ask.nsys import DOWNLOAD, find_importer, find_nsys
 from pgle.run.experiment.directory import RankFiles
 from pgle.run.experiment.manifest import FileRecord, StageRecord
+from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, profile_files
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines
 from pgle.run.launch.environment import Cache, ChildEnvironment, build_environment, interpreter
 from pgle.run.launch.evidence import (
     AUTO_PGLE,
+    few_executions,
     hook_warnings,
     keep_own_trace,
     keep_steps,
+    reported,
     step_times,
     trouble,
     verdict,
@@ -31,13 +34,9 @@ from pgle.run.launch.evidence import (
 )
 from pgle.run.launch.hook import hook_config, read_facts, with_hook
 from pgle.run.launch.process import launch
-from pgle.run.launch.ranks import find_rank
-from pgle.xla.log.module_verdict import ModuleVerdict
+from pgle.run.launch.under_nsys import is_readable, nsys_command, start_nsys
 
 _WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
-
-FEW_EXECUTIONS = 5
-"""Fewer in a window without step marks give a warning; the first is often left out as warm-up."""
 
 
 def checked_window(text: str) -> str:
@@ -107,13 +106,11 @@ class RealBackEnd:
         started = time.time()
         try:
             values = with_hook(child.values, config)
-            code = launch(command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout)
+            start = partial(launch, command, values, files.log, lines, words=STEP_WORDS, stdout=request.stdout)
+            code, warnings = start_nsys(start, files) if capture == "nsys" else (start(), ())
         except UserError as error:
             end_record(request, record, error.exit_code, warnings=(str(error),))
             raise
-        warnings: tuple[str, ...] = ()
-        if capture == "nsys":
-            code, warnings = judge_end(code, files)
         return self._complete(request, record, code, lines, started, warnings)
 
     def _capture(self, request: StageRequest) -> Literal["jax", "nsys", "none"]:
@@ -136,7 +133,7 @@ class RealBackEnd:
             own = keep_own_trace(files, facts, started)
             found += [] if own is None else [f"the program traces itself; its own trace is used: {own}"]
             failed = "" if is_readable(files) else why_no_trace(self.capture, files, facts)
-            found += [] if failed or own else _few_executions(facts)
+            found += [] if failed or own else few_executions(facts)
         judged = verdict(request.profile, files, facts)
         if facts.get("xla_flags"):
             record = replace(record, xla_flags=kept_flags(facts["xla_flags"]))
@@ -150,10 +147,10 @@ class RealBackEnd:
         if code:
             why = f"; {failed}" if failed else ""
             raise WorkloadError(code, f"{request.command[0]} ended with exit code {code}; see {files.log}{why}")
-        reported, warnings = _reported(judged, facts, record), tuple(dict.fromkeys(record.warnings))
         return StageResult(
-            request, False, code, judged, step_times(files), reported, warnings, rank=record.rank, failed=failed
-        )
+            request, False, code, judged, step_times(files), reported(judged, facts, record),
+            tuple(dict.fromkeys(record.warnings)), rank=record.rank, failed=failed,
+        )  # fmt: skip
 
     def _child(self, request: StageRequest, files: RankFiles, python: str | None) -> ChildEnvironment:
         """The environment of the program."""
@@ -213,78 +210,3 @@ def _check_same_profile(profile: Path, folder: Path) -> None:
             where=profile,
             remedy="give every rank the same file and start again in a new --run-dir; else collectives deadlock",
         )
-
-
-def _few_executions(facts: Mapping[str, Any]) -> list[str]:
-    """A warning where the program ended soon after the trace had begun."""
-    count = facts.get("window", {}).get("executions", FEW_EXECUTIONS)
-    if count >= FEW_EXECUTIONS:
-        return []
-    return [
-        f"the program ended soon after the trace had begun (executions of its heaviest module in it: {count}); "
-        "let it run longer, or trace all of it: --window all"
-    ]
-
-
-def _reported(judged: ModuleVerdict | None, facts: Mapping[str, Any], record: StageRecord) -> dict[str, str]:
-    """Facts for the report."""
-    found = {"module": judged.module if judged else "", "flags": record.xla_flags}
-    found["jaxlib"] = facts.get("versions", {}).get("jaxlib") or record.versions.get("jaxlib", "")
-    if "platform" in facts:
-        found["devices"] = f"{facts['devices']} {facts.get('device_kind') or facts['platform']}"
-    window = facts.get("window", {})
-    if "steps" in window:
-        found["window"] = "steps {}-{}".format(*window["steps"])
-    elif "seconds" in window:
-        count = f"{window['executions']} executions in " if "executions" in window else ""
-        found["window"] = f"{count}{window['seconds']:g} s"
-    return found
-
-
-ENDED_BY_NSYS = 143
-"""128 + SIGTERM: how a program ends that nsys stops after its capture range."""
-
-
-def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
-    """The words that run a command under nsys.
-
-    CUDA and NVTX only: the default adds OS calls and OpenGL, which make reports large. The window is the CUDA profiler
-    range that the hook opens; ``stop`` lets the program go on after it, where the default would end it.
-
-    Args:
-        command: the user's words.
-        report: path of the report without suffix.
-
-    Raises:
-        UserError: nsys is not installed.
-    """
-    nsys = find_nsys()
-    if nsys is None:
-        raise UserError("nsys is not installed", where="--capture nsys", remedy=f"use --capture jax, or see {DOWNLOAD}")
-    return (
-        str(nsys.path), "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node",
-        "--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--force-overwrite=true",
-        "--output", str(report), *command,
-    )  # fmt: skip
-
-
-def judge_end(code: int, files: RankFiles) -> tuple[int, tuple[str, ...]]:
-    """The program's exit code as nsys passes it on, and warnings about the report.
-
-    Args:
-        code: of `nsys profile`.
-        files: of the rank that was traced.
-    """
-    left = files.report.with_suffix(".qdstrm")
-    warnings = []
-    if left.exists() and not files.report.exists():
-        how = "does" if find_importer() else "needs QdstrmImporter for it, which is not installed here"
-        warnings.append(f"nsys left {left} and could not import it; 'pgle convert' {how}")
-    if code == ENDED_BY_NSYS and files.report.exists():
-        return 0, (*warnings, "nsys ended the program after its capture range (exit code 143); the report is whole")
-    return code, tuple(warnings)
-
-
-def is_readable(files: RankFiles) -> bool:
-    """Whether a profiler left a trace that can be read here; the raw recordings of nsys need its importer."""
-    return any(path.suffix != ".qdstrm" or find_importer() for path in files.traces())

@@ -267,8 +267,15 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )
 """Where profilers get in each other's way (CUPTI has one subscriber before CUDA 13.2) or lose data; what it means."""
-NSYS_FAILED = re.compile(r"^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:)")
+NSYS_FAILED = re.compile(
+    r"^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:|std::exception::what:|\[boost::errinfo_)"
+)
 """How lines of `nsys profile` begin that say why there is no report."""
+NSYS_FAILED_WORDS = (b"error", b"unable", b"exception", b"errinfo")
+"""One of these, in small letters, is in every line that `NSYS_FAILED` matches."""
+NSYS_NOT_READY = re.compile(r"^\S*ProcessWaiterImpl\.cpp\(\d+\): Throw in function .*(?:\n.+)*= sem_open", re.MULTILINE)
+"""What nsys (2022.4) says where its agent looks for the semaphore of the program before its launcher has made it. The
+launcher's child then still waits for the signal to become the program: the program has not run."""
 PROFILER_WORDS = (b"cupti", b"maximum limit", b"max limit", b"nvgpuctrperm", b"profil", b"dropped", b"nv-hostengine",
                   b"dcgm", b"pgle")  # fmt: skip
 """One of these, in small letters, is in every line that `PROFILER_TROUBLE` or `EMPTY_TRACE` matches."""

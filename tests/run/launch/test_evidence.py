@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from pgle.errors import UserError
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.launch.console_steps import StepLine, StepLines, console_records
-from pgle.run.launch.evidence import AUTO_PGLE, hook_warnings, trouble, why_no_trace
-from pgle.run.launch.real import _few_executions, is_readable, judge_end, nsys_command
+from pgle.run.launch.evidence import AUTO_PGLE, few_executions, hook_warnings, trouble, why_no_trace
+from pgle.run.launch.under_nsys import NSYS_STARTS, is_readable, judge_end, nsys_command, start_nsys
 from pgle.steps.collect_console import step_number
 
 # Lines as programs and drivers print them.
@@ -79,9 +80,9 @@ def test_a_missing_report_is_explained_in_the_words_of_nsys(files):
 
 
 def test_a_trace_of_hardly_anything_is_said():
-    (line,) = _few_executions({"window": {"seconds": 0.1, "executions": 1}})
+    (line,) = few_executions({"window": {"seconds": 0.1, "executions": 1}})
     assert "--window all" in line
-    assert _few_executions({"window": {"seconds": 0.1, "executions": 20}}) == []
+    assert few_executions({"window": {"seconds": 0.1, "executions": 20}}) == []
 
 
 def test_an_unloaded_hook_and_a_program_without_jax_are_told_apart(files):
@@ -159,8 +160,71 @@ def test_what_nsys_could_not_import_is_named(files):
 @pytest.mark.parametrize(("importer", "readable"), [(None, False), ("/bin/QdstrmImporter", True)])
 def test_a_raw_recording_is_a_trace_where_it_can_be_imported(files, monkeypatch, importer, readable):
     files.report.with_suffix(".qdstrm").touch()
-    monkeypatch.setattr("pgle.run.launch.real.find_importer", lambda: importer)
+    monkeypatch.setattr("pgle.run.launch.under_nsys.find_importer", lambda: importer)
     assert is_readable(files) == readable
+
+
+# As nsys 2022.4.2 printed it on a busy machine; its first lines name the place.
+NOT_READY = (
+    "/build/agent/work/323cb361ab84164c/QuadD/Common/ProcessWaiter/Src/POSIX/ProcessWaiterImpl.cpp(166): Throw in "
+    "function QuadDCommon::ProcessWaiter::ProcessWaiterImpl::ProcessWaiterImpl(QuadDCommon::ProcessId, bool)\n"
+    "Dynamic exception type: boost::wrapexcept<QuadDCommon::SystemException>\nstd::exception::what: SystemException\n"
+    '[QuadDCommon::tag_errno_text*] = No such file or directory\n[boost::errinfo_errno_*] = 2, "No such file or '
+    'directory"\n[boost::errinfo_api_function_*] = sem_open\n\n'
+)
+
+
+@pytest.fixture
+def nsys_that_fails(files):
+    """Makes a start of nsys that fails a number of times before it runs the program, which then ends with code 7."""
+
+    def make(failures, said=NOT_READY):
+        starts = []
+
+        def start():
+            starts.append(1)
+            failed = len(starts) <= failures
+            with files.log.open("a") as log:
+                log.write(said if failed else "step 1\n")
+            return 1 if failed else 7
+
+        return start, starts
+
+    return make
+
+
+def test_nsys_that_failed_before_the_program_ran_is_started_again(files, nsys_that_fails):
+    start, starts = nsys_that_fails(2)
+    code, (warning,) = start_nsys(start, files)
+    assert (code, len(starts)) == (7, 3)
+    assert "start 3 of 8 ran it" in warning
+    assert files.log.read_text() == "step 1\n"
+
+
+def test_nsys_that_never_runs_the_program_is_said_in_its_own_words(files, nsys_that_fails):
+    start, starts = nsys_that_fails(NSYS_STARTS)
+    with pytest.raises(UserError, match="sem_open: No such file or directory"):
+        start_nsys(start, files)
+    assert len(starts) == NSYS_STARTS
+
+
+@pytest.mark.parametrize("said", ["RuntimeError: sem_open failed\n", ""])
+def test_a_program_that_failed_itself_is_not_run_again(files, nsys_that_fails, said):
+    start, starts = nsys_that_fails(1, said)
+    assert start_nsys(start, files) == (1, ())
+    assert len(starts) == 1
+
+
+def test_a_program_that_began_is_not_run_again(files, nsys_that_fails):
+    files.seen.touch()
+    start, starts = nsys_that_fails(1)
+    assert start_nsys(start, files) == (1, ())
+    assert len(starts) == 1
+
+
+def test_an_exception_of_nsys_is_quoted_where_there_is_no_trace(files):
+    files.log.write_text(NOT_READY.replace("sem_open", "shm_open"))
+    assert "[boost::errinfo_api_function_*] = shm_open" in why_no_trace("nsys", files, {})
 
 
 @pytest.mark.nsys

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.ranks import Rank
 from pgle.run.launch.hook import HOOK_SITE, hook_config
-from pgle.run.launch.ranks import Rank
 from pgle.xla.log.wordings import AUTO_PGLE
 
 SOURCES = sorted(HOOK_SITE.rglob("*.py"))

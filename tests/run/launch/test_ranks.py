@@ -9,9 +9,9 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.ranks import UNKNOWN, Rank, find_rank
 from pgle.run.experiment.stage import StageRequest
 from pgle.run.launch.hook import read_facts
-from pgle.run.launch.ranks import UNKNOWN, Rank, find_rank
 from pgle.run.launch.real import _make_folder
 
 
