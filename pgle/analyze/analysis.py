@@ -24,6 +24,9 @@ from pgle.xla.collectives import guess_kind
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module
 
+MEASURES_ALONE = ("sync", "sync-legacy")
+"""Modes of profile runs that keep every collective synchronous."""
+
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
 
 
@@ -69,6 +72,7 @@ class MeasuredStep:
         layers: by part of the program; None without HLO.
         memory: of the main module; None without scheduled HLO.
         overlap: what the scheduler knew and could still hide; None without scheduled HLO and hardware.
+        mode: of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no profile run.
     """
 
     trace: Trace
@@ -83,6 +87,12 @@ class MeasuredStep:
     layers: Layers | None = None
     memory: Memory | None = None
     overlap: Overlap | None = None
+    mode: str = ""
+
+    @property
+    def measures_alone(self) -> bool:
+        """Whether collectives were kept synchronous to measure each alone."""
+        return self.mode in MEASURES_ALONE
 
     @property
     def steps(self) -> int:
@@ -102,6 +112,7 @@ def measure_step(
     *,
     memory: Memory | None = None,
     used: Profile | None = None,
+    mode: str = "",
 ) -> MeasuredStep:
     """Take the steady steps of one program apart.
 
@@ -111,6 +122,7 @@ def measure_step(
         hardware: the GPU, for estimates.
         memory: of the main module.
         used: the profile that the scheduler had.
+        mode: of the profile run that recorded it; empty: no profile run.
     """
     program = costs.program
     plan = plan_names(trace, program)
@@ -137,6 +149,7 @@ def measure_step(
         layers=_layers(program.hlo, compute, collectives, breakdown.step_us, hardware),
         memory=memory,
         overlap=_overlap(program.hlo, costs, collectives, hardware, used, trace.xla_flags),
+        mode=mode,
     )
 
 

@@ -22,6 +22,8 @@ from pgle.report.text import bar, console, duration, printable, table, warn
 from pgle.run.analyze import Analysis
 from pgle.trace.nsys.kernels import WHOLE
 
+CLEAN = "Nothing stands out."
+
 
 def show_text(found: Analysis) -> None:
     """What could be saved, where the time goes, findings, the step by its parts, and what to do first."""
@@ -61,9 +63,9 @@ def _show_step(screen: Any, found: Analysis) -> None:
     screen.print(table(("", "time", "share", ""), cells, right="time|share", whole="|time|share"))
     if step.waiting_us > 0.001 * us:
         screen.print(f"of the exposed communication {duration(step.waiting_us)} are waits for another rank")
-    for number, finding in enumerate(found.findings, start=1):
+    for place, finding in enumerate(found.findings, start=1):
         screen.print()
-        _show_finding(screen, number, finding)
+        _show_finding(screen, place, finding)
     if step.layers is not None:
         show_layers(screen, step.layers, us)
     if step.collectives:
@@ -76,17 +78,39 @@ def _show_step(screen: Any, found: Analysis) -> None:
 
 def verdict(found: Analysis) -> str:
     """What could be saved, in a line."""
+    step = found.step
     saving = [finding for finding in found.findings if finding.share]
-    if not saving:
-        return "Nothing stands out."
-    named = ", ".join(f"{finding.id} up to {finding.share:.1%}" for finding in saving[:3])
-    return f"Could be saved: {named}" + (f", and {len(saving) - 3} more." if len(saving) > 3 else ".")
+    named = ", ".join(f"{finding.title} up to {finding.share:.1%}" for finding in saving[:3])
+    said = f"Could be saved: {named}" + (f", and {len(saving) - 3} more." if len(saving) > 3 else ".")
+    if step.measures_alone:
+        alone = sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.breakdown.step_us
+        kept = (
+            f"This is a profile run: each collective runs alone here to be measured ({alone:.1%} of the step). What "
+            "a plain run exposes of it, this one cannot say."
+        )
+        return f"{kept} {said}" if saving else kept
+    if saving:
+        return said
+    return f"Nothing that would save time stands out; {_noted(len(found.findings))}" if found.findings else CLEAN
 
 
-def _show_finding(screen: Any, number: int, finding: Finding) -> None:
-    saves = f", could save up to {finding.share:.1%}" if finding.share else ""
-    screen.print(f"{number}. {finding.id}{saves}", style="bold")
-    screen.print(printable(finding.number))
+def _noted(count: int) -> str:
+    return f"{count} remark{'s' * (count != 1)} on the recording."
+
+
+def heading(finding: Finding) -> str:
+    """What a finding is called, and what it could save."""
+    return finding.title + (f", could save up to {finding.share:.1%}" if finding.share else "")
+
+
+def number(finding: Finding) -> str:
+    """What was found, and why nothing is claimed of it where the recording makes it."""
+    return f"{finding.number}; {finding.unclaimed}" if finding.unclaimed else finding.number
+
+
+def _show_finding(screen: Any, place: int, finding: Finding) -> None:
+    screen.print(f"{place}. {heading(finding)}", style="bold")
+    screen.print(printable(number(finding)))
     rows = [evidence_row(row) for row in finding.evidence]
     screen.print(table(("in a step", "time", "why"), rows, right="time", whole="time"))
     screen.print(f"→ {finding.remedy}.")
@@ -116,10 +140,12 @@ def show_json(found: Analysis) -> None:
             "findings": [
                 {
                     "id": finding.id,
+                    "title": finding.title,
                     "share": finding.share,
                     "number": finding.number,
                     "evidence": finding.evidence,
                     "remedy": finding.remedy,
+                    "unclaimed": finding.unclaimed,
                     "rule": THRESHOLDS[finding.id].rule,
                     "source": THRESHOLDS[finding.id].source,
                 }

@@ -20,6 +20,10 @@ SCOPE_WIDTH = 24
 SCOPES, LINES, VALUES, CHANGES = 10, 6, 5, 12
 """Rows of the tables of layers, source lines, values in memory, and changes."""
 COLLECTIVE_COLUMNS = ("collective", "time", "exposed", "waits", "bus GB/s", "expected")
+WAITS = (
+    "time and exposed are those after the last rank arrived; what the others spend in a collective before that, with "
+    "nothing beside it, is under waits"
+)
 LAYER_COLUMNS = ("layer", "GPU time", "fwd", "bwd", "again", "update", "exposed", "roof")
 LINE_COLUMNS = ("source line", "GPU time", "share", "instructions", "roof")
 
@@ -99,6 +103,8 @@ def show_collectives(screen: Any, collectives: Sequence[MeasuredCollective]) -> 
     _show_table(screen, COLLECTIVE_COLUMNS, [collective_row(item) for item in collectives[:SHOWN]])
     if len(collectives) > SHOWN:
         screen.print(f"… and {len(collectives) - SHOWN} more (--json has all)", style="dim")
+    if any(item.wait_us for item in collectives):
+        screen.print(WAITS, style="dim")
 
 
 def collective_row(item: MeasuredCollective) -> tuple[str, ...]:
@@ -108,7 +114,7 @@ def collective_row(item: MeasuredCollective) -> tuple[str, ...]:
     return (
         printable(item.name) + (" (sync)" if item.sync else ""),
         f"{times}{duration(item.time_us)}",
-        duration(item.exposed_us),
+        duration(item.transfer_exposed_us),
         duration(item.wait_us),
         "–" if bus is None or link is None else f"{bus:.3g} of {link.peak_gb_s:.3g}",
         "–" if link is None else duration(link.estimate_us),

@@ -46,11 +46,16 @@ def _panels(page: Page, path: AnyPath) -> Sequence[Panel]:
     return page.timeline.panels
 
 
+def _window(page: Page) -> tuple[float, float] | None:
+    """The part of time that the page shows first; None: all."""
+    return (0.0, page.timeline.first_us) if page.timeline and page.timeline.first_us else None
+
+
 FORMS: dict[str, Callable[[Page, AnyPath], str]] = {
     ".trace.json": lambda page, path: render_trace(_panels(page, path)),
     ".html": lambda page, path: render(page),
     ".md": lambda page, path: markdown(page),
-    ".svg": lambda page, path: render_svg(_panels(page, path)),
+    ".svg": lambda page, path: render_svg(_panels(page, path), _window(page)),
     ".json": lambda page, path: stored.as_json(page),
 }
 """What is written, by how the file's name ends."""

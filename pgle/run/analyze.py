@@ -10,12 +10,12 @@ from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import Finding
 from pgle.analyze.rules import find_findings
 from pgle.files import Progress
+from pgle.run.experiment.directory import RunDirectory
 from pgle.run.inputs.measured_step import Side, measured_step, on_host
-from pgle.run.inputs.traces import run_dirs
+from pgle.run.inputs.traces import stage_of
+from pgle.schedule.moves import DISABLE_ASYNC
 from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import ModuleKey
-
-_NO_ASYNC = "--xla_gpu_disable_async_collectives="
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
         )
     if on_host(step.trace):
         lines.append("recorded on CPU devices: these times are no GPU's")
-    if run_dirs(side.inputs) or _NO_ASYNC in step.trace.xla_flags:
+    if not step.mode and DISABLE_ASYNC in step.trace.xla_flags:
         lines.append(
-            "recorded with the flags of a profile run, which may keep collectives synchronous to measure them; "
-            "trace a plain run to see what is exposed there"
+            f"recorded with {DISABLE_ASYNC}, which keeps collectives synchronous: if that was to measure them for a "
+            "profile, trace a run without it to see what is exposed there"
         )
     return lines if step.trace.simulated else [*lines, *step.costs.warnings]  # one simulated rank stands for all
 
@@ -91,17 +91,38 @@ def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
 def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
     inputs = shlex.join(str(path) for path in side.inputs)
     saving = [finding for finding in findings if finding.share]
+    if step.measures_alone:
+        return _next_of_profile_run(step, side)
     if step.costs.program.key.name == WHOLE and not saving:
         return "Record the program with XLA's ranges to have it by step and instruction: pgle profile -- COMMAND"
     if step.module is None and step.costs.program.key.name != WHOLE:
         return f"With the HLO more can be said, by instruction and link: pgle analyze {inputs} --hlo DUMP_DIR"
-    if not saving and step.trace.simulated and not run_dirs(side.inputs):
+    if not saving and step.trace.simulated and not _runs(side):
         return "Nothing stands out in this schedule. Measured costs make it sure: pgle profile -- COMMAND"
     if not saving:
         words = [*map(str, side.inputs), *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
         return f"Nothing stands out. A profile for the scheduler: pgle convert {shlex.join(words)}"
     first = saving[0]
-    return f"Begin with {first.id} (up to {first.share:.1%} of the step): {first.remedy}."
+    return f"Begin with {first.title} (up to {first.share:.1%} of the step): {first.remedy}."
+
+
+def _next_of_profile_run(step: MeasuredStep, side: Side) -> str:
+    """After a run whose collectives were kept apart: where to see what a plain run loses, and what would save it."""
+    run = _runs(side)[0]
+    where, perf = shlex.quote(str(run.path)), run.stage("perf")
+    known = bool(perf.traces()) or perf.rank().hlo.is_dir()
+    make = "" if known else f"pgle perf --run-dir {where} --capture jax -- COMMAND, then "
+    most = 0.0 if step.overlap is None else step.overlap.hideable_us / step.breakdown.step_us
+    brings = f" (a better schedule alone saves at most {most:.1%} of the step)" if step.overlap else ""
+    return (
+        f"What a plain run exposes: {make}pgle analyze {where}/perf. Flags that hide more{brings}: "
+        f"pgle tune {where} -o {where}/tuned"
+    )
+
+
+def _runs(side: Side) -> list[RunDirectory]:
+    """The run directories that the inputs are of."""
+    return [stage.run for stage in map(stage_of, side.inputs) if stage is not None]
 
 
 def _next_of(found: Differences) -> str:

@@ -15,7 +15,7 @@ from pgle.analyze.rules import RULES, find_findings
 from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.kernels import compute_us
 from pgle.costs.profile.value import Cost, Profile
-from pgle.trace.table import Kind, ModuleKey, Trace
+from pgle.trace.table import SIMULATED, Kind, ModuleKey, Trace
 from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
@@ -254,6 +254,27 @@ def test_nothing_is_found_in_a_clean_step(seed, measured):
     costs = measured(trace, MODULE).costs.costs
     used = Profile(tuple(Cost(cost.name, cost.cost_us * chance.uniform(0.95, 1.05)) for cost in costs))
     assert find_findings(measured(trace, MODULE, memory=memory_of(chance.uniform(0.1, 0.9)), used=used)) == ()
+
+
+def test_a_profile_run_is_not_blamed_for_collectives_that_pgle_keeps_synchronous(measured):
+    trace = FAULTS["synchronous-collective"]()
+    assert find_findings(measured(trace, MODULE, mode="sync")) == ()
+    assert [finding.id for finding in find_findings(measured(trace, MODULE, mode="async"))] == [
+        "synchronous-collective"
+    ]
+
+
+@pytest.mark.parametrize("fault", ["slow-collective", "small-collectives", "gradient-reduction", "short-kernels"])
+def test_a_profile_run_names_a_fault_that_it_may_have_made_itself_and_claims_nothing(fault, measured):
+    (found,) = find_findings(measured(FAULTS[fault](), MODULE, mode="sync"))
+    assert (found.id, found.share) == (fault, 0.0)
+    assert "profile run" in found.unclaimed
+
+
+@pytest.mark.parametrize("fault", ["rank-skew", "input-bound", "recompilation", "window"])
+def test_what_the_simulated_gpu_makes_up_is_no_finding(fault, measured):
+    trace = replace(FAULTS[fault](), warnings=(SIMULATED,))
+    assert find_findings(measured(trace, MODULE)) == ()
 
 
 def test_what_is_hidden_is_not_exposed_and_the_wait_for_a_rank_is_no_transfer(measured):

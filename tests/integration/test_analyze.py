@@ -1,11 +1,14 @@
 """`pgle analyze` on real recordings: the numbers add up, the text fits, and what cannot be known is said."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from pgle.cli.main import run
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.manifest import StageRecord, extend_manifest
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
@@ -99,6 +102,35 @@ def test_a_schedule_without_a_trace_is_simulated_and_says_so(capsys: pytest.Capt
     assert found["step_us"] == pytest.approx(predicted["step_us"], rel=1e-3)
     exposed = found["breakdown"]["exposed_communication_us"]
     assert exposed == pytest.approx(predicted["breakdown"]["exposed_communication_us"], rel=1e-3)
+
+
+@pytest.fixture
+def profile_run(tmp_path: Path) -> Path:
+    """A run directory with one traced rank, recorded as `pgle profile` does."""
+    run_dir = tmp_path / "run"
+    stage = RunDirectory(run_dir).stage("profile")
+    (stage.path / "trace").mkdir(parents=True)
+    shutil.copy(PAX / "proc0.sqlite", stage.path / "trace" / "rank0.sqlite")
+    stage.rank().hlo.symlink_to(PAX / "proc0" / "dump")
+    extend_manifest(run_dir, StageRecord("profile", mode="sync", started="2026-01-01T00:00:00", exit_code=0))
+    return run_dir
+
+
+def test_of_a_profile_run_no_saving_is_claimed(profile_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = analysed(capsys, str(profile_run))
+    assert not any(finding["share"] for finding in found["findings"] if "collective" in finding["id"])
+    assert f"pgle tune {profile_run}" in found["next"]
+    assert run(["analyze", str(profile_run)]) == 0
+    assert "This is a profile run" in capsys.readouterr().out
+
+
+def test_of_a_run_directory_the_traced_performance_run_is_looked_at(
+    profile_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (profile_run / "perf").symlink_to(profile_run / "profile")
+    extend_manifest(profile_run, StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0))
+    assert run(["analyze", str(profile_run)]) == 0
+    assert "profile run" not in capsys.readouterr().out
 
 
 def test_a_stage_that_was_not_traced_says_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

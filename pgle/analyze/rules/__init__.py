@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.findings import Finding
@@ -20,6 +21,7 @@ from pgle.analyze.rules.device import (
     gaps_before_custom_calls,
     idle,
     input_bound,
+    is_launch_bound,
     scatters,
     short_kernels,
     slow_matmuls,
@@ -43,9 +45,32 @@ RULES: Sequence[Callable[[MeasuredStep], Finding | None]] = (
 """One function per finding of `THRESHOLDS`."""
 
 
+UNSIMULATED = frozenset(("rank-skew", "input-bound", "recompilation", "window"))
+"""What the simulated GPU makes up: a host that pauses, ranks that differ, a warm-up."""
+
+BY_EXPOSURE = frozenset(("slow-collective", "small-collectives", "gradient-reduction"))
+"""What saves as much as is exposed: a profile run that measures collectives alone does not show that."""
+
+_ALONE = "a profile run exposes every collective to measure it alone; what is exposed in a plain run, its trace says"
+_NO_GRAPHS = "a profile run has CUDA graphs off, as its trace needs; a plain run may have them"
+
+
 def find_findings(step: MeasuredStep) -> tuple[Finding, ...]:
-    """Every finding, the one that could save most first."""
+    """Every finding that is the program's own, the one that could save most first."""
     if step.breakdown.step_us <= 0:
         return ()
     found = [finding for rule in RULES if (finding := rule(step)) is not None]
+    if step.trace.simulated:
+        found = [finding for finding in found if finding.id not in UNSIMULATED]
+    if step.mode:
+        found = [replace(finding, share=0.0, unclaimed=why) if (why := _made_by_pgle(step, finding)) else finding
+                 for finding in found]  # fmt: skip
     return tuple(sorted(found, key=lambda finding: -finding.share))
+
+
+def _made_by_pgle(step: MeasuredStep, finding: Finding) -> str:
+    """Why a finding on a profile run may be no loss of the program's; empty where it is."""
+    if finding.id in BY_EXPOSURE:
+        return _ALONE if step.measures_alone else ""
+    launches = finding.id == "short-kernels" or (finding.id == "idle" and is_launch_bound(step))
+    return _NO_GRAPHS if launches else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Collection, Iterable
+from itertools import islice
 from math import prod
 
 from pgle.analyze.analysis import MeasuredStep
@@ -12,6 +14,7 @@ from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Findi
 from pgle.analyze.layers import Phase, phases_of
 from pgle.costs.estimate import perf_tables
 from pgle.costs.estimate.communication import LAUNCH_US
+from pgle.schedule.moves import DISABLE_ASYNC
 from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Module
 
@@ -21,24 +24,43 @@ GRADIENT_BYTES = 4
 _STATE = re.compile(r"opt|\bmu\b|\bnu\b|\['[mv]'\]|ema|moment")
 """In names of arguments: the optimizer's state, which is as large as the parameters."""
 
+LEAST_HIDDEN = 0.001
+"""Of the step. Less is no reason for another profile."""
+
 SMALL_BYTES = 1 << 20
 """Of a collective that ought to be combined with others."""
 
 
 def synchronous(step: MeasuredStep) -> Finding | None:
-    """Collectives in turn with compute."""
-    ours = [item for item in step.collectives if item.sync]
+    """Collectives in turn with compute, unless the recording itself keeps them so."""
+    ours = sorted((item for item in step.collectives if item.sync), key=lambda item: -item.transfer_exposed_us)
     share = sum(item.transfer_exposed_us for item in ours) / step.breakdown.step_us
-    if share <= THRESHOLDS["synchronous-collective"].limit:
+    if share <= THRESHOLDS["synchronous-collective"].limit or step.measures_alone:
         return None
+    rooms = {} if step.overlap is None else {room.name: room for room in step.overlap.rooms}
+    why = {item.name: rooms[item.name].why if item.name in rooms else "" for item in ours}
+    stuck = bool(rooms) and not any(rooms[item.name].hideable_us for item in ours if item.name in rooms)
     return Finding(
         "synchronous-collective",
         share,
         f"{many(len(ours), 'synchronous collective')}: {share:.1%} of the step",
-        tuple(Evidence(item.name, item.transfer_exposed_us, item.kind, item.op_name) for item in ours[:ROWS]),
-        "make them asynchronous: see that --xla_gpu_disable_async_collectives does not name their kind, then "
-        "'pgle rehearse' says whether the scheduler finds compute to put beside them",
-    )  # fmt: skip
+        _rows((item, "; ".join(filter(None, (item.kind, why[item.name])))) for item in ours),
+        _NOTHING_BESIDE if stuck else _MAKE_ASYNC,
+    )
+
+
+_AS_THEY_ARE = "these collectives as they are: 'pgle tune' tries combined, split and pipelined ones"
+_NOTHING_BESIDE = f"no compute is independent of them, so no schedule hides {_AS_THEY_ARE}"
+_MAKE_ASYNC = (
+    f"make them asynchronous: see that {DISABLE_ASYNC} does not name their kind, then 'pgle rehearse' says whether "
+    "the scheduler finds compute to put beside them"
+)
+
+
+def _rows(of: Iterable[tuple[MeasuredCollective, str]]) -> tuple[Evidence, ...]:
+    """The first of some collectives that are exposed, with what is said of them."""
+    rows = (Evidence(item.name, item.transfer_exposed_us, note, item.op_name) for item, note in of)
+    return tuple(islice((row for row in rows if row.us > 0), ROWS))
 
 
 def exposed(step: MeasuredStep) -> Finding | None:
@@ -51,18 +73,22 @@ def exposed(step: MeasuredStep) -> Finding | None:
         "exposed-communication",
         share,
         f"{share:.1%} of the step is asynchronous communication with no compute beside it",
-        tuple(Evidence(item.name, item.transfer_exposed_us, _beside(item), item.op_name) for item in ours[:ROWS]),
-        _remedy(step),
+        _rows((item, _beside(item)) for item in ours),
+        _remedy(step, {item.name for item in ours}),
     )
 
 
-def _remedy(step: MeasuredStep) -> str:
+def _remedy(step: MeasuredStep, names: Collection[str]) -> str:
     """A profile where a schedule could hide it, other flags where none can."""
     overlap = step.overlap
     if overlap is None:
         return "give the scheduler measured costs ('pgle run'), or search flags without a GPU ('pgle tune')"
-    hideable, stuck = overlap.hideable_us / step.breakdown.step_us, overlap.stuck_us / step.breakdown.step_us
+    rooms = [room for room in overlap.rooms if room.name in names]
+    hideable = sum(room.hideable_us for room in rooms) / step.breakdown.step_us
+    stuck = sum(room.exposed_us for room in rooms) / step.breakdown.step_us - hideable
     profile = "a profile of this program ('pgle run')" if overlap.use is None else "a fresh profile ('pgle profile')"
+    if hideable < LEAST_HIDDEN:
+        return f"no schedule hides {_AS_THEY_ARE}"
     return (
         f"there is compute to hide {hideable:.1%} of the step behind: {profile} lets the scheduler see it; the other "
         f"{stuck:.1%} no schedule hides: 'pgle tune' tries combined and pipelined collectives"

@@ -16,6 +16,7 @@ from pgle.schedule.timeline import Stream
 from pgle.xla.hlo.module import Instruction, Module
 
 LONG_GAPS = 3
+LAUNCHES = "launch gaps"
 _MOVES = frozenset(("parameter", "copy", "bitcast", "transpose", "reshape", "tuple", "get-tuple-element"))
 SHORT_NS = 3_000
 """A kernel that is shorter than its launch: 2.9 µs on the GPU, 3.8 with its launch ("Getting Started with CUDA Graphs",
@@ -98,19 +99,29 @@ def input_bound(step: MeasuredStep) -> Finding | None:
     )
 
 
-def idle(step: MeasuredStep) -> Finding | None:
-    """Nothing runs inside steps."""
+def _idle_ns(step: MeasuredStep) -> dict[str, int]:
+    """Idle time inside steps by the length of its gaps, all devices and steps."""
     parts = [window.parts for window in step.windows]
-    rows = {
+    return {
         "gaps over 1 ms": sum(part.long_waits_ns for part in parts),
         "20 µs to 1 ms": sum(part.waits_ns for part in parts),
-        "launch gaps": sum(part.launch_gaps_ns for part in parts),
+        LAUNCHES: sum(part.launch_gaps_ns for part in parts),
     }
+
+
+def is_launch_bound(step: MeasuredStep) -> bool:
+    """Whether most idle time inside steps is in gaps as short as those between two launches."""
+    rows = _idle_ns(step)
+    return max(rows, key=rows.__getitem__) == LAUNCHES
+
+
+def idle(step: MeasuredStep) -> Finding | None:
+    """Nothing runs inside steps."""
+    rows = _idle_ns(step)
     share = sum(rows.values()) / 1e3 / step.steps / step.breakdown.step_us
     most = max((int((window.gaps.lengths[window.inside] > LONG_GAP_NS).sum()) for window in step.windows), default=0)
     if share <= THRESHOLDS["idle"].limit and most < LONG_GAPS:
         return None
-    first = max(rows, key=rows.__getitem__)
     evidence = [
         Evidence(name, ns / 1e3 / step.steps) for name, ns in sorted(rows.items(), key=lambda row: -row[1]) if ns
     ]
@@ -119,10 +130,10 @@ def idle(step: MeasuredStep) -> Finding | None:
         share,
         f"no GPU work for {share:.1%} of the window, inside steps; {many(most, 'gap')} over 1 ms on one device",
         (*evidence, *_before(step)[: ROWS - len(evidence)]),
-        "take the host off the step: callbacks, transfers and eager operations inside it"
-        if "1 ms" in first
-        else "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile "
-        "is recorded), or fuse them",
+        "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile "
+        "is recorded), or fuse them"
+        if is_launch_bound(step)
+        else "take the host off the step: callbacks, transfers and eager operations inside it",
     )
 
 

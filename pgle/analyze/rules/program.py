@@ -186,20 +186,30 @@ def window(step: MeasuredStep) -> Finding | None:
     tuned = sum(item.duration_ns for item in step.trace.unresolved if item.reason == Reason.AUTOTUNER.word)
     share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)
     rows = [Evidence(f"execution {number}", 0.0, why) for number, why in step.costs.window.dropped.items()]
+    number: list[str] = []
+    remedy: list[str] = []
+    if dropped:
+        number.append(f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here")
+        remedy.append("start the trace some steps later")
     if share >= THRESHOLDS["window"].limit:
         rows.append(Evidence("autotuning", 0.0, f"{in_words(tuned / 1e3)}, {share:.1%} of the trace's GPU time"))
+        number.append("kernels that XLA tries while it compiles")
+        remedy = ["start the trace some steps after compilation"]
     if hidden := step.costs.left_out.get("command buffer", ()):
         rows.append(Evidence("command buffers", 0.0, f"{many(len(hidden), 'CUDA graph')} hide what runs in them"))
+        number.append("CUDA graphs, whose kernels have no names")
+        remedy.append("trace without graphs (--xla_gpu_enable_command_buffer=)")
     versions = len(step.costs.program.fingerprints)
     if versions > 1:
         rows.append(Evidence("fingerprints", 0.0, f"the ranks compiled {versions} different programs"))
-    if not dropped and share < THRESHOLDS["window"].limit and not hidden and versions < 2:
+        number.append("ranks that ran different programs")
+        remedy.append("give all ranks one autotuning result (--xla_gpu_load_autotune_results_from)")
+    if not number:
         return None
     return Finding(
         "window",
         0.0,
-        f"the trace is not of a steady step alone: {many(len(dropped), 'execution')} of warm-up left out",
+        f"besides steady steps the trace holds {'; '.join(number)}",
         tuple(rows[-ROWS:]),
-        "nothing is lost here, but trace later steps to have more steady ones, without CUDA graphs and with the same "
-        "autotuning results on all ranks ('pgle profile' does)",
+        "; ".join(remedy),
     )

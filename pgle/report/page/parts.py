@@ -63,16 +63,18 @@ class Moving:
         data: what its script draws, as `pgle.report.timeline.encode` writes it.
         text: the same for a terminal.
         panels: what it was made of; empty where it was read from a file.
+        first_us: the part of time that is seen first; 0: all.
     """
 
     data: str
     text: str
     panels: tuple[Panel, ...] = ()
+    first_us: float = 0.0
 
     @classmethod
-    def of(cls, panels: Sequence[Panel]) -> Moving:
+    def of(cls, panels: Sequence[Panel], first_us: float = 0.0) -> Moving:
         """A timeline of panels."""
-        return cls(encode(panels), text_timeline(panels), tuple(panels))
+        return cls(encode(panels, first_us), text_timeline(panels, until_us=first_us), tuple(panels), first_us)
 
 
 @dataclass(frozen=True)

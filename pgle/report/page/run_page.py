@@ -105,6 +105,7 @@ def _where(found: Analysis) -> str:
     """``A step takes 125.1 ms on 4 devices: 77.0% compute, 13.2% exposed communication, 9.8% idle.``"""
     step, parts = found.step, found.step.breakdown
     whole = "The trace" if step.costs.program.key.name == WHOLE else "A step"
+    whole += f" of the {_run_of(step.mode)}" * bool(step.mode)
     simulated = " (simulated)" if step.trace.simulated else ""
     shares = ", ".join(
         f"{us / parts.step_us:.1%} {name}" for name, us in analyze_parts.parts_of(parts) if us > 0.0005 * parts.step_us
@@ -112,6 +113,10 @@ def _where(found: Analysis) -> str:
     devices = len(step.windows)
     on = f"{devices} device{'s' * (devices != 1)}"
     return f"{whole} takes {duration(parts.step_us)} on {on}{simulated}: {shares}."
+
+
+def _run_of(mode: str) -> str:
+    return "profile run" if mode else "performance run"
 
 
 def _panels(found: Gathered) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
@@ -130,25 +135,27 @@ def _costs_are(found: Gathered, prediction: Prediction) -> str:
 
 
 def _timeline(found: Gathered, panels: tuple[Panel, ...]) -> tuple[Part, ...]:
-    traced = "" if found.run is None or found.analysis is None else " The devices are those of the profile run."
+    of_run = None if found.run is None or found.analysis is None else found.analysis.step.mode
+    traced = "" if of_run is None else f" The devices are those of the {_run_of(of_run)}."
     note = f"{PREDICTED}{traced}" if found.schedules else ""
-    return (Moving.of(panels), *([Prose(note, tone="soft")] if note else []))
+    one_step_us = max(panel.parts.step_us for panel in panels) if found.schedules else 0.0
+    return (Moving.of(panels, one_step_us), *([Prose(note, tone="soft")] if note else []))
 
 
 def _analysis(found: Analysis) -> Iterator[Section]:
     """Findings, the parts of the step by device, by layer and source line, and collectives."""
     step = found.step
     parts: list[Part] = []
-    for number, finding in enumerate(found.findings, start=1):
-        saves = f": could save up to {finding.share:.1%} of the step" if finding.share else ""
+    for place, finding in enumerate(found.findings, start=1):
+        said = analyze_report.number(finding)
         evidence = tuple(map(analyze_report.evidence_row, finding.evidence))
         parts += [
-            Prose(f"{number}. {finding.id}{saves}", tone="head"),
-            Prose(f"{finding.number[:1].upper()}{finding.number[1:]}."),
+            Prose(f"{place}. {analyze_report.heading(finding)}", tone="head"),
+            Prose(f"{said[:1].upper()}{said[1:]}."),
             Table(("in a step", "time", "why"), evidence, frozenset({1}), tuple(row.name for row in finding.evidence)),
             Prose(f"→ {finding.remedy}."),
         ]
-    yield Section("Findings", tuple(parts) or (Prose("Nothing stands out."),))
+    yield Section("Findings", tuple(parts) or (Prose(analyze_report.CLEAN),))
     columns = ("device", "step", *(name for name, _ in analyze_parts.parts_of(step.breakdown)))
     rows: list[tuple[str, ...]] = [_parts_row("mean", step.breakdown)]
     for window in step.windows if len(step.windows) > 1 else ():
@@ -170,9 +177,8 @@ def _analysis(found: Analysis) -> Iterator[Section]:
         shown = step.collectives[:COLLECTIVES]
         rows = [analyze_parts.collective_row(item) for item in shown]
         names = tuple(item.name for item in shown)
-        yield Section(
-            "Collectives", (Table(analyze_parts.COLLECTIVE_COLUMNS, tuple(rows), frozenset(range(1, 6)), names),)
-        )
+        table = Table(analyze_parts.COLLECTIVE_COLUMNS, tuple(rows), frozenset(range(1, 6)), names)
+        yield Section("Collectives", (table, Prose(analyze_parts.WAITS[:1].upper() + analyze_parts.WAITS[1:] + ".")))
 
 
 def _parts_row(name: str, parts: Breakdown) -> tuple[str, ...]:

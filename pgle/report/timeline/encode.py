@@ -15,16 +15,17 @@ from pgle.errors import printable
 from pgle.report.timeline.scene import Lane, Named, Panel
 
 
-def encode(panels: Sequence[Panel]) -> str:
+def encode(panels: Sequence[Panel], first_us: float = 0.0) -> str:
     """zlib and base64 of the scene. Names are made printable here, and only ever become text in the page.
 
-    ``{"texts": [...], "names": [[style, sync, name, kind, lhs name, op_name, shape, source, cost, follower]],
+    ``{"first": the part of time seen first, 0 for all, "texts": [...], "names":
+    [[style, sync, name, kind, lhs name, op_name, shape, source, cost, follower]],
     "panels": [{"label", "note", "facts", "length", "open", "rows", "spans", "lanes": [{"label", "start", "duration",
     "name", "count"}]}]}``: times in ns, starts as differences, all texts but labels as indices.
     """
     pool = _Pool()
     found = [_panel(panel, pool) for panel in panels]
-    scene = {"texts": list(pool.texts), "names": list(pool.names.values()), "panels": found}
+    scene = {"first": _ns(first_us), "texts": list(pool.texts), "names": list(pool.names.values()), "panels": found}
     data = json.dumps(scene, separators=(",", ":"), ensure_ascii=False).encode(errors="backslashreplace")
     return base64.b64encode(zlib.compress(data, 9)).decode()
 

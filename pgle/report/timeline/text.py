@@ -14,9 +14,9 @@ _SHADES = " ░▒▓█"
 _KINDS = {"compute": (Style.COMPUTE, Style.MATMUL), "communication": (Style.COMMUNICATION,), "copy": (Style.COPY,)}
 
 
-def text_timeline(panels: Sequence[Panel], width: int = 100) -> str:
-    """A block of lines per panel, `width` columns wide."""
-    longest, cells = shown(panels), width - 16
+def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0.0) -> str:
+    """A block of lines per panel, `width` columns wide; up to a time, or all where it is 0."""
+    longest, cells = until_us or shown(panels), width - 16
     edges = np.linspace(0.0, max(longest, 1e-9), cells + 1)
 
     def share(busy: Intervals) -> np.ndarray:

@@ -126,7 +126,7 @@
   }
 
   // ---- State and geometry. ----
-  const state = { from: 0, to: length, panels: [], hover: null, pick: null, match: null, hits: [], hit: -1, area: null };
+  const state = { from: 0, to: Math.min(data.first || length, length), panels: [], hover: null, pick: null, match: null, hits: [], hit: -1, area: null };
   let [width, height, gutter, layout, colours, waiting, moving] = [0, 0, 0, [], {}, false, 0];
   const X = (time) => gutter + ((time - state.from) / (state.to - state.from)) * (width - gutter);
   const T = (x) => state.from + ((x - gutter) / (width - gutter)) * (state.to - state.from);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
+from pgle.run.experiment.directory import RunDirectory, StageFolder
+from pgle.run.experiment.manifest import StageRecord, read_manifest
 from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record
@@ -68,30 +71,48 @@ def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
         dumps = read_dumps(side.hlo or _dumped(side.inputs))
         trace = _read([trace for path in side.inputs for trace in _traces(path)], progress)
     measured = measure(trace, dumps)
-    costs = measured.costs[0]
-    hardware = given or _hardware(measured.trace, costs.program)
-    return measure_step(
-        measured.trace, costs, hardware, memory=_memory(measured.trace, costs.program, target), used=profile
-    )
+    costs, record = measured.costs[0], _record(side)
+    trace = measured.trace
+    if record is not None and not trace.xla_flags:
+        trace = replace(trace, xla_flags=record.xla_flags)
+    hardware = given or _hardware(trace, costs.program)
+    memory = _memory(trace, costs.program, target)
+    mode = record.mode if record is not None and record.stage == "profile" else ""
+    return measure_step(trace, costs, hardware, memory=memory, used=profile, mode=mode)
+
+
+def _looked_at(path: AnyPath) -> StageFolder | None:
+    """The stage that a path stands for: RUN/STAGE, or of a run directory the performance run where it was traced."""
+    if not is_run_dir(path):
+        return stage_of(path)
+    stages = [RunDirectory(Path(path)).stage(name) for name in ("perf", "profile")]
+    return next((stage for stage in stages if stage.traces()), stages[-1])
+
+
+def _record(side: Side) -> StageRecord | None:
+    """How the stage was run whose trace is looked at."""
+    stage = next(filter(None, map(_looked_at, side.inputs)), None)
+    return None if stage is None else read_manifest(stage.run.path).last(stage.name)
 
 
 def _traces(path: AnyPath) -> Sequence[AnyPath]:
-    stage = stage_of(path)
+    stage = _looked_at(path)
     if stage is None or is_run_dir(path):
-        return [path]
-    found = stage.traces()
-    if not found:
-        raise UserError(
-            "this stage was not traced",
-            where=path,
-            remedy=f"run it again with --capture: pgle perf --run-dir {path.parent} --capture jax -- COMMAND",
-        )
-    return found
+        return [path] if stage is None else stage.traces() or [path]
+    if not stage.traces():
+        raise UserError("this stage was not traced", where=path, remedy=f"run it again with --capture: {_again(stage)}")
+    return stage.traces()
+
+
+def _again(stage: StageFolder) -> str:
+    """The command that traces a stage."""
+    baseline = " --baseline" * (stage.name == "baseline")
+    return f"pgle perf --run-dir {shlex.quote(str(stage.run.path))}{baseline} --capture jax --force -- COMMAND"
 
 
 def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
     """The HLO dumps of run directories and their stages."""
-    stages = [stage for path in inputs if (stage := stage_of(path)) is not None]
+    stages = filter(None, map(_looked_at, inputs))
     return tuple(stage.rank().hlo for stage in stages if stage.rank().hlo.is_dir())
 
 
@@ -100,7 +121,7 @@ def _profile(side: Side) -> Profile | None:
     if side.profile is not None:
         return read_profile(side.profile)
     for path in side.inputs:
-        stage = stage_of(path)
+        stage = _looked_at(path)
         if stage is not None and stage.name == "perf" and stage.run.profile.is_file():
             return read_profile(stage.run.profile)
         if isinstance(path, Path) and (estimated := path / "estimated.pbtxt").is_file():
@@ -111,7 +132,10 @@ def _profile(side: Side) -> Profile | None:
 def _is_schedule(path: AnyPath) -> bool:
     """Whether it is a rehearsal, a dump, or a module, and no trace."""
     if path.is_dir():
-        if is_run_dir(path) or stage_of(path) is not None or next(path.rglob("*.xplane.pb"), None) is not None:
+        stage = _looked_at(path)
+        if stage is not None:
+            return not stage.traces() and stage.rank().hlo.is_dir() and not is_run_dir(path)
+        if next(path.rglob("*.xplane.pb"), None) is not None:
             return False
         return next((item for item in path.rglob("*after_optimizations*") if is_hlo(item)), None) is not None
     return is_hlo(path) and not is_trace(path)
@@ -126,8 +150,10 @@ def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None
     found = [(predict(item, profile, hardware or hardware_of(item), expand_loops=True), item) for item in modules]
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
     trace = record(module, prediction.timeline, ranks=1, executions=2, noise=STILL)
-    how = f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"
-    return replace(trace, warnings=(*trace.warnings, how)), Dumps((folder,), (module,))
+    told = [f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"]
+    if (stage := stage_of(path)) is not None:
+        told.append(f"{path} was not traced: its step is simulated from its schedule; on a GPU: {_again(stage)}")
+    return replace(trace, warnings=(*trace.warnings, *told)), Dumps((folder,), (module,))
 
 
 def _read(inputs: Sequence[AnyPath], progress: Progress | None) -> Trace:

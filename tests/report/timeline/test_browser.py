@@ -9,7 +9,10 @@ from chromium import CHROMIUM, Page, browser
 from scenes import FOLDED, HALF_EXPOSED, timeline
 
 from pgle.report.page.html import render
+from pgle.report.page.parts import Moving, Section
+from pgle.report.page.parts import Page as PageValue
 from pgle.report.page.schedules import Schedule, schedules_page
+from pgle.report.timeline.scene import panel_of
 from pgle.schedule.timeline import Stream, Timeline
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
@@ -59,6 +62,16 @@ def test_unfolded_loops_are_drawn_iteration_by_iteration(show: Any) -> None:
     lane = f"{VIEW}.state.panels[0].lanes.find(lane => lane.label === 'communication')"
     assert page.run(f"[...{lane}.times.start]") == [10_000, 30_000, 50_000, 70_000]
     assert page.run(f"[...{lane}.times.end]") == [20_000, 40_000, 60_000, 80_000]
+
+
+def test_a_page_opens_on_the_part_of_time_that_it_is_about(chromium: Page, tmp_path: Path) -> None:
+    moving = Moving.of([panel_of("one step of many", HALF_EXPOSED)], first_us=40)
+    (tmp_path / "page.html").write_text(render(PageValue("test", "Yes.", sections=(Section("", (moving,)),))))
+    chromium.open(tmp_path / "page.html")
+    assert span(chromium) == [0, 40_000]
+    chromium.run("document.querySelector('canvas').focus()")
+    chromium.press("Home")
+    assert span(chromium) == [0, 100_000]
 
 
 def test_folded_loops_come_back_by_a_key(show: Any) -> None:
