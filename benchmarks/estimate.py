@@ -8,6 +8,7 @@ python benchmarks/estimate.py TRACE... --hlo DUMP --target h100   any other job
 
 import argparse
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,11 @@ def main() -> None:
     parser.add_argument("traces", nargs="*", type=Path, default=[DATA / "proc0.sqlite", DATA / "proc3.sqlite"])
     parser.add_argument("--hlo", type=Path, default=DATA / "proc0/dump")
     parser.add_argument("--target", default="a100-40gb")
+    parser.add_argument("--nccl", default="2.21", help="release of NCCL that the job used")
     given = parser.parse_args()
     costs = measure(read_traces(given.traces), read_dumps([given.hlo])).costs[0]
-    module, hardware = costs.program.hlo, find_hardware(given.target)
+    major, minor = map(int, given.nccl.split("."))
+    module, hardware = costs.program.hlo, replace(find_hardware(given.target), nccl=(major, minor))
     assert module is not None
     estimate, slower = estimator(module, hardware), contention_on(hardware).at(1)
     beside = {} if costs.contention is None else costs.contention.beside

@@ -56,6 +56,7 @@ class Hardware:
         measured_as: the GPU of `TABLE` whose measured tables (`costs.estimate.perf_tables`) are nearest: itself where
             there are some.
         devices_per_host: GPUs that share NVLink.
+        nccl: release of NCCL whose rules are taken.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Hardware:
     pcie_gb_s: float
     measured_as: str
     devices_per_host: int = 8
+    nccl: tuple[int, int] = (2, 22)
 
     def peak_tflops(self, dtype: str) -> float:
         """Peak of dots of that type; unknown types count as f32."""

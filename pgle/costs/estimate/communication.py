@@ -24,8 +24,13 @@ latencies does not cover."""
 
 
 CHANNELS = 24
-"""Of NCCL between NVSwitches (24 on A100). A collective of many operands is one group of calls: one kernel whose
-channels each run their share of the calls, one after the other, so that each call adds its latency to one channel."""
+"""Of NCCL between NVSwitches (24 on A100)."""
+
+BINNED = (2, 22)
+"""Release of NCCL from which calls of one group have protocols by their size."""
+
+SAME_PROTOCOL = 4
+"""Calls of one group whose bytes differ by less than this factor get one protocol, chosen for all their bytes together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,43 @@ def collective_us(module: Module, kind: str, instruction: Instruction, hardware:
     if group.size <= 1:
         return KERNEL_US
     found = _measured_us(kind, size, group, hardware) or _formula_us(kind, size, group, hardware)
-    return found + (max(len(instruction.operands), 1) - 1) / CHANNELS * _latency_us(kind, group)
+    calls = [module.instructions[name].shape.size_bytes for name in instruction.operands if name in module.instructions]
+    return found + _queued_us(kind, calls, size, group, hardware)
+
+
+def _queued_us(kind: str, calls: Collection[int], size: int, group: Group, hardware: Hardware) -> float:
+    """What the calls of one group add to one call with all their bytes: those that share a channel run one by one.
+
+    A collective of many operands is one group of calls and one kernel. NCCL gives each channel the same number of
+    bytes, call after call in order of their bytes (NVIDIA/nccl `src/enqueue.cc`, 2.21 and later), so that small calls
+    all stand on one channel, and each adds its latency there. To 2.21 the whole group has one protocol, and small
+    calls beside large ones wait longest; 2.22 and later choose one for calls of about a size (`SAME_PROTOCOL`).
+
+    Args:
+        kind: of the collective.
+        calls: bytes of each operand.
+        size: payload of all.
+        group: who takes part.
+        hardware: links; its `nccl` says which rule holds.
+    """
+    if kind in ("all-to-all", "ragged-all-to-all") or len(calls) < 2 or not sum(calls):
+        return 0.0
+    bandwidth, scale = bus_bandwidth_gb_s(group, hardware) * 1e3, size / sum(calls)
+    ordered = sorted(calls)
+    latency: list[float] = []
+    while len(latency) < len(ordered):
+        first = ordered[len(latency)]
+        alike = [item for item in ordered[len(latency) :] if item < SAME_PROTOCOL * max(first, 1)]
+        alike = ordered if hardware.nccl < BINNED else alike
+        latency += [_least(kind, sum(alike) * scale, group, bandwidth)[1]] * len(alike)
+    share, on = sum(ordered) / CHANNELS, [[0.0, 0.0] for _ in range(CHANNELS)]
+    begin = 0
+    for each, late in zip(ordered, latency, strict=True):
+        end = begin + each
+        for at in range(int(begin / share), min(int((end - 1) / share), CHANNELS - 1) + 1):
+            on[at] = [on[at][0] + late, max(on[at][1], late)]
+        begin = end
+    return max(queued - longest for queued, longest in on)
 
 
 def _measured_us(kind: str, size: int, group: Group, hardware: Hardware) -> float | None:
@@ -149,9 +190,7 @@ def _formula_us(kind: str, size: int, group: Group, hardware: Hardware) -> float
     if kind in ("all-to-all", "ragged-all-to-all"):
         latency = RING[2].network_us if group.hosts > 1 else RING[2].nvlink_us
         return LAUNCH_US + latency + _wire_us("all-to-all", size, group, hardware)
-    bandwidth = bus_bandwidth_gb_s(group, hardware) * 1e3  # bytes per microsecond
-    ring = _ring_us(kind, size, group, bandwidth)
-    return min(ring, _tree_us(size, group, bandwidth)) if kind == "all-reduce" else ring
+    return _least(kind, size, group, bus_bandwidth_gb_s(group, hardware) * 1e3)[0]
 
 
 def payload_bytes(module: Module, kind: str, instruction: Instruction) -> int:
@@ -181,13 +220,13 @@ def _tree_steps_us(group: Group, protocol: Protocol) -> float:
     return protocol.base_us + 2 * ((group.per_host - 1) * protocol.nvlink_us + log2(group.hosts) * protocol.network_us)
 
 
-def _ring_us(kind: str, size: int, group: Group, bandwidth: float) -> float:
+def _least(kind: str, size: float, group: Group, bandwidth: float) -> tuple[float, float]:
+    """Microseconds of the fastest algorithm and protocol, and of these its latency; `bandwidth` in bytes per us."""
     moved = size * KINDS[kind].rounds * (1 if kind == "collective-broadcast" else (group.size - 1) / group.size)
-    return min(_steps_us(kind, group, item) + moved / (bandwidth * item.bandwidth) for item in RING)
-
-
-def _tree_us(size: int, group: Group, bandwidth: float) -> float:
-    return min(_tree_steps_us(group, item) + 2 * size / (bandwidth * item.bandwidth) for item in TREE)
+    found = [(_steps_us(kind, group, item), moved / (bandwidth * item.bandwidth)) for item in RING]
+    if kind == "all-reduce":
+        found += [(_tree_steps_us(group, item), 2 * size / (bandwidth * item.bandwidth)) for item in TREE]
+    return min((latency + transfer, latency) for latency, transfer in found)
 
 
 def _permute_us(instruction: Instruction, size: int, hardware: Hardware, module: Module) -> float:

@@ -1,5 +1,6 @@
 """Estimates against figures worked out by hand, public measurements, and the real 4 × A100 step."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -296,11 +297,36 @@ def test_an_update_in_place_goes_one_thread_for_each_element_of_the_update() -> 
     assert unvectorized_elements(of, of.instructions["k"]) == 1024 * 64
 
 
-def test_each_operand_of_a_collective_adds_its_latency_to_a_channel() -> None:
-    def gathered(operands: int) -> float:
-        given = tuple(parameter(f"x{number}", 49 * 64 // operands) for number in range(operands))
-        shape = Shape("tuple", elements=(Shape("bf16", (49 * 64 * 8 // operands,)),) * operands)
-        gather = Instruction("g", "all-gather", shape, "e", tuple(item.name for item in given))
-        return collective_us(module(*given, gather), "all-gather", gather, H100)
+def gathered(*elements: int, nccl: tuple[int, int] = (2, 22)) -> float:
+    """Microseconds of one all-gather of operands of some elements each."""
+    given = tuple(parameter(f"x{number}", each) for number, each in enumerate(elements))
+    shape = Shape("tuple", elements=tuple(Shape("bf16", (8 * each,)) for each in elements))
+    gather = Instruction("g", "all-gather", shape, "e", tuple(item.name for item in given))
+    return collective_us(module(*given, gather), "all-gather", gather, replace(H100, nccl=nccl))
 
-    assert gathered(49) - gathered(1) == pytest.approx(2 * (6.6 + 7 * 0.6))  # two more calls for each of 24 channels
+
+def test_calls_of_a_group_run_one_by_one_on_their_channel() -> None:
+    alike = [64] * 48  # two for each of 24 channels
+    assert gathered(*alike) - gathered(48 * 64) == pytest.approx(6.6 + 7 * 0.6)
+
+
+def test_small_calls_beside_large_ones_stand_on_one_channel() -> None:
+    large, small = [1 << 22] * 24, [8] * 48
+    latency = 6.6 + 7 * 0.6
+    assert gathered(*small, *large) - gathered(*large) == pytest.approx(48 * latency, rel=0.1)
+
+
+def test_before_nccl_2_22_small_calls_had_the_protocol_of_the_large_ones() -> None:
+    large, small = [1 << 22] * 24, [8] * 48
+    latency = 8.4 + 7 * 3.4
+    old = (2, 21)
+    assert gathered(*small, *large, nccl=old) - gathered(*large, nccl=old) == pytest.approx(48 * latency, rel=0.1)
+
+
+def test_scatters_of_the_real_step_are_near_what_they_took() -> None:
+    of = read_module(next((DATA / "proc0" / "dump").glob("module_0040*after_optimizations*")))
+    old = replace(A100, nccl=(2, 21))  # what the job ran
+    # microseconds after the last of two ranks: 96 operands of which 72 are small, 12 alike, 12 alike, 4
+    for name, measured in (("131", 2307), ("132", 222), ("133", 290), ("134", 402)):
+        item = of.instructions[f"reduce-scatter.{name}"]
+        assert collective_us(of, "reduce-scatter", item, old) == pytest.approx(measured, rel=0.3)
