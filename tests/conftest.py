@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -15,6 +16,11 @@ from pgle.trace.table import Device, Kind, ModuleKey, Trace
 
 for name in ("PGLE", "RUN", "TARGET", "DEVICES", "CAPTURE", "MODE", "CMD", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(name, None)  # of the make that runs the tests; what they start would take them for its own
+
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")  # no test depends on how busy the machine is
 
 Row = tuple[int, int, str, int, int, int]
 """(device, execution, instruction, launch, start µs, duration µs)"""

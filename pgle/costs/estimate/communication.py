@@ -30,7 +30,7 @@ BINNED = (2, 22)
 """Release of NCCL from which calls of one group have protocols by their size."""
 
 SAME_PROTOCOL = 4
-"""Calls of one group whose bytes differ by less than this factor get one protocol, chosen for all their bytes together."""
+"""Calls of one group whose bytes differ by less than this factor get one protocol, by all their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
