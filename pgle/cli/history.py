@@ -32,7 +32,11 @@ def command() -> None:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--name", required=True, metavar="NAME", help="The workload; trends are kept by name and hardware.")
 @click.option("--hardware", metavar="NAME", help="What it ran on.  [default: what nvidia-smi says]")
-@click.option("--commit", metavar="ID", help="Commit of the program.  [default: that of the working directory]")
+@click.option(
+    "--commit",
+    metavar="ID",
+    help="Commit of the program.  [default: as recorded with the run, else that of the working directory]",
+)
 @click.option("--time", "when", metavar="TIME", help="ISO 8601.  [default: now]")
 @click.option("--note", default="", metavar="TEXT", help="What is said beside the entry.")
 @pattern_option("As of pgle compare.")
@@ -59,6 +63,7 @@ def add(
     from pgle.errors import UserError
     from pgle.report import history as report
     from pgle.run import history
+    from pgle.run.ask.git import git_commit
     from pgle.run.inputs.step_times import read_side
     from pgle.steps.history import make_entry
     from pgle.steps.steady import Rules
@@ -73,7 +78,7 @@ def add(
         time=time.isoformat(timespec="seconds"),
         name=name,
         hardware=hardware or ("simulated" if side.simulated else history.hardware_name()),
-        commit=history.git_commit() if commit is None else commit,
+        commit=(side.commit or git_commit()) if commit is None else commit,
         note=note,
     )
     history.add(path, entry)
@@ -105,16 +110,19 @@ def show(name: str | None, hardware: str | None, last: int, path: Path, as_json:
 
 
 @command.command()
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Picture: .svg")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Page: .html; picture: .svg"
+)
 @_name
 @_hardware
 @_file
 @force_option
 def plot(output: Path, name: str | None, hardware: str | None, path: Path, force: bool) -> None:
-    """Plot the trends with their change points.
+    """The trends with their change points, as a page that loads nothing or as a picture.
 
     \b
-    pgle history plot -o trend.svg
+    pgle history plot -o trend.html
+    pgle history plot -o trend.svg --name llama-7b
     """
     from pgle.files import check_absent, write_files
     from pgle.report import history as report
@@ -123,9 +131,11 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     from pgle.run.history import read
     from pgle.steps.history import make_history
 
-    check_svg(output)
+    is_page = output.suffix == ".html"
+    if not is_page:
+        check_svg(output)
     check_absent(output, force=force, inputs=(path,))
     entries, warnings = read(path)
     history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
-    write_files({output: report.plot(history)}, force=force, inputs=(path,))
+    write_files({output: report.page(history) if is_page else report.plot(history)}, force=force, inputs=(path,))
     say(f"wrote {output}")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 from pgle.report import json
 from pgle.report.compare import BARS
 from pgle.report.page.charts import Panel, seconds, svg, widened
+from pgle.report.page.html import render
+from pgle.report.page.parts import Chart, Page, Part, Prose, Section, Table
 from pgle.report.text import console, duration, printable, table, warn
 from pgle.steps.history import Entry, History, Trend
 
 SCHEMA = "pgle.history/1"
+COLUMNS = ("time", "commit", "step time", "steps", "change", "note")
+RIGHT = frozenset((2, 3, 4))
+"""Columns that are numbers."""
 MOST_NAMES = 5
 """Entries named below a chart."""
 
@@ -35,21 +41,11 @@ def show_text(history: History, last: int) -> None:
     for number, trend in enumerate(history.trends):
         if number:
             out.print()
-        label = " (simulated)" if any(entry.simulated for entry in trend.entries) else ""
-        title = f"{printable(trend.name)} on {printable(trend.hardware)}{label}"
-        out.print(title, style="bold", markup=False)
+        out.print(_title(trend), style="bold", markup=False)
         out.print(sparkline(trend), markup=False)
         rows = [_row(trend, index) for index in range(len(trend.entries))][-last if last else None :]
-        out.print(
-            table(("time", "commit", "step time", "steps", "change", "note"), rows, right="step time|steps|change")
-        )
-        count = len(trend.changes)
-        found = (
-            f"{count} change point{'s' * (count != 1)}"
-            if len(trend.entries) > 5
-            else "too few entries for change points"
-        )
-        out.print(f"{len(trend.entries)} entries, noise between them {trend.noise:.2%}, {found}", style="dim")
+        out.print(table(COLUMNS, rows, right="step time|steps|change"))
+        out.print(_level(trend), style="dim")
     warn(history.warnings)
 
 
@@ -69,10 +65,21 @@ def sparkline(trend: Trend, width: int = 80) -> str:
 
 def _row(trend: Trend, index: int) -> tuple[str, ...]:
     entry = trend.entries[index]
-    change = next((item for item in trend.changes if item.index == index), None)
-    mark = "" if change is None else f"{'▲' if change.change > 0 else '▼'} {change.change:+.2%}"
     time = f"{duration(entry.median_s * 1e6)} ± {entry.spread:.1%}"
-    return entry.time[:16], printable(entry.commit), time, str(entry.steps), mark, printable(entry.note)
+    return (
+        entry.time[:16],
+        printable(entry.commit),
+        time,
+        str(entry.steps),
+        _change(trend, index),
+        printable(entry.note),
+    )
+
+
+def _change(trend: Trend, index: int) -> str:
+    """The change of level that begins with an entry; empty where none does."""
+    change = next((item.change for item in trend.changes if item.index == index), None)
+    return "" if change is None else f"{'▲' if change > 0 else '▼'} {change:+.2%}"
 
 
 def show_json(history: History) -> None:
@@ -86,8 +93,46 @@ def show_json(history: History) -> None:
 
 def plot(history: History) -> str:
     """A chart per trend as SVG: medians with quartiles, levels, a line at each change point."""
-    names = ", ".join(f"{trend.name} on {trend.hardware}" for trend in history.trends)
-    return svg([_panel(trend) for trend in history.trends], f"step times of {names}")
+    return svg([_panel(trend) for trend in history.trends], f"step times of {', '.join(map(_title, history.trends))}")
+
+
+def page(history: History) -> str:
+    """A page as HTML: what is slower since its last change, and per trend its chart and entries, the newest first."""
+    slower = [trend for trend in history.trends if trend.changes and trend.changes[-1].change > 0]
+    said = [f"{_title(trend)} {_change(trend, trend.changes[-1].index)}" for trend in slower]
+    why = "Why: pgle analyze AFTER/perf --against BEFORE/perf, a run from after the change and one from before it."
+    return render(
+        Page(
+            title="pgle history",
+            verdict=f"Slower since the last change: {', '.join(said)}." if said else "Nothing is slower than before.",
+            tone="bad" if said else "",
+            sections=tuple(Section(_title(trend), tuple(_parts(trend))) for trend in history.trends),
+            next=(Prose(why),) if said else (),
+            warnings=history.warnings,
+        )
+    )
+
+
+def _parts(trend: Trend) -> Iterator[Part]:
+    chart = _panel(trend)
+    chart.title = "Median step times and their quartiles"
+    yield Chart((chart,), sparkline(trend))
+    yield Prose(_level(trend))
+    yield Table(COLUMNS, tuple(_row(trend, index) for index in reversed(range(len(trend.entries)))), RIGHT)
+
+
+def _title(trend: Trend) -> str:
+    label = " (simulated)" if any(entry.simulated for entry in trend.entries) else ""
+    return f"{printable(trend.name)} on {printable(trend.hardware)}{label}"
+
+
+def _level(trend: Trend) -> str:
+    """How sure the level is: entries, noise, change points."""
+    count = len(trend.changes)
+    found = (
+        f"{count} change point{'s' * (count != 1)}" if len(trend.entries) > 5 else "too few entries for change points"
+    )
+    return f"{len(trend.entries)} entries, noise between them {trend.noise:.2%}, {found}"
 
 
 def _panel(trend: Trend) -> Panel:
@@ -97,8 +142,7 @@ def _panel(trend: Trend) -> Panel:
         max(item.median_s * (1 + item.spread) for item in entries),
         0.1,
     )
-    label = " (simulated)" if any(item.simulated for item in entries) else ""
-    panel = Panel(f"{printable(trend.name)} on {printable(trend.hardware)}{label}", (-0.5, count - 0.5), (low, high))
+    panel = Panel(_title(trend), (-0.5, count - 0.5), (low, high))
     panel.axis_y(seconds(low, high))
     shown = range(0, count, -(-count // MOST_NAMES))
     named = {float(index): entries[index].commit[:9] or entries[index].time[:10] for index in shown}

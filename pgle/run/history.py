@@ -124,20 +124,6 @@ def _add_row(path: Path, entry: Entry) -> None:
         database.execute(f"INSERT INTO steps ({names}) VALUES ({marks})", [values[name] for name in COLUMNS])
 
 
-def git_commit() -> str:
-    """The commit of the working directory, short, with ``+`` where it has changes; empty outside a repository."""
-    try:
-        commit = _git("rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if commit and _git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def _git(*words: str) -> str:
-    done = subprocess.run(("git", *words), capture_output=True, text=True, timeout=20, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
 def hardware_name() -> str:
     """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``; ``no-gpu``."""
     query = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")

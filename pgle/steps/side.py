@@ -36,6 +36,12 @@ class Side:
         return sum(len(run) for run in self.runs)
 
     @property
+    def commit(self) -> str:
+        """Of the program, as recorded with its runs; empty where unknown or where they differ."""
+        known = {run.series.about.get("commit", "") for run in self.runs}
+        return known.pop() if len(known) == 1 else ""
+
+    @property
     def median_s(self) -> float:
         """Median step time in seconds; of several runs, the median of their medians."""
         return float(np.median([run.median_s for run in self.runs]))

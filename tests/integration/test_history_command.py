@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
+from pgle.run.experiment.manifest import StageRecord, extend_manifest
 
 
 def write_log(path: Path, level: float) -> str:
@@ -67,6 +68,25 @@ def test_plot_is_the_same_bytes_each_time(tmp_path: Path, capsys: pytest.Capture
     assert run(["history", "plot", "--file", str(path), "-o", str(tmp_path / "b.svg")]) == 0
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert run(["history", "plot", "--file", str(path), "-o", str(tmp_path / "a.svg")]) == 2
+
+
+def test_a_page_says_first_what_is_slower_than_before(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    fill(path, tmp_path, LEVELS)
+    assert run(["history", "plot", "--file", str(path), "-o", str(tmp_path / "a.html")]) == 0
+    page = (tmp_path / "a.html").read_text()
+    assert page.index("Slower since the last change") < page.index("<svg") < page.index("<table")
+    assert "://" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_commit_of_a_recorded_run_is_that_of_its_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "perf").mkdir()
+    steps = (f'{{"step": {step}, "step_time_s": {0.2 + step % 3 / 1e3}}}\n' for step in range(20))
+    (tmp_path / "perf" / "steps.jsonl").write_text("".join(steps))
+    extend_manifest(tmp_path, StageRecord("perf", started="2026-01-01T00:00:00", commit="c0ffee123456+", exit_code=0))
+    path = tmp_path / "h.jsonl"
+    assert run(["history", "add", str(tmp_path / "perf"), "--name", "x", "--hardware", "h", "--file", str(path)]) == 0
+    assert json.loads(path.read_text())["commit"] == "c0ffee123456+"
 
 
 def test_a_damaged_line_is_said_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

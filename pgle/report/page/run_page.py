@@ -238,6 +238,8 @@ def _about(found: Gathered) -> Iterator[tuple[str, str]]:
     if record is not None:
         yield "program", shlex.join(record.argv)
         versions = next((item.versions for item in reversed(found.manifest.stages) if item.versions), {})
+        if commit := next((item.commit for item in reversed(found.manifest.stages) if item.commit), ""):
+            yield "commit", commit.replace("+", " with changes that are not committed")
         yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded"
         gpus = [gpu for item in found.manifest.stages for gpu in item.gpus]
         named = dict.fromkeys(f"{gpu.name}, driver {gpu.driver}" for gpu in gpus)

@@ -63,6 +63,7 @@ class StageRecord:
         xla_flags: the whole XLA_FLAGS of the child.
         environment: allowed variables of the child, masked.
         versions: by package, ``python`` too.
+        commit: of the directory where it was started, short, ``+`` where files have changes; empty without git.
         gpus: of this host.
         topology: what is known of hosts, processes and devices, by name.
         host: its name.
@@ -85,6 +86,7 @@ class StageRecord:
     xla_flags: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    commit: str = ""
     gpus: tuple[Gpu, ...] = ()
     topology: Mapping[str, Any] = field(default_factory=dict)
     host: str = ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgle.masking import kept_argv, kept_environment, kept_flags
+from pgle.run.ask.git import git_commit
 from pgle.run.doctor.world import read_gpus, this_world
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
 from pgle.run.experiment.stage import StageRequest, now
@@ -52,6 +53,7 @@ def begin_record(
         xla_flags=kept_flags(environment.plan.xla_flags),
         environment={} if simulated else kept_environment(environment.values),
         versions={} if simulated else dict(world.installed.versions),
+        commit=git_commit(),
         gpus=() if simulated else read_gpus(world),
         topology={"simulated": True} if simulated else {},
         host=socket.gethostname(),

@@ -122,7 +122,7 @@ def _about(folder: Path) -> dict[str, str]:
     names = {name: gpus.count(name) for name in gpus}
     found = {"hardware": ", ".join(f"{count} × {name}" for name, count in names.items())}
     for record in records[:1]:
-        found |= {"started": record.started[:16], "commit": str(record.facts.get("commit", ""))}
+        found |= {"started": record.started[:16], "commit": record.commit}
         found |= {name: record.versions.get(name, "") for name in ("jax", "jaxlib")}
         found["command"] = " ".join(record.argv)
     return {name: value for name, value in found.items() if value}
