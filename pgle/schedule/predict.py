@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -196,7 +196,7 @@ def predict(
     least, most = at(contention.at(0)), at(contention.at(1))
     unsure = _unsure(module, likely, timeline, hardware, typical)
     data = (
-        run_program(_with_costs(likely, costs), launch, contention.likely).step_us if unsure else step_us
+        run_program(likely, launch, contention.likely, costs=costs).step_us if unsure else step_us
         for costs in (
             {item.name: item.range.least_us for item in unsure},
             {item.name: item.range.most_us for item in unsure},
@@ -241,14 +241,6 @@ def _of_samples(cost: Cost | None, us: float) -> Range | None:
         return None
     least = cost.min_us if cost.slowest_us is None else cost.cost_us
     return Range(min(least, us), max(cost.max_us, us), "measured, it differs with the data")
-
-
-def _with_costs(program: Program, costs: Mapping[str, float]) -> Program:
-    computations = {
-        name: tuple(replace(op, cost_us=costs[op.name]) if op.name in costs else op for op in ops)
-        for name, ops in program.computations.items()
-    }
-    return replace(program, computations=computations)
 
 
 def contended_us(timeline: Timeline, slower: Factors) -> float:

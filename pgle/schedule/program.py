@@ -75,6 +75,11 @@ class Op:
     bodies: tuple[str, ...] = ()
     trips: int = 1
 
+    @property
+    def is_sync(self) -> bool:
+        """Whether it is a collective that XLA left synchronous."""
+        return self.stream is Stream.COMMUNICATION and self.action is Action.LAUNCH
+
 
 @dataclass(frozen=True)
 class Program:

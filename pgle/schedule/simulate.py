@@ -32,6 +32,8 @@ MAX_ITERATIONS = 64
 MAX_ROWS = 1_000_000
 """Rows that unfolding loops may make; beyond it loops stay folded."""
 
+NO_OTHERS: Mapping[str, float] = {}
+
 _STEADY_US = 1e-6
 _NEVER = (float("-inf"), -1)
 
@@ -67,9 +69,17 @@ def run_program(
     *,
     name: str = "",
     expand_loops: bool = False,
+    costs: Mapping[str, float] = NO_OTHERS,
 ) -> Timeline:
-    """One step of a program whose costs are known; see `simulate`."""
-    device = _Device(program, launch, slower, expand_loops)
+    """One step of a program whose costs are known; see `simulate`.
+
+    Args:
+        program: the ops with their costs.
+        launch, slower, expand_loops: as of `simulate`.
+        name: of the module.
+        costs: microseconds by op that are taken instead of its own.
+    """
+    device = _Device(program, launch, slower, expand_loops, costs)
     device.run(program.entry)
     timeline = device.rows.timeline(device.loops, name)
     return replace(timeline, missing=program.missing, warnings=program.warnings)
@@ -78,8 +88,11 @@ def run_program(
 class _Device:
     """The state of host and streams. Times in microseconds from the start."""
 
-    def __init__(self, program: Program, launch: Launch, slower: Factors, expand: bool) -> None:
+    def __init__(
+        self, program: Program, launch: Launch, slower: Factors, expand: bool, costs: Mapping[str, float]
+    ) -> None:
         self.program = program
+        self.costs = costs
         self.launch = launch
         self.slower = slower
         self.expand = expand
@@ -114,31 +127,31 @@ class _Device:
     def _launch(self, op: Op) -> None:
         self.host += self.launch.host_us * op.kernels
         start = max(self.ready + self.launch.gap_us * (op.kernels - 1), self.host - self.launch.host_us)
-        sync, cause = op.stream is Stream.COMMUNICATION, self.last
+        cost_us, sync, cause = self.costs.get(op.name, op.cost_us), op.is_sync, self.last
         if sync:  # it shares the links with asynchronous ones, so it runs after them
             queue_free, queue_row = self.lanes.get(COLLECTIVES, _NEVER)
             if queue_free + self.launch.gap_us > start:
                 start, cause = queue_free + self.launch.gap_us, queue_row
-        self.free = start + op.cost_us if sync else self._end(op, start)
-        self.last = self.rows.add(op, start, self.free - start, cause, sync=sync)
+        self.free = start + cost_us if sync else self._end(op, start, cost_us)
+        self.last = self.rows.add(op, start, self.free - start, cause)
         if sync:
             self.lanes[COLLECTIVES] = (self.free, self.last)
         self.ready = self.free + self.launch.gap_us
 
     def _start(self, op: Op) -> None:
         self.host += self.launch.host_us
+        cost_us = self.costs.get(op.name, op.cost_us)
         queue_free, queue_row = self.lanes.get(op.lane, _NEVER)
         reached, queued = self.free + self.launch.switch_us, queue_free + self.launch.gap_us
         start = max(reached, queued, self.host - self.launch.host_us)
-        row = self.rows.add(op, start, op.cost_us, self.last if reached >= queued else queue_row)
-        self.lanes[op.lane] = self.ends[op.name] = (start + op.cost_us, row)
+        row = self.rows.add(op, start, cost_us, self.last if reached >= queued else queue_row)
+        self.lanes[op.lane] = self.ends[op.name] = (start + cost_us, row)
         if op.stream is Stream.COMMUNICATION:
             self.begins[op.name] = start
 
-    def _end(self, op: Op, start: float) -> float:
+    def _end(self, op: Op, start: float, left: float) -> float:
         """When a kernel ends that gets less done while collectives run; later ones wait for the kernel to end."""
-        factor = self.slower.of(product=op.kind == "matmul")
-        left, clock = op.cost_us, start
+        factor, clock = self.slower.of(product=op.kind == "matmul"), start
         if factor == 1.0:
             return clock + left
         for begin, end in sorted((begin, self.ends[name][0]) for name, begin in self.begins.items()):
@@ -162,7 +175,7 @@ class _Device:
         """The longest branch: which one is taken is not known before."""
         best: tuple[float, str] | None = None
         for body in op.bodies:
-            trial = _Device(self.program, self.launch, self.slower, expand=False)
+            trial = _Device(self.program, self.launch, self.slower, False, self.costs)
             trial.run(body)
             length = max([trial.free, *(end for end, _ in trial.lanes.values())])
             if best is None or length > best[0]:

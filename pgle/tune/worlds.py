@@ -8,7 +8,8 @@ up to 20 µs longer, and collectives and kernels slow each other by some share o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 
 from pgle.costs.fit.contention import Contention
@@ -57,7 +58,7 @@ class World:
 
     def draw(self, what: str) -> float:
         """A number from 0 to 1 for something, always the same."""
-        return Random(f"{self.seed}:{what}").random()
+        return _draw(f"{self.seed}:{what}")
 
     def cost_us(self, op: Op, shape: str) -> float:
         """What an op costs here."""
@@ -71,6 +72,12 @@ class World:
     def contended(self) -> float:
         """The share of the range of contention that holds here."""
         return self.spread.contention * self.draw("contention")
+
+
+@lru_cache(maxsize=1 << 16)
+def _draw(text: str) -> float:
+    """Trials share nearly all that they ask of a world."""
+    return Random(text).random()
 
 
 def worlds(count: int, seed: int = 0, spread: Spread | None = None) -> tuple[World, ...]:
@@ -88,18 +95,13 @@ def step_in(world: World, program: Program, shapes: dict[str, str], launch: Laun
         launch: gaps between kernels.
         contention: its range, of which a world takes a share.
     """
-    factors: dict[tuple[str, str], float] = {}
-
-    def here(op: Op) -> Op:
-        if not op.cost_us:
-            return op
-        key = (op.kind if op.stream is Stream.COMMUNICATION else shapes.get(op.name, op.kind), f"{op.cost_us}")
-        if key not in factors:
-            factors[key] = world.cost_us(op, key[0])
-        return replace(op, cost_us=factors[key])
-
-    computations = {name: tuple(here(op) for op in ops) for name, ops in program.computations.items()}
-    return run_program(replace(program, computations=computations), launch, contention.at(world.contended)).step_us
+    costs = {
+        op.name: world.cost_us(op, shapes.get(op.name, op.kind))
+        for ops in program.computations.values()
+        for op in ops
+        if op.cost_us
+    }
+    return run_program(program, launch, contention.at(world.contended), costs=costs).step_us
 
 
 def steps_in(among: Iterable[World], module: Module, found: Prediction) -> tuple[float, ...]:

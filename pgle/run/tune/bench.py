@@ -61,6 +61,7 @@ class Bench:
     _worlds: tuple[World, ...] = ()
     _harder: tuple[World, ...] = ()
     _programs: dict[tuple[str, str], Trial] = field(default_factory=dict)
+    _priced: dict[Path, tuple[Profile, int]] = field(default_factory=dict)
 
     @property
     def hardware(self) -> Hardware:
@@ -123,8 +124,11 @@ class Bench:
     def profile(self, flags: Flags) -> tuple[Profile, int]:
         """The costs under the names that a setting gives, and how many collectives are modelled."""
         named = self._named(flags)
-        table = _table(named, read_module(named.after_optimizations))
-        return priced(self._prices, table, estimator(table.module, self.hardware))
+        program = named.after_optimizations  # flags of the scheduler share one
+        if program not in self._priced:
+            table = _table(named, read_module(program))
+            self._priced[program] = priced(self._prices, table, estimator(table.module, self.hardware))
+        return self._priced[program]
 
     def _named(self, flags: Flags) -> RehearsalResult:
         return self.session.compiled(f"{self.folder_of(flags).name}/names", self.options(flags))
