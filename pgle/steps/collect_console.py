@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from pgle.errors import UserError
@@ -105,7 +105,7 @@ def read_console(lines: Iterable[str], source: str, *, pattern: str | None = Non
                 steps.pop()
             steps.append(step)
     if name == "keras":
-        steps = [replace(step, step=number) for number, step in enumerate(steps)]
+        steps = [step._replace(step=number) for number, step in enumerate(steps)]
     if not steps:
         raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
     return make_series(source, name, steps, malformed=malformed, warnings=_notes(name))
