@@ -85,6 +85,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         options["words"] = tuple(os.fspath(stdin_file(ctx)) if word == "-" else word for word in options["words"])
     with one_blas_thread():
         from pgle.report import compare as report
+        from pgle.report.onward import after_comparison, show_next
         from pgle.report.text import say
         from pgle.run.compare import run_compare
 
@@ -100,6 +101,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
         append(result, checks)
     (report.show_json if options["as_json"] else report.show_text)(result, checks)
+    if not options["as_json"]:
+        show_next(after_comparison(result))
     for path in written:
         say(f"wrote {path}")
     ctx.exit(0 if all(check.ok for check in checks) else 1)

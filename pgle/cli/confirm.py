@@ -45,6 +45,7 @@ def command(ctx: click.Context, /, log: str, as_json: bool, **options: Any) -> N
     """
     from pgle.files import as_path
     from pgle.report import confirm as report
+    from pgle.report.onward import after_confirmation, show_next
     from pgle.report.text import progress
     from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
     from pgle.xla.log.module_verdict import ProfileUse
@@ -56,5 +57,7 @@ def command(ctx: click.Context, /, log: str, as_json: bool, **options: Any) -> N
         request = ConfirmRequest(path, **options, profile=profile, unreadable=why_not)
         verdict = confirm(request, progress=advance)
     (report.show_json if as_json else report.show)(verdict)
+    if not as_json:
+        show_next(after_confirmation(path, verdict))
     if verdict.main.verdict is not ProfileUse.USED:
         ctx.exit(1)

@@ -88,3 +88,7 @@ def command(
     with progress("reading traces") as advance:
         result = convert(request, progress=advance)
     (report.show_json if as_json else report.show_text)(result)
+    if not as_json and len(result.written) == 1:
+        from pgle.report.onward import after_conversion, show_next
+
+        show_next(after_conversion(result.written[0].path, request.hlo))

@@ -27,12 +27,14 @@ def command(old: AnyPath, new: AnyPath, top: int, as_json: bool) -> None:
     \b
     pgle diff before.pbtxt after.pbtxt
     """
-    from pgle.costs.profile.diff import diff_profiles
+    from pgle.costs.profile.diff import Change, diff_profiles
     from pgle.costs.profile.files import read_profile
     from pgle.report import diff as report
+    from pgle.report.onward import after_difference, show_next
 
     result = diff_profiles(read_profile(old), read_profile(new))
     if as_json:
         report.show_json(str(old), str(new), result)
     else:
         report.show_text(str(old), str(new), result, top)
+        show_next(after_difference(old, new, changed=result.count(Change.CHANGED) + result.count(Change.REPLACED) > 0))

@@ -62,6 +62,7 @@ def add(
 
     from pgle.errors import UserError
     from pgle.report import history as report
+    from pgle.report.onward import after_entry, show_next
     from pgle.run import history
     from pgle.run.ask.git import git_commit
     from pgle.run.inputs.step_times import read_side
@@ -83,6 +84,8 @@ def add(
     )
     history.add(path, entry)
     report.show_added(path, entry, as_json=as_json)
+    if not as_json:
+        show_next(after_entry(path, name))
 
 
 @command.command()
@@ -98,6 +101,7 @@ def show(name: str | None, hardware: str | None, last: int, path: Path, as_json:
     pgle history show --name llama-7b
     """
     from pgle.report import history as report
+    from pgle.report.onward import after_trends, show_next
     from pgle.run.history import read
     from pgle.steps.history import make_history
 
@@ -107,6 +111,7 @@ def show(name: str | None, hardware: str | None, last: int, path: Path, as_json:
         report.show_json(history)
     else:
         report.show_text(history, last)
+        show_next(after_trends(path, history))
 
 
 @command.command()

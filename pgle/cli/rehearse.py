@@ -20,7 +20,7 @@ from pgle.cli.options import (
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": False})
-@click.argument("module", nargs=-1, required=True, metavar="MODULE | FOLDER | -- COMMAND...")
+@click.argument("module", nargs=-1, required=True, metavar="MODULE | FOLDER | RUN | -- COMMAND...")
 @measured_option
 @target_option
 @host_devices_option
@@ -47,26 +47,31 @@ def command(
     """Compile a module for a GPU that is not there, with and without a profile, and say what the profile changes.
 
     MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact, or HLO (text or proto) of any stage before scheduling,
-    partitioned or not; FOLDER: of such dumps. With COMMAND the program is run on virtual CPU devices until it has
+    partitioned or not; FOLDER: of such dumps; RUN: a run directory, whose module, measured profile, flags and GPU are
+    taken. With COMMAND the program is run on virtual CPU devices until it has
     compiled its step: the module that it executes again and again. Its own jaxlib compiles where that has the CUDA
     plugin, and XLA_FLAGS of the environment count. The exit code is 1 where XLA did not use the profile.
 
     \b
     pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100
     pgle rehearse step.mlir --profile profile.pbtxt --target a100 -o rehearsal
+    pgle rehearse runs/a
     pgle rehearse --devices 8 -- python train.py --config x
     """
     from pgle.report import rehearse as report
     from pgle.report.phases import phases
+    from pgle.report.rehearse_json import show_json
     from pgle.run.rehearse.command import RehearseCommand, run
 
     shape = topology or (f"1x1x{devices}" if devices else None)
+    if ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT:
+        options["target"] = ""  # of a run directory its own
     asked = RehearseCommand(words=module, topology=shape, devices=devices, out=output, **options)
     with phases() as on_phase:
         result = run(asked, on_phase)
     picture = report.write_pictures(result)
     if as_json:
-        report.show_json(result, picture)
+        show_json(result, picture)
     else:
         report.show_text(result, picture)
     if not result.good:

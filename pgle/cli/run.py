@@ -48,9 +48,11 @@ def command(
     bound = parse_share(fail_slower, "--fail-slower")
     request = PipelineRequest(stage, choose_back_end(**options), min_time_coverage, bound, force)
     if tunes:
-        from pgle.cli.tune import tuned_run
+        from pgle.cli.tune import run_tuned
 
-        ctx.exit(tuned_run(request, as_json))
-    result = run_pipeline(request, say)
-    (report.show_json if as_json else report.show_text)(result)
+        ctx.exit(run_tuned(request, as_json))
+    if as_json:
+        report.show_json(result := run_pipeline(request, say))
+    else:
+        report.show_end(result := run_pipeline(request, say, report.show_part))
     ctx.exit(0 if result.good else 1)

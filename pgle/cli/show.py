@@ -61,6 +61,10 @@ def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, 
     summary = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort, top=listed)
     show = report.show_json if as_json else report.show_text
     show(str(path), summary)
+    if not as_json:
+        from pgle.report.onward import after_summary, show_next
+
+        show_next(after_summary(path))
 
 
 def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:

@@ -75,23 +75,21 @@ def command(
     pgle tune runs/mine -o tuned
     pgle tune --devices 8 -o tuned -- python train.py --config x
     """
+    from dataclasses import replace
     from pathlib import Path
 
     from pgle.report import tune as report
     from pgle.report.text import size_bytes
-    from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.rehearse.command import RehearseCommand, prepared
-    from pgle.run.tune.experiment import is_run, of_run
+    from pgle.run.rehearse.command import RehearseCommand, launch, of_run, prepared
     from pgle.run.tune.record import begun
     from pgle.run.tune.request import TuneRequest
     from pgle.run.tune.tune import tune
     from pgle.xla.targets import load_target
 
     shape = topology or (f"1x1x{devices}" if devices else None)
-    asked = RehearseCommand(words, profile, target, shape, devices, flags, None, output, choose, quiet_s)
-    if len(words) == 1 and is_run(Path(words[0])):
-        known = ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT
-        asked = of_run(RunDirectory(Path(words[0])), asked, with_target=known)
+    if ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT:
+        target = ""  # of a run directory its own
+    asked = of_run(RehearseCommand(words, profile, target, shape, devices, flags, None, output, choose, quiet_s))
     with prepared(asked, resumes=begun) as (out, setting):
         request = TuneRequest(
             setting=setting,
@@ -103,7 +101,7 @@ def command(
             **options,
         )
 
-        found = tune(request, on_trial=report.announcer(request.budget))
+        found = replace(tune(request, on_trial=report.announcer(request.budget)), launch=launch(asked))
         page = report.write_pages(found, out)
     if as_json:
         report.show_json(found, out, page)
@@ -112,12 +110,17 @@ def command(
     ctx.exit(0 if found.good else 1)
 
 
-def tuned_run(request: PipelineRequest, as_json: bool) -> int:
+def run_tuned(request: PipelineRequest, as_json: bool) -> int:
     """`pgle run --tune`: the experiment, the search, the experiment under what it found; the exit code."""
-    from pgle.report import tune
+    from pgle.report import tune, tuned_run
     from pgle.report.text import say
     from pgle.run.tune.experiment import BUDGET, run_and_tune
 
-    found = run_and_tune(request, say, tune.announcer(BUDGET))
-    (tune.show_run_json if as_json else tune.show_run_text)(found, request.stage.run.path)
+    if as_json:
+        found = run_and_tune(request, say, tune.announcer(BUDGET))
+        tuned_run.show_json(found, request.stage.run.path)
+    else:
+        run = request.stage.run.path
+        found = run_and_tune(request, say, tune.announcer(BUDGET), lambda part: tuned_run.show_part(part, run))
+        tuned_run.show_end(found, run)
     return 0 if found.good else 1

@@ -48,6 +48,7 @@ def command(
     pgle verify profile.pbtxt --hlo dump/ --module train_step --min-time-coverage 0.99
     """
     from pgle.report import verify as report
+    from pgle.report.onward import after_verification, show_next
     from pgle.run.coverage import verify
 
     for name, bound in (("--min-time-coverage", min_time_coverage), ("--min-collectives", min_collectives)):
@@ -56,4 +57,7 @@ def command(
     coverage = verify(**options)
     show = report.show_json if as_json else report.show_text
     show(str(options["profile"]), coverage, min_time_coverage, min_collectives)
-    ctx.exit(0 if coverage.is_ok(min_time_coverage, min_collectives) else 1)
+    ok = coverage.is_ok(min_time_coverage, min_collectives)
+    if not as_json:
+        show_next(after_verification(options["profile"], options["hlo"], ok=ok))
+    ctx.exit(0 if ok else 1)

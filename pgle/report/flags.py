@@ -69,7 +69,7 @@ def setting_text(setting: Setting) -> None:
     if setting.fingerprint:
         rows.append(("fingerprint", setting.fingerprint))
     if setting.stage:
-        tried = f"; pgle tune tries {', '.join(setting.tries)}" if setting.tries else ""
+        tried = f"; 'pgle tune' tries {', '.join(setting.tries)}" if setting.tries else ""
         rows.append(("decides", ("the schedule" if setting.stage == "schedule" else "what is scheduled") + tried))
     rows += [("interacts", name) for name in setting.interacts]
     rows += [("remark", remark) for remark in setting.remarks]

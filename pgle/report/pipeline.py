@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
+import sys
+
 from pgle.report import compare as compare_report
 from pgle.report import convert as convert_report
 from pgle.report import json, stage
+from pgle.report.onward import after_stages, show_next
 from pgle.report.text import console, warn
+from pgle.run.convert import Conversion
+from pgle.run.experiment.onward import typed
 from pgle.run.experiment.pipeline import Pipeline
+from pgle.run.experiment.stage import StageResult
 from pgle.xla.log.module_verdict import ProfileUse
 
 
-def show_text(result: Pipeline) -> None:
-    """The stages that were run, then coverage, use and the comparison."""
-    for item in result.stages:
-        stage.show_text(item, next_step=False)
-        if item.request.stage == "profile" and result.conversion is not None:
-            convert_report.show_text(result.conversion)
+def show_part(part: StageResult | Conversion) -> None:
+    """What one stage came to, at once: the next may take minutes."""
+    if isinstance(part, StageResult):
+        stage.show_text(part, next_step=False)
+    else:
+        convert_report.show_text(part)
+    sys.stdout.flush()
+
+
+def show_end(result: Pipeline, *, next_step: bool = True) -> None:
+    """The comparison, coverage and use, and what to do next; the stages were shown as they ended."""
     if result.comparison is not None:
         compare_report.show_text(result.comparison, result.checks)
     out = console()
     for line in summary(result):
         out.print(line, style="bold")
-    out.print(f"next: {_next(result)}", style="dim", soft_wrap=True, markup=False)
     warn(result.warnings)
+    if next_step:
+        show_next(_next(result))
 
 
 def summary(result: Pipeline) -> tuple[str, ...]:
     """One line for each check."""
-    return (f"coverage: {'good' if result.covered else 'too small'}", f"profile: {_use(result)}")
+    time = min((module.time.value or 0.0 for module in result.coverage.main), default=0.0)
+    judged = "good" if result.covered else "too small"
+    return f"coverage: {judged}, {time:.1%} of the step's time has a cost", f"profile: {_use(result)}"
 
 
-def _next(result: Pipeline) -> str:
-    """The command to type next."""
+def _next(result: Pipeline) -> list[str]:
+    """What to do next."""
     run = result.run
     if not result.covered:
-        return f"pgle verify {run.profile} --hlo {run.stage('profile').rank().hlo}"
+        return [f"next: {typed('pgle', 'verify', run.profile, '--hlo', run.stage('profile').rank().hlo)}"]
     if not result.used:
-        return f"pgle confirm {run.stage('perf').rank().log}"
-    return f"pgle perf --profile {run.profile} -- COMMAND"
+        return [f"next: {typed('pgle', 'confirm', run.stage('perf').rank().log)}"]
+    return after_stages(run, result.comparison)
 
 
 def _use(result: Pipeline) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgle.files import write_files
-from pgle.report import json
 from pgle.report.page.html import TRACE, page_files
 from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import WIDTH, console, duration, near, table, warn
 from pgle.report.timeline.text import text_timeline
+from pgle.run.experiment.onward import typed
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
 from pgle.run.tune.quick import QuickLook
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
-from pgle.schedule.worth import in_percent
+from pgle.schedule.worth import WORTH_SHARE, in_percent
 from pgle.tune.search import ROOM
 from pgle.tune.trial import Trial
 
@@ -27,7 +27,7 @@ SHOWN = 12
 
 def write_pictures(result: Rehearsal) -> Path:
     """Draw both schedules, one above the other, beside the dumps of the rehearsal; the page's path is returned."""
-    folder = result.baseline.compiled.after_optimizations.parent.parent
+    folder = folder_of(result)
     said = (default_line(result), _profile_line(result))
     page = schedules_page(
         _schedules(result),
@@ -82,13 +82,11 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     label = "" if result.costs_are == "measured" else f" ({result.costs_are} costs)"
     for line in setting_lines(result):
         screen.print(line, style="bold", highlight=False, soft_wrap=True)
+    columns = ("", f"predicted step{label}", "exposed", "overlap", "LHS expects", "temp memory", "compile")
+    rows = [*(_side(label, side) for label, side in _sides(result)), _ceiling(result)]
+    screen.print(table(columns, rows, right="|".join(columns[1:]), whole="|exposed|overlap|compile"))
     screen.print(
-        table(
-            ("", f"step{label}", "exposed", "overlap", "XLA believes", "temp memory", "compile"),
-            [*(_side(label, side) for label, side in _sides(result)), _ceiling(result)],
-            right=f"step{label}|exposed|overlap|XLA believes|temp memory|compile",
-            whole="|exposed|overlap|compile",
-        )
+        "LHS expects: exposed time as XLA's scheduler saw it; without a profile its costs are guesses", style="dim"
     )
     if result.moves:
         screen.print()
@@ -121,10 +119,10 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     if result.look is not None:
         for line in look_lines(result.look, result.costs_are):
             screen.print(line, soft_wrap=True)
-    screen.print(advice(result), soft_wrap=True)
     if picture is not None:
         screen.print(f"timelines: {near(picture)}  (or {TRACE} beside it in ui.perfetto.dev)", soft_wrap=True)
     warn(result.warnings)
+    screen.print(advice(result), soft_wrap=True)
 
 
 def default_line(result: Rehearsal) -> str | None:
@@ -138,24 +136,52 @@ def default_line(result: Rehearsal) -> str | None:
 
 def advice(result: Rehearsal) -> str:
     """What to do next, and what it could bring."""
+    if not result.good:
+        return f"Next: {result.verdict.remedy or _unused(result)}."
     prediction = result.profiled.prediction
     room = 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
-    if not result.good:
-        return f"Next: {result.verdict.remedy or 'pgle verify PROFILE --hlo DUMP'}."
+    pays = gain(result.baseline.prediction, result.profiled.prediction).share >= WORTH_SHARE
+    if pays:
+        costs = "" if result.costs_are == "measured" else "its true costs are measured and "
+        more = f"\nThen, for the {room:.1%} that stay exposed:\n  {result.tune}" if room >= ROOM else ""
+        return f"Next: have it proven; {costs}the step times compared:\n  {result.measure}{more}"
     if room < ROOM:
-        return "Next: nothing is left to hide; look at the compute ('pgle predict' lists where the step goes)."
-    tune = f"'{result.tune}' looks for flags that win part of the {room:.1%} that stay exposed"
-    if result.look is not None and result.look.best is not None:
-        return f"Next: '{result.tune}' looks further, holds what it finds against other costs, and proves it."
-    if result.costs_are != "measured":
-        return f"Next: measure the costs ('pgle profile -- COMMAND'); {tune}."
-    return f"Next: 'pgle perf' with this profile proves it on the GPUs; {tune}."
+        return (
+            f"Next: communication is hidden as it is, so no profile and no flag can shorten this step by more than "
+            f"{max(room, 0.0):.1%}; where its time goes:\n  {typed('pgle', 'analyze', near(folder_of(result)))}"
+        )
+    if result.look is not None and result.look.trials and result.look.best is None:
+        return (
+            f"Next: {room:.1%} of the step stay exposed, and none of the nearest flags helps alone; more flags, and "
+            f"several together, are tried by:\n  {result.tune}"
+        )
+    return f"Next: look for flags that hide part of the {room:.1%} that stay exposed:\n  {result.tune}"
+
+
+def _unused(result: Rehearsal) -> str:
+    """The check of a profile that XLA did not use."""
+    hlo = near(result.baseline.compiled.after_optimizations)
+    return f"see which names match: {typed('pgle', 'verify', near(result.profile), '--hlo', hlo)}"
+
+
+def folder_of(result: Rehearsal) -> Path:
+    """Where the dumps of all its schedules lie."""
+    return result.baseline.compiled.after_optimizations.parent.parent
 
 
 def look_lines(look: QuickLook, costs_are: str) -> list[str]:
     """What each move would bring, the best first."""
-    head = f"What flags would bring beside the profile, each alone (simulated, {costs_are} costs):"
-    return [head, *(f"  {look.change(trial):+.1%}  {_flags(trial)}" for trial in look.trials)] if look.trials else []
+    if not look.trials:
+        return []
+    helps = "" if look.best is not None else "; none of these helps"
+    head = f"Flags beside the profile, each alone (predicted, {costs_are} costs){helps}:"
+    return [head, *(f"  step {_longer(look.change(trial))}: {_flags(trial)}" for trial in look.trials)]
+
+
+def _longer(change: float) -> str:
+    if abs(change) < 5e-4:
+        return "as long"
+    return f"{abs(change):.1%} {'longer' if change > 0 else 'shorter'}"
 
 
 def _flags(trial: Trial) -> str:
@@ -184,7 +210,7 @@ def _side(name: str, side: Side) -> tuple[str, ...]:
         duration(breakdown.step_us),
         duration(breakdown.exposed_communication_us),
         f"{breakdown.overlap:.0%}",
-        "–" if side.believed_exposed_us is None else f"{duration(side.believed_exposed_us)} exposed",
+        "–" if side.believed_exposed_us is None else duration(side.believed_exposed_us),
         "–" if memory is None else f"{memory / 2**30:.2f} GiB",
         "kept" if side.compiled.kept else f"{side.compiled.compile_s:.1f} s",
     )
@@ -226,90 +252,3 @@ def _beside(placement: Placement | None) -> str:
 
 def _exposed(placement: Placement | None) -> str:
     return "–" if placement is None else duration(round(placement.exposed_us, 1))
-
-
-def show_json(result: Rehearsal, picture: Path | None = None) -> None:
-    """``pgle.rehearse/1``."""
-    json.show("pgle.rehearse/1", {**as_dict(result), "picture": picture})
-    warn(result.warnings)
-
-
-def as_dict(result: Rehearsal) -> dict[str, object]:
-    """The result as the JSON contract has it."""
-    return {
-        "module": str(result.setting.module),
-        "others": result.setting.others,
-        "target": result.target.name,
-        "devices": result.baseline.compiled.num_partitions * result.baseline.compiled.num_replicas,
-        "jaxlib": result.baseline.compiled.jaxlib,
-        "flags": result.setting.flags,
-        "used": result.used,
-        "modules": [
-            {
-                "name": result.baseline.module.name,
-                "verdict": result.verdict.verdict,
-                "why": result.verdict.why,
-                "proof": result.verdict.proof,
-                "remedy": result.verdict.remedy,
-                "matches_job": result.matches_job,
-            }
-        ],
-        "default": None if result.default is None else _side_dict(result.default),
-        "baseline": _side_dict(result.baseline),
-        "profiled": _side_dict(result.profiled),
-        "ceiling_us": ceiling_us(result),
-        "moved": [_move_dict(move) for move in result.moves if move.moved],
-        "stayed": [_move_dict(move) for move in result.moves if not move.moved],
-        "costs_are": result.costs_are,
-        "profile": str(result.profile),
-        "gain": gain(result.baseline.prediction, result.profiled.prediction),
-        "worth": result.worth,
-        "look": []
-        if result.look is None
-        else [
-            {"flags": trial.flags, "step_us": trial.step_us, "change": result.look.change(trial)}
-            for trial in result.look.trials
-        ],
-        "next": advice(result),
-        "warnings": result.warnings,
-    }
-
-
-def _side_dict(side: Side) -> dict[str, object]:
-    timeline = side.prediction.timeline
-    return {
-        "step_us": timeline.step_us,
-        "interval_us": side.prediction.interval_us,
-        "exposed_us": timeline.breakdown.exposed_communication_us,
-        "exposed_copy_us": timeline.breakdown.exposed_copy_us,
-        "overlap": timeline.breakdown.overlap,
-        "bound": timeline.bound,
-        "believed": side.believed,
-        "fingerprint": side.compiled.fingerprint,
-        "memory_bytes": side.compiled.memory,
-        "compile_s": side.compiled.compile_s,
-        "kept": side.compiled.kept,
-        "hlo": side.compiled.after_optimizations,
-        "schedule": side.compiled.schedule,
-        "log": side.compiled.log,
-    }
-
-
-def _move_dict(move: Move) -> dict[str, object]:
-    return {"name": move.name, "before": _placement(move.before), "after": _placement(move.after)}
-
-
-def _placement(placement: Placement | None) -> dict[str, object] | None:
-    if placement is None:
-        return None
-    return {
-        "kind": placement.kind,
-        "sync": placement.sync,
-        "between": placement.between,
-        "cover_us": placement.cover_us,
-        "cost_us": placement.cost_us,
-        "executions": placement.count,
-        "exposed_us": placement.exposed_us,
-        "independent_us": placement.independent_us,
-        "reason": placement.reason,
-    }

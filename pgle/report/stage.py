@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 
 from pgle.report import json
+from pgle.report.onward import next_line
 from pgle.report.text import console, duration, warn
+from pgle.run.experiment.onward import following
 from pgle.run.experiment.stage import StageResult
 
 
@@ -35,7 +37,7 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
         if result.verdict.remedy:
             out.print(f"  {result.verdict.remedy}")
     if next_step and not result.failed:
-        out.print(_next(result), style="dim", soft_wrap=True)
+        out.print(next_line(request.run, following(request.run)), style="dim", soft_wrap=True)
     warn((*result.warnings, *_failed(result)))
 
 
@@ -62,18 +64,6 @@ def provenance(result: StageResult) -> tuple[str, ...]:
 
 def _failed(result: StageResult) -> tuple[str, ...]:
     return (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
-
-
-def _next(result: StageResult) -> str:
-    """The command to type next: the side of the comparison that is missing, else the comparison."""
-    request, run = result.request, result.request.run
-    if request.stage == "profile":
-        return f"next: pgle convert {run.path}"
-    if request.stage == "baseline" and not run.stage("perf").path.exists():
-        return f"next: pgle perf --run-dir {run.path} -- COMMAND"
-    if request.stage == "perf" and not run.stage("baseline").path.exists():
-        return f"next: pgle perf --baseline --run-dir {run.path} -- COMMAND"
-    return f"next: pgle compare {run.stage('baseline').path} {run.stage('perf').path}"
 
 
 def show_json(result: StageResult) -> None:

@@ -7,18 +7,18 @@ from itertools import count
 from pathlib import Path
 
 from pgle.files import write_files
-from pgle.report import compare, json, pipeline
+from pgle.report import json
 from pgle.report.page.html import TRACE, page_files
 from pgle.report.page.parts import Prose, Section, Table
 from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import console, duration, printable, say, table, warn
-from pgle.run.tune.experiment import TUNED, TunedRun
+from pgle.run.experiment.onward import free, typed
 from pgle.run.tune.request import Proof, Tuning
 from pgle.run.tune.tune import OnTrial
 from pgle.tune.room import Reason, reasons
 from pgle.tune.trial import Trial, judge
 
-COLUMNS = ("", "step", "exposed", "mean over worlds", "won", "temp memory")
+COLUMNS = ("", "predicted step", "exposed", "change over worlds", "won", "temp memory")
 
 
 def write_pages(found: Tuning, out: Path) -> Path:
@@ -73,12 +73,14 @@ def figures(trial: Trial, pgle: Trial) -> tuple[str, str, int, int]:
     return duration(trial.step_us or 0.0), f"{judged.mean:+.1%}", judged.won, judged.of
 
 
-def show_text(found: Tuning, out: Path, page: Path) -> None:
+def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -> None:
     """Tables on stdout, warnings on stderr."""
     screen = console()
     rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *found.trials)]
     screen.print(table(COLUMNS, rows, right="|".join(COLUMNS[1:]), whole="|".join(COLUMNS[1:])))
     screen.print(f"with all communication hidden: {duration(found.pgle.prediction.ceiling.step_us)}")
+    if found.trials:
+        screen.print(legend(found), style="dim")
     screen.print()
     screen.print(sentence(found), style="bold", soft_wrap=True)
     for line in gains(found):
@@ -90,8 +92,18 @@ def show_text(found: Tuning, out: Path, page: Path) -> None:
         for path in found.proof.written:
             screen.print(f"wrote {path}", soft_wrap=True)
     screen.print(f"every trial and both schedules: {page}  (or {TRACE} beside it in ui.perfetto.dev)", soft_wrap=True)
-    screen.print(advice(found, out), style="bold", soft_wrap=True)
     warn((*found.refused, *found.warnings))
+    if next_step:
+        screen.print(advice(found, out), style="bold", soft_wrap=True)
+
+
+def legend(found: Tuning) -> str:
+    """The columns of the worlds in words."""
+    of = len(found.pgle.trial.worlds_us)
+    return (
+        f"worlds: {of} variations of costs, latencies and contention, within what is known of them; change over "
+        "worlds: of the step against 'the profile', on average (negative is shorter); won: in how many it is shorter"
+    )
 
 
 def row(found: Tuning, trial: Trial) -> tuple[str, ...]:
@@ -125,9 +137,8 @@ def sentence(found: Tuning) -> str:
         exposed = prediction.exposed_us / step
         return f"No room: {exposed:.2%} of the step is exposed, and hiding all would save {room:.2%} ({by})."
     if found.proof is None:
-        tried = len(found.trials)
         return (
-            f"Nothing better in {tried} trials: none is shorter by 0.5 % in nine of ten worlds; hiding all "
+            f"Nothing better in {tried(found)}: none is shorter by 0.5 % in nine of ten worlds; hiding all "
             f"communication would save {room:.1%} ({by})."
         )
     judged, harder = found.proof.judged, found.proof.harder
@@ -136,6 +147,14 @@ def sentence(found: Tuning) -> str:
         f"{judged.worst:+.1%}; in harder worlds {-harder.mean:.1%}, won {harder.won} of {harder.of}) than with the "
         f"profile alone ({by}; {_modelled(found.tuned.trial)})."
     )
+
+
+def tried(found: Tuning) -> str:
+    """How many settings made another program, as progress counts them."""
+    count = sum(not trial.same_as for trial in found.trials)
+    same = len(found.trials) - count
+    also = f" ({same} more settings leave the program as it is)" if same else ""
+    return f"{count} trial{'s' * (count != 1)}{also}"
 
 
 def _modelled(trial: Trial) -> str:
@@ -183,29 +202,31 @@ def why_exposed(found: Tuning) -> Sequence[str]:
 
 def advice(found: Tuning, out: Path) -> str:
     """What to do next, and what it would bring."""
-    if found.proof is None:
-        step = found.pgle.prediction.step_us
-        saved = step - found.pgle.prediction.ceiling.step_us
-        if found.verdict == "no-room":
-            return f"Flags do not help here: at most {duration(saved)} of the step's communication is left to hide."
-        words = f"the changes of the program above would help, by up to {duration(saved)} of the step"
-        if (near := promising(found)) is None:
-            return f"Flags do not help here; {words}."
-        won, shorter = (
-            judge(near.harder_us, found.pgle.trial.harder_us),
-            judge(near.worlds_us, found.pgle.trial.worlds_us),
-        )
-        flags = " ".join(f"--flag=--{name}={value}" for name, value in near.flags.items())
-        return (
-            f"Not safe enough to accept, and worth a measurement: '{near.label}' makes the step {-shorter.mean:.1%} "
-            f"shorter over the worlds, and wins in {won.won} of {won.of} where contention is doubled:\n"
-            f"  pgle run {flags} -- COMMAND\nElse {words}."
-        )
+    if found.proof is not None:
+        return f"Next: {_measuring(found, '--flags-file', out / 'flags.txt')}"
+    step = found.pgle.prediction.step_us
+    saved = step - found.pgle.prediction.ceiling.step_us
+    if found.verdict == "no-room":
+        return f"Flags do not help here: at most {duration(saved)} of the step's communication is left to hide."
+    words = f"the changes of the program above would help, by up to {duration(saved)} of the step"
+    if (near := promising(found)) is None:
+        return f"Flags do not help here; {words}."
+    won, shorter = judge(near.harder_us, found.pgle.trial.harder_us), judge(near.worlds_us, found.pgle.trial.worlds_us)
     return (
-        f"Next: profile again under these flags and compare on the GPUs, the only real proof:\n"
-        f"  pgle run --flags-file {out / 'flags.txt'} -- COMMAND\n"
-        f"  pgle compare OLD_RUN/perf NEW_RUN/perf"
+        f"Not safe enough to accept, and worth a measurement: '{near.label}' makes the step {-shorter.mean:.1%} "
+        f"shorter over the worlds, and wins in {won.won} of {won.of} where contention is doubled: "
+        f"{_measuring(found, *(f'--flag=--{name}={value}' for name, value in near.flags.items()))}\nElse {words}."
     )
+
+
+def _measuring(found: Tuning, *flags: object) -> str:
+    """The commands that measure the program under new flags, and compare it with a run without them."""
+    launch = found.launch
+    before = launch.run.path if launch.run is not None else free(Path("runs/untuned"))
+    after = free(before.with_name("tuned" if launch.run is None else f"{before.name}-tuned"))
+    lines = [] if launch.run is not None and launch.run.stage("perf").path.exists() else [launch.line("run", before)]
+    lines += [launch.line("run", after, *flags), typed("pgle", "compare", before / "perf", after / "perf")]
+    return "\n  ".join(("profile again under these flags and compare on the GPUs, the only real proof:", *lines))
 
 
 def promising(found: Tuning) -> Trial | None:
@@ -270,28 +291,3 @@ def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
         "modelled": trial.modelled,
         "failure": trial.failure,
     }
-
-
-def show_run_text(found: TunedRun, run: Path) -> None:
-    """The experiment, the search, the experiment under the new flags, and the comparison of both."""
-    pipeline.show_text(found.first)
-    out = run / TUNED
-    show_text(found.tuning, out, write_pages(found.tuning, out))
-    if found.second is not None:
-        pipeline.show_text(found.second)
-    if found.comparison is not None:
-        compare.show_text(found.comparison, found.checks)
-    warn(found.warnings)
-
-
-def show_run_json(found: TunedRun, run: Path) -> None:
-    """``pgle.run/1`` with ``tune``, ``tuned`` and ``tuned_comparison``."""
-    out = run / TUNED
-    more: dict[str, object] = {
-        "ok": found.good,
-        "tune": document(found.tuning, out, write_pages(found.tuning, out)),
-        "tuned": None if found.second is None else pipeline.document(found.second),
-        "tuned_comparison": None if found.comparison is None else compare.document(found.comparison, found.checks),
-    }
-    json.show("pgle.run/1", {**pipeline.document(found.first), **more})
-    warn(found.warnings)

@@ -124,7 +124,7 @@ def test_bash_completes_as_the_docs_say(tmp_path: Path) -> None:
         (["a.nsys-rep:x", "dump/module_1.jit_step.hlo.pb:"], "pgle convert a.nsys-rep -o profile.pbtxt --hlo dump"),
         (["log/plugins/profile/t/h.xplane.pb:"], "pgle convert log -o profile.pbtxt"),
         (["p.pbtxt:costs { name: 'a' }", "d/module_1.hlo.pb:"], "pgle verify p.pbtxt --hlo d"),
-        (["runs/a/manifest.json:pgle.manifest/1"], "pgle convert runs/a"),
+        (["runs/a/manifest.json:pgle.manifest/1", "runs/a/profile/trace/a.nsys-rep:"], "pgle convert runs/a"),
         (["r/manifest.json:pgle.manifest/1", "r/profile.pbtxt:costs"], "pgle perf --run-dir r -- COMMAND"),
         (["my job.log:step 1"], "pgle confirm 'my job.log'"),
         ([".venv/a.nsys-rep:x", "v/pyvenv.cfg:", "v/lib/a.nsys-rep:x"], "pgle doctor"),

@@ -14,6 +14,7 @@ from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import verify
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
+from pgle.run.experiment.onward import record_comparison
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.run_stage import content_addressed, run_held
 from pgle.run.experiment.stage import (
@@ -82,14 +83,16 @@ class Pipeline:
 
 
 Announce = Callable[[str], None]
+OnResult = Callable[[StageResult | Conversion], None]
 
 
-def run_pipeline(request: PipelineRequest, announce: Announce) -> Pipeline:
+def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResult = lambda result: None) -> Pipeline:
     """Run the stages that are due.
 
     Args:
         request: the experiment.
         announce: called with the name of each stage before it starts, and with those that are skipped.
+        on_result: called with what a stage came to, as it ends.
 
     Raises:
         UserError: a stage cannot be run; those before it are kept, and the next call goes on there. Or this is one of
@@ -106,16 +109,17 @@ def run_pipeline(request: PipelineRequest, announce: Announce) -> Pipeline:
         )
     request.back_end.check(request.stage)
     with request.stage.run.held():
-        return _Experiment(request, announce).run()
+        return _Experiment(request, announce, on_result).run()
 
 
 class _Experiment:
     """One pass over the stages of a run directory: those that the manifest does not hold as done are run."""
 
-    def __init__(self, request: PipelineRequest, announce: Announce) -> None:
+    def __init__(self, request: PipelineRequest, announce: Announce, on_result: OnResult) -> None:
         self._request = request
         self._run = request.stage.run
         self._announce = announce
+        self._on_result = on_result
         self._skipped: list[str] = []
         self._results: list[StageResult] = []
         self._conversion: Conversion | None = None
@@ -162,6 +166,7 @@ class _Experiment:
         if result.failed:
             raise StageError(f"{stage.stage}: {result.failed}")
         self._results.append(result)
+        self._on_result(result)
 
     def _convert(self) -> None:
         """Trace → profile. A profile that lies there and that this did not write is left alone."""
@@ -181,12 +186,14 @@ class _Experiment:
                 raise UserError(what, where=path, remedy="move it away, choose another --run-dir or pass --force")
         extend_manifest(run.path, record)
         try:
-            self._conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
+            conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
         except UserError as error:
             extend_manifest(run.path, replace(record, ended=now(), exit_code=error.exit_code, failed=error.line()))
             raise
         files = tuple(record_file(path, run.path) for path in outputs)
         extend_manifest(run.path, replace(record, ended=now(), exit_code=0, outputs=files))
+        self._conversion = conversion
+        self._on_result(conversion)
 
     def _is_due(self, stage: str, asked: Mapping[str, Any], inputs: Iterable[FileRecord]) -> bool:
         """Whether a stage has to be run; says so, and why where it was run before."""
@@ -214,4 +221,5 @@ def _compare(run: RunDirectory, fail_slower: float) -> tuple[Comparison | None, 
         comparison, checks = run_compare(CompareRequest(folders, limits=Limits(fail_slower=fail_slower)))
     except UserError as error:
         return None, (), (f"step times were not compared: {error}",)
+    record_comparison(run, comparison)
     return comparison, checks, ()

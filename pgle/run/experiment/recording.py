@@ -59,7 +59,7 @@ def begin_record(
         host=socket.gethostname(),
         started=now(),
         inputs=inputs,
-        warnings=tuple(finding.line() for finding in environment.warnings),
+        warnings=tuple(finding.line() for finding in environment.warnings if finding.level != "note"),
         asked=dict(asked),
     )
     extend_manifest(request.run.path, record)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from pgle.run.experiment.directory import COMPARED, MANIFEST, RunDirectory
+from pgle.run.experiment.directory import MANIFEST, RunDirectory
+from pgle.run.experiment.onward import following
 from pgle.trace.nsys import SQLITE_MAGIC
 
 DEPTH = 4
@@ -131,15 +132,7 @@ def _time(path: Path) -> float:
 
 
 def _of_run(run: Path, _: ByKind) -> str:
-    directory = RunDirectory(run)
-    baseline, perf = (directory.stage(name).path for name in COMPARED)
-    if not directory.profile.exists():
-        return f"pgle convert {_word(run)}"
-    if not perf.exists():
-        return f"pgle perf --run-dir {_word(run)} -- COMMAND"
-    if not baseline.exists():
-        return f"pgle perf --baseline --run-dir {_word(run)} -- COMMAND"
-    return f"pgle compare {_word(baseline)} {_word(perf)}"
+    return following(RunDirectory(run))
 
 
 def _of_trace(trace: Path, by_kind: ByKind) -> str:

@@ -71,7 +71,7 @@ def given_flags(
     flags = [flag for flag in user.flags if not (own_dumps and flag.name.startswith("xla_dump_"))]
     dropped = [flag for flag in user.flags if flag not in flags]
     findings = [
-        Finding("note", "own-dumps", flag.name, "left out: pgle has XLA dump into a folder of its own")
+        Finding("warning", "own-dumps", flag.name, "left out: pgle has XLA dump into a folder of its own")
         for flag in dict.fromkeys(dropped)
     ]
     for text in more:

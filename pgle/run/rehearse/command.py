@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 import shutil
 import tempfile
 import time
@@ -12,8 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pgle.errors import UserError
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.manifest import read_manifest
+from pgle.run.experiment.onward import UNKNOWN, Launch, following, free, launch_of, profile_of, typed
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import Program, modules_in, read_program
 from pgle.run.rehearse.messages import devices_in
@@ -25,7 +28,11 @@ from pgle.run.tune.request import TuneRequest
 from pgle.schedule.predict import gain
 from pgle.schedule.worth import WORTH_SHARE
 from pgle.tune.search import no_room
+from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
+
+DEFAULT_TARGET = "h100"
+"""The GPU that is meant where none is named."""
 
 DEFAULT_DEVICES = 4
 """Virtual CPU devices for a captured program whose user names no topology."""
@@ -44,13 +51,15 @@ class RehearseCommand:
     """The command line.
 
     Attributes:
-        words: one module file, a folder of dumps, or the words of a command.
-        profile, target, topology, flags, job: as in `RehearseRequest`.
+        words: one module file, a folder of dumps, a run directory, or the words of a command.
+        profile, topology, flags, job: as in `RehearseRequest`.
+        target: the GPU by name, or its description; empty: that of the run directory, else `DEFAULT_TARGET`.
         devices: virtual devices for a command; None: those of the topology.
         out: folder; None: a temporary one, which is kept.
         choose: name of a module, or a regular expression on file names.
         quiet_s: stop a command that has compiled nothing new for so long.
         cached: as in `RehearseRequest`.
+        typed: the command line as it was, where its words are the modules of a run directory.
     """
 
     words: tuple[str, ...]
@@ -64,10 +73,12 @@ class RehearseCommand:
     choose: str | None
     quiet_s: float
     cached: bool = True
+    typed: RehearseCommand | None = None
 
 
 def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
     """Capture where needed, rehearse, and look at flags where the profile brings little and a look takes little."""
+    command = of_run(command)
     with prepared(command) as (out, setting):
         began = time.monotonic()
         request = RehearseRequest(
@@ -79,7 +90,7 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
             job=command.job,
             cached=command.cached,
         )
-        found = replace(rehearse(request, on_phase), tune=_tune(command))
+        found = replace(rehearse(request, on_phase), tune=tune_line(command), measure=measure(command))
         if time.monotonic() - began > LOOK_S or not _leaves_room(found):
             return found
         return replace(found, look=_look(request))
@@ -104,15 +115,87 @@ def _look(request: RehearseRequest) -> QuickLook | None:
         return None
 
 
-def _tune(command: RehearseCommand) -> str:
+def of_run(given: RehearseCommand) -> RehearseCommand:
+    """A command line that names a run directory, as one that names its modules, measured costs, flags, GPU, topology.
+
+    Args:
+        given: the command line; what it says wins. One that names no run directory is returned as it is, with the
+            target that stands where none was named.
+
+    Raises:
+        UserError: the run directory holds no module of a profile stage.
+    """
+    run = RunDirectory(Path(given.words[0]))
+    if len(given.words) != 1 or not run.is_recorded:
+        return replace(given, target=given.target or DEFAULT_TARGET)
+    places = (run.captured, run.stage("profile").rank().ir)
+    folder = next((path for path in places if path.is_dir() and modules_in(path)), None)
+    stage = read_manifest(run.path).last("profile")
+    if folder is None or stage is None:
+        remedy = "profile first: pgle profile -- COMMAND; or give a module's file"
+        raise UserError("holds no module of a profile stage", where=run.path, remedy=remedy)
+    asked: dict[str, Any] = dict(stage.asked)
+    described = sorted(run.stage("profile").rank().hlo.glob("*.gpu_target_config.pbtxt"))
+    shape = asked.get("topology") or (f"1x1x{asked['devices']}" if asked.get("devices") else None)
+    flags = (format_flags([flag]) for flag in parse_flags(asked.get("XLA_FLAGS") or "").flags)
+    profile = profile_of(run)
+    return replace(
+        given,
+        words=(str(folder),),
+        profile=given.profile or (str(profile) if profile else None),
+        target=given.target or asked.get("target") or (str(described[0]) if described else DEFAULT_TARGET),
+        topology=given.topology or shape,
+        flags=(*flags, *given.flags),
+        choose=given.choose or asked.get("choose"),
+        typed=given,
+    )
+
+
+def launch(command: RehearseCommand) -> Launch:
+    """How pgle runs the program of a command line: as in its run directory, else as it was named."""
+    if command.typed is not None:
+        return launch_of(RunDirectory(Path(command.typed.words[0]))).with_flags(command.typed.flags)
+    options = _named(command, "target", "topology", "choose")
+    if command.topology and "--devices" not in options:
+        options += ["--devices", str(devices_in(command.topology))]
+    options += [f"--flag={flag}" for flag in command.flags]
+    return Launch(command.words if _is_program(command) else UNKNOWN, tuple(options))
+
+
+def measure(command: RehearseCommand) -> str:
+    """The command line that measures the program of a rehearsal: the next stage of its run directory, else all."""
+    how = launch(command)
+    if how.run is not None:
+        there = how.run.path.with_name(f"{how.run.path.name}-flags")
+        return how.line("run", free(there)) if command.typed and command.typed.flags else following(how.run)
+    folder = free(Path("runs/default"))
+    return how.line("perf", folder, "--profile", command.profile) if command.profile else how.line("run", folder)
+
+
+def tune_line(command: RehearseCommand) -> str:
     """The command line of `pgle tune` for the same words."""
-    options = {"--profile": command.profile, "--target": command.target, "--topology": command.topology}
-    named = [word for name, value in options.items() if value for word in (name, value)]
-    if command.topology is None and command.devices:
-        named += ["--devices", str(command.devices)]
-    named += [word for flag in command.flags for word in ("--flag", flag)]
-    is_program = len(command.words) > 1 or not Path(command.words[0]).exists()
-    return shlex.join(["pgle", "tune", *named, *(["--"] if is_program else []), *command.words])
+    given = command.typed or command
+    options = _named(given, "profile", "target", "topology", "choose")
+    flags = [word for flag in given.flags for word in ("--flag", flag)]
+    folder = free(Path(given.words[0]) / "tuned" if command.typed else Path("tuned"))
+    words = (*(["--"] if _is_program(given) else []), *given.words)
+    return typed("pgle", "tune", *options, *flags, "-o", folder, *words)
+
+
+def _named(command: RehearseCommand, *names: str) -> list[str]:
+    """Options that have a value, as words; the devices of one host as it is shorter."""
+    words = []
+    for name in names:
+        value = getattr(command, name)
+        if name == "topology" and value and value == f"1x1x{command.devices}":
+            words += ["--devices", str(command.devices)]
+        elif value:
+            words += [f"--{name}", value]
+    return words
+
+
+def _is_program(command: RehearseCommand) -> bool:
+    return len(command.words) > 1 or not Path(command.words[0]).exists()
 
 
 @contextmanager

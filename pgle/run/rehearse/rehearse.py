@@ -110,7 +110,8 @@ class Rehearsal:
         matches_job: whether the baseline has the fingerprint of the job; None where not asked.
         warnings: one line each.
         look: what a few flags would bring, where the profile brings little; None where that was not asked.
-        tune: the command that looks for more.
+        tune: the command that looks for flags.
+        measure: the command that measures the program.
     """
 
     setting: Setting
@@ -126,7 +127,8 @@ class Rehearsal:
     matches_job: bool | None
     warnings: tuple[str, ...]
     look: QuickLook | None = None
-    tune: str = "pgle tune"
+    tune: str = ""
+    measure: str = ""
 
     @property
     def used(self) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgle.costs.profile.value import Profile
+from pgle.run.experiment.onward import Launch
 from pgle.run.rehearse.settings import Setting
 from pgle.schedule.moves import Placement
 from pgle.schedule.predict import Prediction
@@ -107,6 +108,7 @@ class Tuning:
         costs_are: ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled.
         jaxlib: that compiled.
         resumed: trials that an earlier search had made.
+        launch: how pgle runs the program whose module this is.
         warnings: one line each.
     """
 
@@ -121,6 +123,7 @@ class Tuning:
     costs_are: str
     jaxlib: str
     resumed: int = 0
+    launch: Launch = field(default_factory=Launch)
     warnings: tuple[str, ...] = field(default=())
 
     @property

@@ -154,7 +154,8 @@ _REMARKS: dict[str, tuple[str, ...]] = {
         f"{_START}, an unrolled FSDP step of 8 layers gets 7 % longer "
         "by it than with the profile alone (tuned: 6 % shorter), one that scans over its layers 16 % shorter",
         "the combine thresholds of 1 GiB come from documents that are older than XLA's present scheduler: smaller ones "
-        "often beat them; 'pgle flags thresholds --hlo MODULE' computes a layer's, 'pgle rehearse --flag' compares",
+        "often beat them; 'pgle flags thresholds --hlo MODULE' computes a layer's, "
+        "'pgle rehearse --flag=--NAME=BYTES MODULE' compares",
     ),
     "nccl-single-host": ("of no use across hosts; NCCL itself advises to set NCCL_PROTO only for debugging",),
 }

@@ -1,0 +1,191 @@
+"""The last lines of an answer: what to do next, where that needs a reason also why, and the command that does it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pgle.errors import printable
+from pgle.files import AnyPath
+from pgle.report.text import console
+from pgle.run.experiment import onward
+from pgle.run.experiment.directory import COMPARED, RunDirectory
+from pgle.run.experiment.onward import typed
+from pgle.run.inputs.traces import stage_of
+
+if TYPE_CHECKING:
+    from pgle.steps.compare import Comparison
+    from pgle.steps.history import History
+    from pgle.xla.log.verdict import LogVerdict
+
+DUMP = "DUMP"
+"""Stands for the HLO dump of a job, where none was named."""
+_STEPS = re.compile(r"/steps[^/]*\.jsonl$")
+"""Of a stage of a run directory."""
+
+
+def show_next(lines: Iterable[str]) -> None:
+    """Print them below an answer."""
+    out = console()
+    for line in lines:
+        out.print(printable(line), style="dim", soft_wrap=True)
+
+
+def next_line(run: RunDirectory, command: str) -> str:
+    """A command that goes on with a run, as a line; a stage of several ranks is started by each."""
+    ranks = onward.by_every_rank(run) and re.match(r"pgle (perf|profile) ", command)
+    return f"next, on every rank: {command}" if ranks else f"next: {command}"
+
+
+def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> list[str]:
+    """Hold the profile against the module; where no HLO is known, look at the costs."""
+    if not hlo:
+        return [f"next: {typed('pgle', 'show', profile)}"]
+    return [f"next: {typed('pgle', 'verify', profile, *(word for path in hlo for word in ('--hlo', path)))}"]
+
+
+def after_verification(profile: AnyPath, hlo: Sequence[AnyPath], *, ok: bool) -> list[str]:
+    """Run with the profile; outside a run directory ask what it gives first. What failed has its remedies above."""
+    run = _run_of_profile(profile)
+    if not ok:
+        return []
+    if run is not None:
+        return [next_line(run, onward.following(run))]
+    return [
+        f"next: {typed('pgle', 'predict', hlo[0], '--profile', profile)}",
+        f"on your GPUs: {typed('pgle', 'perf', '--profile', profile, '--', *onward.UNKNOWN)}",
+    ]
+
+
+def after_summary(profile: AnyPath) -> list[str]:
+    """Hold a profile that was looked at against its module."""
+    run = _run_of_profile(profile)
+    dump = DUMP if run is None else run.stage("profile").rank().hlo
+    return [f"next: {typed('pgle', 'verify', profile, '--hlo', dump)}"]
+
+
+def after_difference(old: AnyPath, new: AnyPath, *, changed: bool) -> list[str]:
+    """Hold the new profile against its module; two that are the same but for noise are steadier together."""
+    if changed:
+        return [f"next: {typed('pgle', 'verify', new, '--hlo', DUMP)}"]
+    return [f"next: {typed('pgle', 'merge', old, new, '-o', onward.free(Path('merged.pbtxt')))}"]
+
+
+def after_confirmation(log: AnyPath, found: LogVerdict) -> list[str]:
+    """Ask whether it is faster. What was not used has its remedy above."""
+    if found.main.verdict != "used":
+        return []
+    stage = stage_of(log) or stage_of(log.parent)
+    if stage is not None:
+        return [next_line(stage.run, onward.following(stage.run))]
+    return [f"next, with the log of a run without the profile: {typed('pgle', 'compare', 'BASELINE_LOG', log)}"]
+
+
+def after_comparison(found: Comparison) -> list[str]:
+    """By the verdict: keep what is faster, look closer at what is slower, run more where nothing is shown."""
+    run = _run_of(found)
+    if run is not None:
+        onward.record_comparison(run, found)
+        return after_stages(run, found)
+    base, new = (_STEPS.sub("", side.runs[0].series.source) for side in (found.base, found.new))
+    if found.verdict == "slower":
+        return [f"next, with a trace of each: {typed('pgle', 'analyze', new, '--against', base)}"]
+    if found.verdict == "undecided":
+        return [f"next, for more runs: {typed('pgle', 'compare', '--abba', 3, '--', 'COMMAND_A', '--vs', 'COMMAND_B')}"]
+    return [f"next, to see it over months: {typed('pgle', 'history', 'add', new, '--name', found.new.label)}"]
+
+
+def after_entry(path: Path, name: str) -> list[str]:
+    """The trend that an entry of a history was added to."""
+    return [f"next: {typed('pgle', 'history', 'show', '--name', name, *_kept_in(path))}"]
+
+
+def after_trends(path: Path, found: History) -> list[str]:
+    """The commits between which the last slowdown came; without one, the picture."""
+    for trend in found.trends:
+        slower = [change.index for change in trend.changes if change.change > 0]
+        good, bad = (trend.entries[slower[-1] - 1].commit, trend.entries[slower[-1]].commit) if slower else ("", "")
+        if good and bad and good != bad:
+            return [f"next, what made it slower: {typed('git', 'log', '--oneline', f'{good}..{bad}')}"]
+    return [f"next: {typed('pgle', 'history', 'plot', '-o', onward.free(Path('trend.svg')), *_kept_in(path))}"]
+
+
+def _kept_in(path: Path) -> tuple[str, ...]:
+    return () if path == Path("perf/history.jsonl") else ("--file", str(path))
+
+
+def after_lint(flags: Sequence[str], file: str | None, *, ok: bool, findings: bool) -> list[str]:
+    """What flags that hold do to the schedule; those that do not have their remedies above."""
+    if not ok or findings:
+        return []
+    given = ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)
+    return [f"next, what they do to your step: {typed('pgle', 'rehearse', *given, '--', *onward.UNKNOWN)}"]
+
+
+def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
+    """What the comparison of a run directory's stages leads to."""
+    profile = onward.profile_of(run) or run.profile
+    if found is None:
+        return [
+            "Too few steps to say whether it is faster. Let the program run more of them, then:",
+            f"next: {onward.launch_of(run).line('run', run.path)}",
+        ]
+    if found.verdict == "faster" and found.simulated:
+        launch, there = replace(onward.launch_of(run), capture=""), run.path.with_name(f"{run.path.name}-gpu")
+        return [
+            f"next: {onward.look_closer(run)}",
+            f"on your GPUs, which alone prove it: {launch.line('run', there)}",
+        ]
+    if found.verdict == "faster":
+        return [
+            "Keep the profile in your jobs (the first prints the lines to set), and keep slowdowns out (the second):",
+            f"next: {typed('pgle', 'flags', 'preset', 'pgle-perf', '--profile', profile)}",
+            f"next: {typed('pgle', 'init', 'github')}",
+        ]
+    if found.verdict == "slower":
+        return [
+            "Leave this profile out of your jobs. Where the schedules differ:",
+            f"next: {onward.look_closer(run)}",
+        ]
+    if found.verdict == "same":
+        return ["The profile alone changes nothing here; flags beside it may:", f"next: {onward.tune(run)}"]
+    if found.simulated:
+        return [
+            "Not decided by these steps; the schedules, compared without noise, say more:",
+            f"next: {typed('pgle', 'rehearse', run.path)}",
+        ]
+    return ["Not decided by these steps; more runs of both sides are surer:", f"next: {onward.more_runs(run)}"]
+
+
+def after_tuning(run: RunDirectory, found: Comparison, flags: Path) -> list[str]:
+    """What `pgle run --tune` leads to: `run` is the experiment under the flags that were found, `flags` their file."""
+    if found.verdict != "faster":
+        return ["The flags that were found are not shown to help. Where the step goes under them:",
+                f"next: {onward.look_closer(run)}"]  # fmt: skip
+    if found.simulated:
+        there = run.path.parents[1].with_name(f"{run.path.parents[1].name}-gpu")
+        launch = replace(onward.launch_of(RunDirectory(run.path.parents[1])), capture="")
+        return [f"next: {onward.look_closer(run)}",
+                f"on your GPUs, which alone prove it: {launch.line('run', there, '--tune')}"]  # fmt: skip
+    profile = onward.profile_of(run) or run.profile
+    return [
+        f"Keep the flags of {flags} in your jobs, and the profile that was measured under them:",
+        f"next: {typed('pgle', 'flags', 'preset', 'pgle-perf', '--profile', profile)}",
+    ]
+
+
+def _run_of_profile(profile: AnyPath) -> RunDirectory | None:
+    """The run directory whose profile it is."""
+    run = RunDirectory(Path(str(profile)).parent)
+    return run if run.is_recorded and Path(str(profile)).stem == run.profile.stem else None
+
+
+def _run_of(found: Comparison) -> RunDirectory | None:
+    """The run directory whose baseline and performance run were compared."""
+    sources = [run.series.source for side in (found.base, found.new) for run in side.runs]
+    stages = [Path(_STEPS.sub("", source)) for source in sources]
+    run = RunDirectory(stages[0].parent)
+    return run if run.is_recorded and [*stages] == [run.stage(name).path for name in COMPARED] else None

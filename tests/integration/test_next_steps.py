@@ -1,0 +1,201 @@
+"""Every command that pgle names as a next step can be typed: its options exist, and what it needs is there."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+from pgle.cli.main import COMMANDS, group
+from pgle.report import onward as report
+from pgle.report import rehearse as rehearsal
+from pgle.report import tune as tuning
+from pgle.run.experiment import onward
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.manifest import StageRecord, extend_manifest
+from pgle.run.rehearse.command import RehearseCommand, launch, measure, of_run, tune_line
+from pgle.steps.compare import Verdict
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ("python", "train.py", "--name", "two words")
+ASKED = {
+    "command": PROGRAM,
+    "mode": "async",
+    "XLA_FLAGS": "--xla_gpu_enable_pipelined_all_gather=true",
+    "capture": "simulated",
+    "target": "a100",
+    "devices": 8,
+    "topology": None,
+    "choose": None,
+}
+AS_IT_WAS = "--capture simulated --target a100 --devices 8 --flag=--xla_gpu_enable_pipelined_all_gather=true"
+PROFILED = ["profile/trace/rank0000.nsys-rep"]
+CONVERTED = [*PROFILED, "profile.pbtxt"]
+RAN = [*CONVERTED, "perf/output.log"]
+WHOLE = [*RAN, "baseline/output.log"]
+RESULTS = ((90, 90, None), (90, 80, None), (100, 100, None), (100, 80, 1.1), (100, 80, 0))
+"""Steps with the profile (of 100 without), their ceiling, and the best of a quick look at flags."""
+
+
+def parse(line: str) -> None:
+    """As the command line does, without running anything."""
+    words = shlex.split(line)
+    words = words[1:] if words[0].startswith("XLA_FLAGS=") else words
+    assert words[0] == "pgle", line
+    command, name, rest = group.get_command(click.Context(group), words[1]), words[1], words[2:]
+    if isinstance(command, click.Group):
+        command, name, rest = command.get_command(click.Context(command), rest[0]), rest[0], rest[1:]
+    assert command is not None, line
+    command.make_context(name, rest)
+
+
+def named_in(text: str) -> list[str]:
+    """The commands in an answer: lines of their own, or what follows a colon."""
+    return re.findall(r"^(?:  |[^\n]*?: )((?:XLA_FLAGS=.*? )?pgle .*)$", text, re.M)
+
+
+def run_directory(folder: Path, files: list[str]) -> RunDirectory:
+    """One that holds these files, each younger than the one before, of a profile stage that was asked for `ASKED`."""
+    for age, name in enumerate(files):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("")
+        os.utime(folder / name, (1e9 + age, 1e9 + age))
+    extend_manifest(folder, StageRecord("profile", started="1", asked=ASKED))
+    return RunDirectory(folder)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ([], f"pgle profile --run-dir RUN {AS_IT_WAS} --mode async --force -- "),
+        (PROFILED, "pgle convert RUN"),
+        (["profile.pbtxt", *PROFILED], "pgle convert --force RUN"),
+        (CONVERTED, f"pgle perf --run-dir RUN {AS_IT_WAS} -- "),
+        (RAN, f"pgle perf --run-dir RUN {AS_IT_WAS} --baseline -- "),
+        ([*PROFILED, "perf/output.log", "profile.pbtxt"], f"pgle perf --run-dir RUN {AS_IT_WAS} --force -- "),
+        (WHOLE, "pgle compare RUN/baseline RUN/perf"),
+    ],
+)
+def test_a_run_directory_goes_on_as_it_was_begun(files: list[str], said: str, tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "a", files)
+    words = shlex.join(PROGRAM) if said.endswith(" -- ") else ""
+    assert onward.following(run).replace(str(run.path), "RUN") == said + words
+
+
+def test_what_was_compared_is_looked_at(tmp_path: Path) -> None:
+    run = run_directory(tmp_path, WHOLE)
+    onward.record_comparison(run, compared("faster"))
+    assert onward.following(run) == f"pgle report {run.path} -o {run.path}/report.html"
+    (run.path / "report.html").touch()
+    assert onward.following(run) == f"pgle analyze {run.path}"
+
+
+def test_the_flags_of_the_environment_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", ASKED["XLA_FLAGS"])  # type: ignore[arg-type]
+    assert "--flag" not in onward.following(run_directory(tmp_path, CONVERTED))
+
+
+def compared(verdict: str, simulated: bool = False, *sources: str) -> Any:
+    base, new = (
+        SimpleNamespace(label="label", runs=[SimpleNamespace(series=SimpleNamespace(source=source))])
+        for source in sources or ("old.log", "new.log")
+    )
+    return SimpleNamespace(verdict=Verdict(verdict), simulated=simulated, base=base, new=new, change=0.0)
+
+
+def after_results(run: RunDirectory) -> Iterator[str]:
+    """The last lines of every command, over a variety of results."""
+    inside = [f"{run.path}/{name}/steps.jsonl" for name in ("baseline", "perf")]
+    for verdict in Verdict:
+        for simulated in (False, True):
+            yield from report.after_comparison(compared(verdict, simulated))
+            yield from report.after_comparison(compared(verdict, simulated, *inside))
+            yield from report.after_tuning(RunDirectory(run.path / "tuned/run"), compared(verdict), Path("f"))
+    yield from report.after_stages(run, None)
+    for profile in (run.profile, Path("my profile.pb")):
+        for hlo in ((), (Path("dump"), Path("b"))):
+            yield from report.after_conversion(profile, hlo)
+        yield from report.after_verification(profile, (Path("dump"),), ok=True)
+        yield from report.after_summary(profile)
+        for changed in (False, True):
+            yield from report.after_difference(profile, Path("b.pbtxt"), changed=changed)
+    used = SimpleNamespace(main=SimpleNamespace(verdict="used"))
+    yield from report.after_confirmation(Path("a.log"), used)  # type: ignore[arg-type]
+    yield from report.after_confirmation(run.path / "perf", used)  # type: ignore[arg-type]
+    yield from report.after_entry(Path("h.sqlite"), "a name")
+    yield from report.after_trends(Path("perf/history.jsonl"), SimpleNamespace(trends=()))  # type: ignore[arg-type]
+    yield from report.after_lint(("--xla_a=1 2",), None, ok=True, findings=False)
+
+
+def rehearsed(*words: str, **options: Any) -> RehearseCommand:
+    given = {"profile": None, "target": "", "topology": "2x1x8", "devices": None, "flags": (), "choose": "a|b"}
+    return of_run(RehearseCommand(words, **{**given, **options}, job=None, out=None, quiet_s=1.0))
+
+
+def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
+    """The advice of `rehearse` and `tune` for every kind of thing that they take, over a variety of results."""
+    flags = ("--xla_a=1", "--xla_b=2 3")
+    for command in (
+        rehearsed(*PROGRAM), rehearsed(*PROGRAM, profile="p.pbtxt", flags=flags), rehearsed(str(module)),
+        rehearsed(str(run.path), topology=None, choose=None), rehearsed(str(run.path), flags=flags, target="h100"),
+    ):  # fmt: skip
+        for new_us, ceiling_us, look in RESULTS:
+            ceiling = SimpleNamespace(step_us=ceiling_us)
+            sides = [SimpleNamespace(step_us=step, ceiling=ceiling) for step in (100, new_us)]
+            best = None if look is None or look > 1 else "a trial"
+            found = SimpleNamespace(
+                good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
+                baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
+                profiled=SimpleNamespace(prediction=sides[1]),
+                look=None if look is None else SimpleNamespace(trials=["a trial"], best=best),
+            )  # fmt: skip
+            yield rehearsal.advice(found)  # type: ignore[arg-type]
+        yield tuning.advice(SimpleNamespace(proof=True, launch=launch(command)), Path("tuned"))  # type: ignore[arg-type]
+
+
+def test_every_next_step_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rehearsal, "gain", lambda a, b: SimpleNamespace(share=1 - b.step_us / a.step_us))
+    run, module = run_directory(tmp_path / "a run", WHOLE), tmp_path / "captured/jax_ir0000_jit_f_compile.mlir"
+    for file in (module, run.captured / module.name, Path("tuned/flags.txt")):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    answers = [*after_results(run), *after_compilations(run, module)]
+    found = list(dict.fromkeys(line for answer in answers for line in named_in(answer)))
+    assert len(found) > 30
+    for line in found:
+        parse(line)
+
+
+def literals(path: Path) -> Iterator[str]:
+    """The texts in a source file that are no docstrings, with X for what is filled in."""
+    tree = ast.parse(path.read_text())
+    inside: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            inside.update(node.values)
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Expr):
+            inside.add(node.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside:
+            yield node.value
+
+
+def test_every_command_in_a_message_has_the_options_it_names() -> None:
+    found = set()
+    for path in (ROOT / "pgle").rglob("*.py"):
+        for text in literals(path):
+            for line in re.findall(r"'(pgle [^']+)'", text) + re.findall(r"(?:^|[:;,] )(pgle [a-z-]+ [^;',]*)", text):
+                if len(line.split()) > 2 and line.split()[1] in COMMANDS and not line.endswith("--help"):
+                    found.add(line)
+    assert len(found) > 40
+    for line in sorted(found):
+        parse(line)
