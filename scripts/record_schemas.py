@@ -20,9 +20,11 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from documents import CHEAP, COMPILED, prepare, produce  # noqa: E402
 
+from pgle.xla.log.module_verdict import ProfileUse  # noqa: E402
+
 UNITS = {
     "_us": "microseconds", "_ns": "nanoseconds", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB",
-    "share": "0 to 1",
+    "share": "0 to 1", "_coverage": "0 to 1",
 }  # fmt: skip
 BY_NAME = {"other_modules", "basis", "versions", "before", "after", "facts", "settings_by_name", "presets", "starters"}
 """Objects whose keys are data: names of modules, packages."""
@@ -37,6 +39,8 @@ def merged(samples: list[Any], name: str = "") -> dict[str, Any]:
     unit = next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
     if unit and {"number", "integer"} & kinds:
         schema["description"] = unit
+    if samples and set(map(str, samples)) <= set(ProfileUse):
+        schema["description"] = f"one of {', '.join(ProfileUse)}"
     objects = [sample for sample in samples if isinstance(sample, dict)]
     if objects:
         schema |= of_objects(objects, name)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import PATH, json_option, module_option
+from pgle.cli.options import PATH, bounds_options, json_option, module_option
 
 
 @click.command(cls=Command)
@@ -25,9 +25,12 @@ from pgle.cli.options import PATH, json_option, module_option
 @click.option(
     "--jax", "release", metavar="VERSION", help="The jax that wrote the log; default: guessed from its wordings."
 )
+@bounds_options
 @json_option
 @click.pass_context
-def command(ctx: click.Context, /, log: str, as_json: bool, **options: Any) -> None:
+def command(
+    ctx: click.Context, /, log: str, min_time_coverage: float, min_collectives: float, as_json: bool, **options: Any
+) -> None:
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
     LOG is the output of a run, stdout and stderr together, of any size; - reads stdin; a run directory stands for its
@@ -35,8 +38,9 @@ def command(ctx: click.Context, /, log: str, as_json: bool, **options: Any) -> N
     says most of it at level INFO, which JAX hides: set TF_CPP_MIN_LOG_LEVEL=0 before Python starts. A schedule dump
     (--xla_dump_latency_hiding_schedule=true) proves use without any log line.
 
-    Verdicts: used, used-without-matches, not-used, wrong-format, cannot-tell. Exit code 0 when the main module used
-    the profile, 1 otherwise.
+    Verdicts: used, partly-used, used-without-matches, not-used, wrong-format, cannot-tell. Exit code 0 when the main
+    module used the profile, 1 otherwise; partly-used is less than the two bounds, those of 'pgle verify'. Without a
+    schedule dump nobody knows times, and --min-time-coverage is held against the share of instructions.
 
     \b
     pgle confirm run.log
@@ -48,13 +52,14 @@ def command(ctx: click.Context, /, log: str, as_json: bool, **options: Any) -> N
     from pgle.report.onward import after_confirmation, show_next
     from pgle.report.text import progress
     from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
-    from pgle.xla.log.module_verdict import ProfileUse
+    from pgle.xla.log.module_verdict import Bounds, ProfileUse
 
     path = as_path(log)  # no spooled stdin: a program that still runs may be at the other end
     check_log(path, may_be_empty=options["schedule"] is not None)
     with progress("reading log") as advance:
         profile, why_not = given_profile(options.pop("profile"), needed=options["schedule"] is None)
-        request = ConfirmRequest(path, **options, profile=profile, unreadable=why_not)
+        bounds = Bounds(min_time_coverage, min_collectives)
+        request = ConfirmRequest(path, **options, profile=profile, unreadable=why_not, bounds=bounds)
         verdict = confirm(request, progress=advance)
     (report.show_json if as_json else report.show)(verdict)
     if not as_json:

@@ -172,20 +172,33 @@ choose_option = click.option(
     metavar="NAME|REGEX",
     help="Without a GPU: which of several modules, by name; else the program's step.",
 )
-coverage_option = click.option(
-    "--min-time-coverage",
-    default=0.95,
-    show_default=True,
-    type=click.FloatRange(0, 1),
-    help="Exit with 1 where less of the main module's time is covered.",
+
+
+def _share(_: click.Context, param: click.Parameter, value: float) -> float:
+    if value != value:  # nan passes every range
+        raise click.BadParameter("nan is not in the range 0<=x<=1.", param=param)
+    return value
+
+
+bounds_options = _together(
+    click.option(
+        "--min-time-coverage",
+        default=0.95,
+        show_default=True,
+        type=click.FloatRange(0, 1),
+        callback=_share,
+        help="Exit with 1 where the profile covers less of the main module's time.",
+    ),
+    click.option(
+        "--min-collectives",
+        default=0.99,
+        show_default=True,
+        type=click.FloatRange(0, 1),
+        callback=_share,
+        help="Exit with 1 where collectives without a cost weigh more than the rest of the step.",
+    ),
 )
-collectives_option = click.option(
-    "--min-collectives",
-    default=0.99,
-    show_default=True,
-    type=click.FloatRange(0, 1),
-    help="Exit with 1 where collectives without a cost weigh more than the rest of the step.",
-)
+"""What a profile must cover to count as used; the defaults are those of `pgle.xla.log.module_verdict.Bounds`."""
 jaxlib_option = click.option("--jaxlib", metavar="VERSION", help="Speak of this release rather than the installed one.")
 python_option = click.option(
     "--python", metavar="PATH", help="The Python of your program, whose jaxlib is asked.  [default: pgle's own]"

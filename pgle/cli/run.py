@@ -8,21 +8,21 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import coverage_option, json_option, mode_option, stage_options, window_option
+from pgle.cli.options import bounds_options, json_option, mode_option, stage_options, window_option
 
 
 @click.command(cls=Command)
 @stage_options
 @mode_option
 @window_option
-@coverage_option
+@bounds_options
 @click.option("--fail-slower", default="1%", show_default=True, metavar="SHARE", help="Bound on a slowdown.")
 @click.option("--tune", "tunes", is_flag=True, help="Then search for flags, and run all stages again under them.")
 @json_option
 @click.pass_context
 def command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
-    min_time_coverage: float, fail_slower: str, tunes: bool, as_json: bool, **options: Any,
+    min_time_coverage: float, min_collectives: float, fail_slower: str, tunes: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """All stages on a program: profile, convert, verify, baseline, perf, compare.
 
@@ -43,10 +43,11 @@ def command(
     from pgle.run.experiment.run_stage import choose_back_end
     from pgle.run.experiment.stage import StageRequest
     from pgle.steps.gate import parse_share
+    from pgle.xla.log.module_verdict import Bounds
 
-    stage = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=2)
-    bound = parse_share(fail_slower, "--fail-slower")
-    request = PipelineRequest(stage, choose_back_end(**options), min_time_coverage, bound, force)
+    bounds = Bounds(min_time_coverage, min_collectives)
+    stage = StageRequest("profile", words, RunDirectory(run_dir), mode, flags=flags, stdout=2, bounds=bounds)
+    request = PipelineRequest(stage, choose_back_end(**options), parse_share(fail_slower, "--fail-slower"), force)
     if tunes:
         from pgle.cli.tune import run_tuned
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import click
@@ -10,8 +9,7 @@ import click
 from pgle.cli.help import Command
 from pgle.cli.options import (
     PATH,
-    collectives_option,
-    coverage_option,
+    bounds_options,
     hlo_option,
     json_option,
     module_option,
@@ -29,8 +27,7 @@ from pgle.cli.options import (
     help="Schedule dump of LHS, file or directory; found beside the HLO by itself.",
 )
 @module_option("Only modules whose name matches.")
-@coverage_option
-@collectives_option
+@bounds_options
 @json_option
 @click.pass_context
 def command(
@@ -50,14 +47,12 @@ def command(
     from pgle.report import verify as report
     from pgle.report.onward import after_verification, show_next
     from pgle.run.coverage import verify
+    from pgle.xla.log.module_verdict import Bounds
 
-    for name, bound in (("--min-time-coverage", min_time_coverage), ("--min-collectives", min_collectives)):
-        if math.isnan(bound):
-            raise click.BadParameter("nan is not in the range 0<=x<=1.", param_hint=f"'{name}'")
-    coverage = verify(**options)
+    coverage, bounds = verify(**options), Bounds(min_time_coverage, min_collectives)
     show = report.show_json if as_json else report.show_text
-    show(str(options["profile"]), coverage, min_time_coverage, min_collectives)
-    ok = coverage.is_ok(min_time_coverage, min_collectives)
+    show(str(options["profile"]), coverage, bounds)
+    ok = coverage.is_ok(bounds)
     if not as_json:
         show_next(after_verification(options["profile"], options["hlo"], ok=ok))
     ctx.exit(0 if ok else 1)

@@ -21,6 +21,7 @@ _DONE = re.compile(r"-done(\.\d+)*$")
 
 _STYLES = {
     ProfileUse.USED: "green",
+    ProfileUse.PARTLY_USED: "yellow",
     ProfileUse.USED_WITHOUT_MATCHES: "yellow",
     ProfileUse.CANNOT_TELL: "yellow",
     ProfileUse.NOT_USED: "red",
@@ -33,7 +34,11 @@ def show(verdict: LogVerdict) -> None:
     out = console()
     shown = verdict.modules[:MAX_ROWS]
     out.print(
-        table(("module", "verdict", "found", "missing", "line", "proof"), _rows(shown), right="found|missing|line")
+        table(
+            ("module", "verdict", "XLA found", "XLA missed", "line", "proof"),
+            _rows(shown),
+            right="XLA found|XLA missed|line",
+        )
     )
     if len(verdict.modules) > MAX_ROWS:
         out.print(f"… and {len(verdict.modules) - MAX_ROWS} more modules (--json lists all)", style="dim")
@@ -57,9 +62,9 @@ def main_lines(main: ModuleVerdict) -> list[str]:
     if main.line is not None:
         lines.append(f"  line {main.line}: {main.proof}")
     if lacking := [name for name in main.missing_names if not _DONE.search(name)]:
-        more = (len(lacking) if main.wanted is None else main.wanted - (main.covered or 0)) - MAX_NAMES
+        more = len(lacking) - MAX_NAMES
         more_text = f" and {more} more" if more > 0 else ""
-        lines.append(f"  without a cost: {', '.join(lacking[:MAX_NAMES])}{more_text}")
+        lines.append(f"  XLA missed: {', '.join(lacking[:MAX_NAMES])}{more_text}")
     if note := _uncounted(main):
         lines.append(f"  {note}")
     if main.remedy:
@@ -79,12 +84,20 @@ def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
 
 def _uncounted(main: ModuleVerdict) -> str:
     """Why XLA's own numbers are others; empty where they are not."""
-    if main.wanted is None or main.missing is None or (main.found or 0) + main.missing == main.wanted:
+    if (
+        main.wanted is None
+        or main.found is None
+        or (main.found, main.found + (main.missing or 0))
+        == (
+            main.covered,
+            main.wanted,
+        )
+    ):
         return ""
-    return (
-        f"XLA counts {main.found or 0} found and {main.missing} missing: with what no schedule needs (dones, loop "
-        "conditions), asynchronous fusions twice"
-    )
+    also = [f"it found {main.mismatched} costs of other instructions by name"] if main.mismatched else []
+    if main.found + (main.missing or 0) != main.wanted:
+        also.append("it counts dones and loop conditions too, which need no cost, and asynchronous fusions twice")
+    return f"XLA's log counts {main.found} found and {main.missing or 0} missed: {', and '.join(also)}" if also else ""
 
 
 def name_of(item: ModuleVerdict) -> str:
@@ -113,8 +126,8 @@ def _rows(items: Sequence[ModuleVerdict]) -> list[tuple[object, ...]]:
         _cut(f"{printable(name_of(item))}{f' ×{item.times}' if item.times > 1 else ''}", MAX_MODULE) for item in items
     ]
     verdicts = max((len(item.verdict) for item in items), default=0)
-    # "found", "missing" and "line" take some 20 columns with their gaps
-    width = console().width - max(map(len, names), default=0) - verdicts - 34
+    # "XLA found", "XLA missed" and "line" take some 30 columns with their gaps
+    width = console().width - max(map(len, names), default=0) - verdicts - 42
     return [
         (
             name,

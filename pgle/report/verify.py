@@ -15,6 +15,7 @@ from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn
 from pgle.xla.checker import LIGHT_SPEED, CheckerCounts
+from pgle.xla.log.module_verdict import Bounds
 
 GAPS_SHOWN = 12
 UNUSED_SHOWN = 8
@@ -23,7 +24,7 @@ MISMATCHES_SHOWN = 6
 _WHOLE = "|covered|of|share"
 
 
-def show_text(profile: str, coverage: Coverage, min_time: float, min_collectives: float) -> None:
+def show_text(profile: str, coverage: Coverage, bounds: Bounds) -> None:
     """The main module in full, the others in a line each; warnings on stderr."""
     out = console()
     main = coverage.main
@@ -36,12 +37,12 @@ def show_text(profile: str, coverage: Coverage, min_time: float, min_collectives
     _others(out, [module for module in coverage.modules if not module.is_main])
     _unused(out, coverage)
     out.print()
-    failures = list(_failures(coverage, min_time, min_collectives))
+    failures = list(_failures(coverage, bounds))
     for line in failures:
         out.print(f"FAILED: {printable(line)}", style="bold red", soft_wrap=True)
     if not failures:
         worst = min((module.time.value or 0.0 for module in main), default=0.0)
-        line = f"ok: time coverage of {printable(main[0].module)} is {worst:.1%} ≥ {min_time:.1%}"
+        line = f"ok: time coverage of {printable(main[0].module)} is {worst:.1%} ≥ {bounds.time:.1%}"
         out.print(line, style="bold green", soft_wrap=True)
     unsound = ("costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps",)
     hints = [hint for module in main for hint in module.hints]
@@ -50,19 +51,19 @@ def show_text(profile: str, coverage: Coverage, min_time: float, min_collectives
     warn(_warnings(coverage))
 
 
-def _failures(coverage: Coverage, min_time: float, min_collectives: float) -> Iterator[str]:
+def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
     """Why the check failed, of the worst compilation of the main module; what to do is in the hints."""
     name = coverage.main[0].module
     least = min(coverage.main, key=lambda module: module.kept_share)
-    if least.kept_share < min_collectives:
+    if least.kept_share < bounds.collectives:
         lost = round(least.collectives.total - least.collectives.covered)
         yield (
             f"{lost} of {least.collectives.total:.0f} collectives have no cost and weigh {duration(least.lost_us)} "
-            f"of a step of {duration(least.step_us)} (at most {1 - min_collectives:.1%})"
+            f"of a step of {duration(least.step_us)} (at most {1 - bounds.collectives:.1%})"
         )
     worst = min(module.time.value or 0.0 for module in coverage.main)
-    if worst < min_time:
-        yield f"time coverage of {name} is {worst:.1%} < {min_time:.1%}"
+    if worst < bounds.time:
+        yield f"time coverage of {name} is {worst:.1%} < {bounds.time:.1%}"
     if coverage.unsound:
         listed = ", ".join(f"{item.name} ({item.values_us[0]:g})" for item in coverage.unsound[:UNUSED_SHOWN])
         more = f" and {len(coverage.unsound) - UNUSED_SHOWN} more" if len(coverage.unsound) > UNUSED_SHOWN else ""
@@ -226,16 +227,16 @@ def _warnings(coverage: Coverage) -> list[str]:
     return [*coverage.warnings, *([f"the profile has oddities ({odd}): see 'pgle show'"] if odd else [])]
 
 
-def show_json(profile: str, coverage: Coverage, min_time: float, min_collectives: float) -> None:
+def show_json(profile: str, coverage: Coverage, bounds: Bounds) -> None:
     """``pgle.verify/1``."""
     json.show(
         "pgle.verify/1",
         {
-            "ok": coverage.is_ok(min_time, min_collectives),
-            "failed": list(_failures(coverage, min_time, min_collectives)),
+            "ok": coverage.is_ok(bounds),
+            "failed": list(_failures(coverage, bounds)),
             "profile": profile,
-            "min_time_coverage": min_time,
-            "min_collectives": min_collectives,
+            "min_time_coverage": bounds.time,
+            "min_collectives": bounds.collectives,
             "modules": [_record(module) for module in coverage.modules],
             "unused": [item.name for item in coverage.unused],
             "unused_details": [

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pgle.costs.fit.coverage import cover
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
@@ -17,9 +18,11 @@ from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_
 from pgle.run.experiment.directory import RankFiles, RunDirectory
 from pgle.run.launch.hook import read_facts
 from pgle.trace.nsys import SQLITE_MAGIC
+from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
+from pgle.xla.log.module_verdict import BOUNDS, Bounds
 from pgle.xla.log.schedule_evidence import ScheduleEvidence, schedule_evidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
@@ -39,6 +42,7 @@ class ConfirmRequest:
         unreadable: why a profile that was named cannot be read.
         release: version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings.
         whole: the program is known to have ended by itself, so that the log is not cut.
+        bounds: what a profile must cover to count as used.
     """
 
     log: AnyPath
@@ -48,6 +52,7 @@ class ConfirmRequest:
     unreadable: str = ""
     release: str | None = None
     whole: bool = False
+    bounds: Bounds = BOUNDS
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         names=tuple(cost.name for cost in request.profile.costs) if request.profile else (),
         release=release,
         whole=all(item.whole for item in logs),
+        bounds=request.bounds,
     )
     return replace(verdict, warnings=(*verdict.warnings, *warnings))
 
@@ -185,6 +191,13 @@ def _profile_of(log: Log, unreadable: str) -> Profile:
     return read_profile(as_path(named))
 
 
+def _with_gpu(module: Module) -> Module:
+    """A module of a schedule dump under the name of a final one beside it, which alone tells the GPU: as `pgle verify`
+    weighs gaps by."""
+    beside = as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*")
+    return replace(module, source=str(next(iter(sorted(beside)), module.source)))
+
+
 def _compare(schedule: AnyPath, wanted: str, profile: Profile) -> ScheduleEvidence:
     """What the dump of the module that `wanted` matches proves; where that is empty, the only one there is."""
     dumps = find_schedule_dumps(schedule)
@@ -199,9 +212,14 @@ def _compare(schedule: AnyPath, wanted: str, profile: Profile) -> ScheduleEviden
     if len(found) > 1 and not wanted:
         raise UserError(f"holds dumps of {len(found)} modules", where=schedule, remedy="choose one with --module")
     dump = read_schedule_dump(found[0])
-    table = LookupTable(dump.module, dump.module)
-    costs = table.costs(profile)
-    covered = [name for name, cost in costs.items() if cost.is_sound and not table.rows[name].differs(cost)]
-    optional = [name for name, row in table.rows.items() if row.is_optional and name not in costs]
+    costs = LookupTable(dump.module, dump.module).costs(profile)
     evidence = schedule_evidence(dump, {name: cost.cost_us for name, cost in costs.items()})
-    return replace(evidence, covered=len(covered), wanted=len(table.rows) - len(optional))
+    (fit,) = cover(profile, [_with_gpu(dump.module)], {dump.module.name: dump}).modules
+    return replace(
+        evidence,
+        covered=round(fit.count.covered),
+        wanted=round(fit.count.total),
+        time_coverage=fit.time.value,
+        kept_share=fit.kept_share,
+        mismatched=len(fit.mismatches),
+    )

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pgle.cli.confirm import command
 from pgle.cli.main import run
+from pgle.xla.log.module_verdict import BOUNDS
 
 LOGS = "testdata/logs/jax_0.12.0.1"
 
@@ -25,7 +27,7 @@ def in_the_checkout(monkeypatch: pytest.MonkeyPatch, testdata: Path) -> None:
     ("log", "code"),
     [
         (f"{LOGS}/used.log", 0),
-        (f"{LOGS}/half.log", 0),
+        (f"{LOGS}/half.log", 1),
         (f"{LOGS}/empty.log", 1),
         (f"{LOGS}/wrong_path.log", 1),
         (f"{LOGS}/text_in_pb.log", 1),
@@ -55,7 +57,7 @@ def test_tables_fit_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
 def test_missing_instructions_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     run(["confirm", f"{LOGS}/half.log"])
     text = capsys.readouterr().out
-    assert "18 of 36 instructions have a cost" in text
+    assert "partly-used: the profile has costs for 18 of the 36 instructions, 50.0% (asked for: 95.0%)" in text
     assert "without a cost: all-gather-start.1, " in text
     assert "and 10 more" in text
 
@@ -63,9 +65,15 @@ def test_missing_instructions_are_named(capsys: pytest.CaptureFixture[str]) -> N
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     run(["confirm", f"{LOGS}/half.log", "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert (found["schema"], found["used"]) == ("pgle.confirm/1", True)
+    assert (found["schema"], found["used"]) == ("pgle.confirm/1", False)
     assert (found["main"]["module"], found["main"]["found"], found["main"]["missing"]) == ("jit_train_step", 18, 18)
     assert (len(found["modules"]), found["sub_modules"]) == (1, 16)
+
+
+def test_the_bound_is_that_of_verify() -> None:
+    assert run(["confirm", f"{LOGS}/half.log", "--min-time-coverage", "0.5"]) == 0
+    defaults = {param.name: param.default for param in command.params}
+    assert (defaults["min_time_coverage"], defaults["min_collectives"]) == (BOUNDS.time, BOUNDS.collectives)
 
 
 def test_release_given_by_the_user() -> None:
@@ -139,7 +147,7 @@ DUMPS = "testdata/hlo/jax-0.12.0.1/sync"
 @pytest.mark.parametrize(
     "profile", ["", "not a profile", "costs { nothing: 1 }"], ids=["empty", "text", "other fields"]
 )
-@pytest.mark.parametrize(("case", "code"), [("used", 0), ("half", 0), ("wrong_path", 1), ("text_in_pb", 1)])
+@pytest.mark.parametrize(("case", "code"), [("used", 0), ("half", 1), ("wrong_path", 1), ("text_in_pb", 1)])
 def test_a_schedule_without_a_readable_profile_leaves_the_verdict_of_the_log(
     case: str, code: int, profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,15 +20,10 @@ from pgle.xla.checker import CheckerCounts, checker_counts, fallback_of
 from pgle.xla.collectives import is_done
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule
+from pgle.xla.log.module_verdict import MOSTLY_UNKNOWN, Bounds
 
 GAPS_WITH_NEAR_NAMES = 200
 """Gaps, heaviest first, for which similar names are looked for; nobody reads more."""
-
-MIN_COLLECTIVES = 0.99
-"""Collectives worth more than the rest of the step must not be missing: 1 %."""
-
-MOSTLY_UNKNOWN = 0.5
-"""Below this count coverage the likeliest cause is a profile of another program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +99,10 @@ class ModuleCoverage:
         """1 less what collectives without a cost weigh, as a part of the step; not below 0."""
         return max(1 - self.lost_us / self.step_us, 0.0) if self.step_us > 0 else 1.0
 
+    def meets(self, bounds: Bounds) -> bool:
+        """Whether enough of it is covered."""
+        return bounds.are_met(self.time.value or 0.0, self.kept_share)
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -131,18 +130,9 @@ class Coverage:
         """Costs that are negative or not finite; XLA takes them as they are."""
         return tuple(item for item in self.findings if item.fault in (Fault.NOT_FINITE, Fault.NEGATIVE))
 
-    def is_ok(self, min_time_coverage: float, min_collectives: float = MIN_COLLECTIVES) -> bool:
-        """Whether every compilation of the main module reaches both bounds and every cost is a number of microseconds.
-
-        Args:
-            min_time_coverage: least `ModuleCoverage.time`.
-            min_collectives: least `ModuleCoverage.kept_share`.
-        """
-        reached = all(
-            (module.time.value or 0.0) >= min_time_coverage and module.kept_share >= min_collectives
-            for module in self.main
-        )
-        return bool(self.main) and reached and not self.unsound
+    def is_ok(self, bounds: Bounds) -> bool:
+        """Whether every compilation of the main module meets the bounds and every cost is a number of microseconds."""
+        return bool(self.main) and all(module.meets(bounds) for module in self.main) and not self.unsound
 
 
 def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, LhsSchedule] | None = None) -> Coverage:

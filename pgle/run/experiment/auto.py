@@ -230,7 +230,7 @@ def _hand_over(result: AutoResult) -> AutoResult:
 
 
 def used(result: AutoResult) -> bool | None:
-    """Whether XLA's own log says that the main module used the costs; None where it does not say."""
+    """Whether XLA's own log says that the main module used the costs, some of them or all; None where it does not."""
     if result.verdict is None or result.verdict.verdict is ProfileUse.CANNOT_TELL:
         return None
-    return result.verdict.verdict is ProfileUse.USED
+    return result.verdict.verdict.took_costs

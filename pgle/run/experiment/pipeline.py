@@ -26,7 +26,7 @@ from pgle.run.experiment.stage import (
 )
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
-from pgle.xla.log.module_verdict import ProfileUse
+from pgle.xla.log.module_verdict import Bounds, ProfileUse
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,12 @@ class PipelineRequest:
     Attributes:
         stage: its profile stage; the others differ in mode and profile.
         back_end: what runs the stages.
-        min_time_coverage: bound of the verify stage.
         fail_slower: bound of the compare stage, a share of the step time.
         force: run every stage again.
     """
 
     stage: StageRequest
     back_end: BackEnd
-    min_time_coverage: float = 0.95
     fail_slower: float = 0.01
     force: bool = False
 
@@ -144,8 +142,8 @@ class _Experiment:
             stages=tuple(self._results),
             conversion=self._conversion,
             coverage=coverage,
-            covered=coverage.is_ok(request.min_time_coverage),
-            used=perf is not None and perf.facts.get("verdict") == ProfileUse.USED,
+            covered=coverage.is_ok(profiled.bounds),
+            used=perf is not None and _was_used(perf.facts, profiled.bounds),
             comparison=comparison,
             checks=checks,
             warnings=warnings,
@@ -212,6 +210,14 @@ class _Experiment:
         if old.exists() and read_manifest(self._run.path).last("convert") is None and not self._request.force:
             remedy = "choose another --run-dir, or pass --force to run all of it again beside the old files"
             raise UserError("is of an older pgle, which did not record what its stages wrote", where=old, remedy=remedy)
+
+
+def _was_used(facts: Mapping[str, Any], bounds: Bounds) -> bool:
+    """Whether a perf stage used its profile, by what it recorded; with other bounds than today's, perhaps."""
+    verdict, time, kept = (facts.get(key) for key in ("verdict", "time_coverage", "kept_share"))
+    if verdict in (ProfileUse.USED, ProfileUse.PARTLY_USED) and time is not None:
+        return bounds.are_met(time, 1.0 if kept is None else kept)
+    return verdict == ProfileUse.USED
 
 
 def _compare(run: RunDirectory, fail_slower: float) -> tuple[Comparison | None, tuple[Check, ...], tuple[str, ...]]:

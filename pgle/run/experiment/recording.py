@@ -66,6 +66,13 @@ def begin_record(
     return record
 
 
+def _judged(verdict: ModuleVerdict) -> dict[str, Any]:
+    """What is kept of a verdict: enough to judge again by other bounds."""
+    kept = {"verdict": verdict.verdict.value, "why": verdict.why, "proof": verdict.proof}
+    fit = {"time_coverage": verdict.time_coverage, "kept_share": verdict.kept_share}
+    return {**kept, **{name: share for name, share in fit.items() if share is not None}}
+
+
 def end_record(
     request: StageRequest,
     record: StageRecord,
@@ -81,7 +88,7 @@ def end_record(
 
     The verdict of a perf stage is kept among the facts.
     """
-    judged = {} if verdict is None else {"verdict": verdict.verdict.value, "why": verdict.why, "proof": verdict.proof}
+    judged = {} if verdict is None else _judged(verdict)
     ended = replace(
         record,
         ended=now(),

@@ -16,7 +16,7 @@ from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.run.experiment.manifest import FileRecord, record_file
 from pgle.run.launch.environment import given_flags
 from pgle.xla.flags.modes import Mode
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
+from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 
 PROGRAM_FILES = (".py", ".sh", ".mlir")
 """Suffixes of the files on a command line that are its inputs; any other file may be one that it writes."""
@@ -34,6 +34,7 @@ class StageRequest:
         profile: cost profile of a perf stage.
         flags: more XLA flags, as the user gave them on the command line.
         stdout: where the program's stdout goes: ours, or 2 (stderr) where ours is for results.
+        bounds: what the profile of a perf stage must cover to count as used.
     """
 
     stage: StageName
@@ -43,6 +44,7 @@ class StageRequest:
     profile: Path | None = None
     flags: tuple[str, ...] = ()
     stdout: Literal[1, 2] = 1
+    bounds: Bounds = BOUNDS
 
     @property
     def folder(self) -> StageFolder:

@@ -17,7 +17,7 @@ from pgle.run.experiment.manifest import StageRecord
 from pgle.run.inputs.step_times import read_runs
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines, as_lines, console_records
 from pgle.run.launch.process import mentions
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
+from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 from pgle.xla.log.wordings import EMPTY_TRACE, NSYS_FAILED, NSYS_FAILED_WORDS, PROFILER_TROUBLE, PROFILER_WORDS
 
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
@@ -155,7 +155,9 @@ def _why_no_facts(files: RankFiles) -> str:
     )
 
 
-def verdict(profile: Path | None, files: RankFiles, facts: Mapping[str, Any]) -> ModuleVerdict | None:
+def verdict(
+    profile: Path | None, files: RankFiles, facts: Mapping[str, Any], bounds: Bounds = BOUNDS
+) -> ModuleVerdict | None:
     """Of a perf stage, what the log and the schedule dump of this rank prove."""
     if profile is None:
         return None
@@ -174,6 +176,7 @@ def verdict(profile: Path | None, files: RankFiles, facts: Mapping[str, Any]) ->
             profile=read_profile(profile),
             release=facts.get("versions", {}).get("jax"),
             whole=bool(facts.get("finished")),
+            bounds=bounds,
         )
     ).main
 

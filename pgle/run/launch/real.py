@@ -134,7 +134,7 @@ class RealBackEnd:
             found += [] if own is None else [f"the program traces itself; its own trace is used: {own}"]
             failed = "" if is_readable(files) else why_no_trace(self.capture, files, facts)
             found += [] if failed or own else few_executions(facts)
-        judged = verdict(request.profile, files, facts)
+        judged = verdict(request.profile, files, facts, request.bounds)
         if facts.get("xla_flags"):
             record = replace(record, xla_flags=kept_flags(facts["xla_flags"]))
         seen = ("platform", "devices", "process_count")

@@ -229,5 +229,7 @@ def _verdict(request: StageRequest, compiled: RehearsalResult) -> ModuleVerdict 
     if request.profile is None:
         return None
     profile = read_profile(request.profile)
-    wanted = ConfirmRequest(compiled.log, schedule=compiled.schedule, profile=profile, whole=True)
+    wanted = ConfirmRequest(
+        compiled.log, schedule=compiled.schedule, profile=profile, whole=True, bounds=request.bounds
+    )
     return confirm(wanted).main

@@ -132,7 +132,7 @@ class Rehearsal:
 
     @property
     def used(self) -> bool:
-        """Whether XLA used the profile, with at least one matching name."""
+        """Whether XLA used the profile, and enough of it."""
         return self.verdict.verdict is ProfileUse.USED
 
     @property
@@ -195,7 +195,8 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
 def _worth(verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequence[Move], costs_are: str) -> str:
     """Is PGLE worth a job? Where XLA did not take the profile, the two schedules say nothing about it."""
     if moves and verdict.verdict is not ProfileUse.USED:
-        return f"Cannot tell: XLA did not use the profile here ({verdict.why})."
+        used = "used only a part of" if verdict.verdict is ProfileUse.PARTLY_USED else "did not use"
+        return f"Cannot tell: XLA {used} the profile here ({verdict.why})."
     return judge_worth(baseline.prediction, profiled.prediction, moves, costs_are)
 
 

@@ -10,10 +10,41 @@ class ProfileUse(StrEnum):
     """Whether a module was scheduled with the profile."""
 
     USED = "used"
+    PARTLY_USED = "partly-used"
     USED_WITHOUT_MATCHES = "used-without-matches"
     NOT_USED = "not-used"
     WRONG_FORMAT = "wrong-format"
     CANNOT_TELL = "cannot-tell"
+
+    @property
+    def took_costs(self) -> bool:
+        """Whether the scheduler took costs from the profile, enough of them or not."""
+        return self in (ProfileUse.USED, ProfileUse.PARTLY_USED)
+
+
+MOSTLY_UNKNOWN = 0.5
+"""Below this share of a module's instructions the likeliest cause is a profile of another program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a profile must at least cover of a module: asked by `pgle verify` before a run, by `confirm` after it.
+
+    Attributes:
+        time: share of the module's time; a log alone knows no times, and there it is the share of its instructions.
+        collectives: what is left of the step, as a share, without the weight of collectives that have no cost.
+    """
+
+    time: float = 0.95
+    collectives: float = 0.99
+
+    def are_met(self, time: float, kept: float = 1.0) -> bool:
+        """Whether both are reached; `kept` is held against `collectives`."""
+        return time >= self.time and kept >= self.collectives
+
+
+BOUNDS = Bounds()
+"""Where nobody asks for others."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +62,13 @@ class ModuleVerdict:
         found: what XLA counts as found; None where it does not say.
         missing: what XLA counts as missing; None where it does not say. 0 is also said by silence (0.5.1 and newer).
         missing_names: of some or all of them.
-        covered: instructions with a cost; None where XLA does not say.
-        wanted: instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice.
+        covered: instructions with a cost of their own; None where nobody counts them.
+        wanted: instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice
+            and those that got the cost of another program's instruction.
+        time_coverage: share of the module's time that these costs cover, as `pgle verify` weighs it; None where only a
+            log speaks.
+        kept_share: what is left of the step without the weight of collectives that have no cost; None likewise.
+        mismatched: instructions that got the cost of another opcode or shape; None likewise.
         fingerprint: where the log gives it.
         times: how often the log schedules it.
         ranks: the labels of the ranks that this verdict is about, where the log has several.
@@ -50,6 +86,9 @@ class ModuleVerdict:
     missing_names: tuple[str, ...] = ()
     covered: int | None = None
     wanted: int | None = None
+    time_coverage: float | None = None
+    kept_share: float | None = None
+    mismatched: int | None = None
     fingerprint: str = ""
     times: int = 1
     ranks: tuple[str, ...] = ()
@@ -76,7 +115,14 @@ class Remedy(StrEnum):
         "unset does so before 0.5.1), and end the profile's name in .pbtxt or .pb"
     )
     CHECKER = "leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN), and check coverage with `pgle verify`"
-    PARTIAL = "see what is missing with `pgle verify PROFILE --hlo DUMP`, fill it with `pgle complete`"
+    PARTIAL = (
+        "see what is missing with `pgle verify PROFILE --hlo DUMP`, fill it with "
+        "`pgle complete PROFILE --hlo DUMP -o OUT.pbtxt`"
+    )
+    FOREIGN = (
+        "the profile seems to be of another program, other flags or another jax: profile this one with "
+        "`pgle profile -- COMMAND`; `pgle verify PROFILE --hlo DUMP` shows what fits"
+    )
     NO_NAMES = (
         "the profile is of another program, XLA version or fingerprint: compare with `pgle verify PROFILE --hlo DUMP`"
     )

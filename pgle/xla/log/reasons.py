@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pgle.xla.log.block import Block
 from pgle.xla.log.blocks import RankLog
 from pgle.xla.log.events import Event
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse, Remedy
+from pgle.xla.log.module_verdict import BOUNDS, MOSTLY_UNKNOWN, Bounds, ModuleVerdict, ProfileUse, Remedy
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
 from pgle.xla.log.wordings import CLONES, Kind
 
@@ -28,6 +28,7 @@ class Context:
         whole: the program is known to have ended by itself, so that the log is not cut.
         release: of jax; None where unknown.
         schedule: what a schedule dump says of the main module.
+        bounds: what a profile must cover to count as used.
     """
 
     log: RankLog
@@ -37,6 +38,7 @@ class Context:
     whole: bool = False
     release: tuple[int, ...] | None = None
     schedule: ScheduleEvidence | None = None
+    bounds: Bounds = BOUNDS
 
 
 def judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
@@ -109,7 +111,7 @@ def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVe
         is_all = Kind.FOUND in lines and Kind.MISSING in lines and block.listed >= (block.missing or 0)
         if past_lookup or (is_all and Kind.FOUND_PROFILE not in lines):
             return _judge_counted(context, base, block, proof)
-        why = f"{block.found or 0} instructions have a cost, but the log ends before the module was scheduled"
+        why = f"XLA found {block.found or 0} instructions in the profile, but the log ends before it scheduled them"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     if line := lines.get(Kind.NAME_NOT_IN_MODULE):
         return _judge_2024(context, base, line)
@@ -134,18 +136,58 @@ def _judge_counted(context: Context, base: ModuleVerdict, block: Block, proof: E
         why = "the log lacks a part of XLA's count of instructions with and without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     covered, wanted = block.covered
-    dump = context.schedule
-    if dump is not None and dump.module == base.module and dump.wanted is not None:
-        covered, wanted = dump.covered or 0, dump.wanted
-    base = replace(base, covered=covered, wanted=wanted)
+    base = with_fit(replace(base, covered=covered, wanted=wanted), context.schedule)
     if not base.found:
-        why = f"no instruction of the module has a cost in the profile (0 of {wanted})"
+        why = f"the profile has a cost for none of the {base.wanted} instructions"
         return _proved(base, ProfileUse.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES)
+    judged = judge_fit(base, context.bounds)
+    return _proved(judged, judged.verdict, judged.why, proof, judged.remedy)
+
+
+def with_fit(base: ModuleVerdict, dump: ScheduleEvidence | None) -> ModuleVerdict:
+    """A verdict with what a schedule dump of the same module says of the profile's fit, where there is one."""
+    if dump is None or dump.wanted is None or base.module not in ("", dump.module):
+        return base
+    return replace(
+        base,
+        covered=dump.covered,
+        wanted=dump.wanted,
+        time_coverage=dump.time_coverage,
+        kept_share=dump.kept_share,
+        mismatched=dump.mismatched,
+    )
+
+
+def judge_fit(base: ModuleVerdict, bounds: Bounds) -> ModuleVerdict:
+    """The verdict on a module that took costs from the profile: were there enough of them?"""
+    if base.wanted is None or base.covered is None:
+        return replace(base, verdict=ProfileUse.USED, remedy="")
+    covered, wanted = base.covered, base.wanted
+    by_count = covered / wanted if wanted else 1.0
+    share = by_count if base.time_coverage is None else base.time_coverage
+    kept = 1.0 if base.kept_share is None else base.kept_share
     if covered == wanted:
-        why = "every instruction that wants a cost has one; XLA misses only what no schedule needs"
-        return _proved(base, ProfileUse.USED, why, proof, "")
-    why = f"{covered} of {wanted} instructions have a cost; the others got XLA's own guess"
-    return _proved(base, ProfileUse.USED, why, proof, Remedy.PARTIAL)
+        return replace(
+            base,
+            verdict=ProfileUse.USED,
+            why=f"the profile has a cost for each of the {wanted} instructions",
+            remedy="",
+        )
+    is_enough = bounds.are_met(share, kept)
+    of = "" if base.time_coverage is None else " of the step's time"
+    asked = "" if share >= bounds.time else f" (asked for: {bounds.time:.1%})"
+    why = f"the profile has costs for {covered or 'none'} of the {wanted} instructions, {share:.1%}{of}{asked}"
+    if share >= bounds.time and kept < bounds.collectives:
+        why += f"; collectives without a cost weigh {1 - kept:.1%} of the step (at most {1 - bounds.collectives:.1%})"
+    if base.mismatched:
+        why += f"; {base.mismatched} got the cost of another opcode or shape of that name"
+    why += "; XLA guessed the others"
+    return replace(
+        base,
+        verdict=ProfileUse.USED if is_enough else ProfileUse.PARTLY_USED,
+        why=why,
+        remedy=str(Remedy.FOREIGN if by_count < MOSTLY_UNKNOWN else Remedy.PARTIAL),
+    )
 
 
 def _judge_2024(context: Context, base: ModuleVerdict, line: Event) -> ModuleVerdict:

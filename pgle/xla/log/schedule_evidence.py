@@ -22,8 +22,11 @@ class ScheduleEvidence:
         equal: those whose believed cost is the profile's.
         instructions: scheduled instructions that take time.
         source: the dump.
-        covered: of the module's instructions that want a cost those that have one, as `pgle verify` counts them.
-        wanted: all that want one; None where nobody counted.
+        covered: of the module's instructions that want a cost those that have one of their own, as `pgle verify`
+            counts them; None where nobody counted.
+        wanted: all that want one.
+        time_coverage, kept_share: what of the module's time these costs cover, as `pgle verify` weighs it.
+        mismatched: instructions that have the cost of another opcode or shape.
     """
 
     module: str
@@ -33,16 +36,26 @@ class ScheduleEvidence:
     source: str
     covered: int | None = None
     wanted: int | None = None
+    time_coverage: float | None = None
+    kept_share: float | None = None
+    mismatched: int | None = None
 
     @property
     def sentence(self) -> str:
         """The finding in words."""
         if not self.compared:
-            return f"schedule dump: none of {self.instructions} scheduled instructions is in the profile"
+            return f"none of the {self.instructions} instructions in the schedule dump has a cost in the profile"
+        if self.equal == self.compared:
+            return "the schedule dump shows that XLA took them"
         return (
-            f"schedule dump: {self.equal} of {self.compared} instructions that the profile has were scheduled "
-            f"with its cost"
+            f"the schedule dump shows that XLA took {self.equal or 'none'} of the {self.compared} costs that can be "
+            "seen in it"
         )
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the scheduler believed the profile: most of what can be compared is equal."""
+        return self.compared > 0 and self.equal >= self.compared / 2
 
 
 def schedule_evidence(schedule: LhsSchedule, costs: Mapping[str, float]) -> ScheduleEvidence:

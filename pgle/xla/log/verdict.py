@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from pgle.xla.log.block import Block
 from pgle.xla.log.blocks import Log, RankLog
-from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse, Remedy
-from pgle.xla.log.reasons import Context, judge_block, judge_silence, refused_flag
+from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse, Remedy
+from pgle.xla.log.reasons import Context, judge_block, judge_fit, judge_silence, refused_flag, with_fit
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
 from pgle.xla.log.wordings import LISTS_SINCE, Kind
 
@@ -18,6 +20,7 @@ _WORST_FIRST = (
     ProfileUse.WRONG_FORMAT,
     ProfileUse.NOT_USED,
     ProfileUse.USED_WITHOUT_MATCHES,
+    ProfileUse.PARTLY_USED,
     ProfileUse.CANNOT_TELL,
     ProfileUse.USED,
 )
@@ -61,6 +64,7 @@ def judge(
     names: Sequence[str] = (),
     release: tuple[int, ...] | None = None,
     whole: bool = False,
+    bounds: Bounds = BOUNDS,
 ) -> LogVerdict:
     """Judge a log: each rank by itself, then all by the one that is worst off.
 
@@ -73,6 +77,7 @@ def judge(
         names: names in the profile, in file order; they tell how far a 2024 XLA got before its first miss.
         release: of jax, where known: from 0.5.1 on a log without missing instructions proves that all matched.
         whole: the program ended by itself, so that silence at the end of the log means something.
+        bounds: what a profile must cover to count as used.
     """
     ranks = log.ranks or {"": RankLog()}
     if len(ranks) > 1 and not ranks.get("", RankLog()).last:  # lines that no rank has written, such as a launcher's
@@ -84,6 +89,7 @@ def judge(
         lists_missing=log.lists_missing or (release is not None and release >= LISTS_SINCE),
         whole=whole,
         release=release,
+        bounds=bounds,
     )
     judged = {}
     for rank, rank_log in ranks.items():
@@ -111,9 +117,21 @@ def _judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> _R
     modules = [_judge_module(context, name, blocks) for name, blocks in weightiest_first]
     main = first = _main(context, modules, wanted)
     if schedule is not None and (is_its_own or (main.verdict not in _NEGATIVE and modules)):
-        main = _with_schedule(main, schedule)
+        main = _with_schedule(main, schedule, context.bounds)
     main = _with_contradictions(context, main)
-    return _Rank(main, tuple(main if item is first else item for item in modules))
+    dump = schedule.source if schedule is not None and schedule.module == main.module else ""
+    filled = _filled(main, dump)
+    return _Rank(filled, tuple(filled if item is first else _filled(item) for item in modules))
+
+
+def _filled(item: ModuleVerdict, dump: str = "") -> ModuleVerdict:
+    """A verdict whose remedy names the profile and the dump, where they are known, so that it can be typed."""
+    remedy = item.remedy
+    if item.profile and not item.profile.startswith("fdo_profile"):
+        remedy = re.sub(r"(?<= )PROFILE\b", lambda _: shlex.quote(item.profile), remedy)
+    if dump:
+        remedy = re.sub(r"(?<=--hlo )DUMP\b", lambda _: shlex.quote(str(PurePath(dump).parent)), remedy)
+    return replace(item, remedy=remedy)
 
 
 def _common_miss(ranks: Iterable[RankLog]) -> str:
@@ -149,20 +167,20 @@ def _main(context: Context, modules: Sequence[ModuleVerdict], wanted: str | None
     return named or unnamed or judge_silence(context, wanted)
 
 
-def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence) -> ModuleVerdict:
+def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Bounds) -> ModuleVerdict:
     """Let the schedule dump decide on its module: it holds the costs that the scheduler believed."""
     if main.module and main.module != schedule.module:
         return main
-    verdict, remedy = main.verdict, main.remedy
+    main = replace(main, module=schedule.module)
+    if schedule.agrees:
+        judged = judge_fit(with_fit(replace(main, why="the profile has costs for the module"), schedule), bounds)
+        said = f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
+        return replace(judged, why=f"{judged.why}; {schedule.sentence}{said}")
+    why = schedule.sentence if main.line is None else f"{schedule.sentence}; the log: {main.why}"
     if not schedule.compared:
-        remedy = str(Remedy.NO_NAMES)
-    elif schedule.equal >= schedule.compared / 2:
-        verdict, remedy = ProfileUse.USED, str(Remedy.PARTIAL) if main.covered != main.wanted else ""
-    else:
-        silent = main.verdict is ProfileUse.CANNOT_TELL
-        verdict, remedy = ProfileUse.NOT_USED, str(Remedy.NOT_GIVEN) if silent or not remedy else remedy
-    why = schedule.sentence if main.line is None else f"{schedule.sentence}; log: {main.why}"
-    return replace(main, module=schedule.module, verdict=verdict, why=why, remedy=remedy)
+        return replace(main, why=why, remedy=str(Remedy.NO_NAMES))
+    silent = main.verdict is ProfileUse.CANNOT_TELL or not main.remedy
+    return replace(main, verdict=ProfileUse.NOT_USED, why=why, remedy=str(Remedy.NOT_GIVEN) if silent else main.remedy)
 
 
 def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict:
@@ -173,7 +191,7 @@ def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict
     one.
     """
     log = context.log
-    if main.verdict is not ProfileUse.USED:
+    if not main.verdict.took_costs:
         return main
     if Kind.FLAG_REFUSED in log.lines:
         return _contradicted(main, refused_flag(main, log.lines[Kind.FLAG_REFUSED]), "")

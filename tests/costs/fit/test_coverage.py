@@ -14,6 +14,7 @@ from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, read_schedule_dump
+from pgle.xla.log.module_verdict import Bounds
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
 STEP = TESTDATA / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.sm_8.0_gpu_after_optimizations.hlo.pb.xz"
@@ -141,15 +142,15 @@ def test_unused_costs_say_why(step: Module, full: Profile) -> None:
 def test_processes_that_compiled_differently_must_all_be_covered(full: Profile) -> None:
     modules = [module for module in read_modules(TESTDATA / "pax_fsdp4") if module.program_id == 40]
     mine = replace(full, costs=tuple(cost._replace(fingerprint=modules[0].fingerprint) for cost in full.costs))
-    assert cover(full, modules).is_ok(1.0)
-    assert not cover(mine, modules).is_ok(0.5)
+    assert cover(full, modules).is_ok(Bounds(1.0))
+    assert not cover(mine, modules).is_ok(Bounds(0.5))
 
 
 def test_another_compilation_of_the_same_name_is_another_module(step: Module, full: Profile) -> None:
     other = read_module(STEP.with_name("module_0001.jit__psum.sm_8.0_gpu_after_optimizations.hlo.pb.xz"))
     coverage = cover(full, [replace(other, name=step.name), step])
     assert [item.program_id for item in coverage.modules if item.is_main] == [40]
-    assert coverage.is_ok(1.0)
+    assert coverage.is_ok(Bounds(1.0))
 
 
 def test_nothing_to_compare_with_is_a_user_error(full: Profile) -> None:

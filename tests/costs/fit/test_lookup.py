@@ -17,6 +17,7 @@ from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module, read_modules
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.log.module_verdict import Bounds
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
 A100 = find_hardware("a100")
@@ -134,15 +135,15 @@ def test_a_program_whose_collectives_all_lack_costs_fails(name: str) -> None:
         else {final.name: read_schedule_dump(find_schedule_dumps(TESTDATA / "hlo" / name)[final.name])}
     )
     assert len(blind) < len(full)
-    assert not cover(blind, [final], schedules).is_ok(0)
+    assert not cover(blind, [final], schedules).is_ok(Bounds(0))
 
 
 def test_the_collective_gate_is_a_share_of_the_step() -> None:
     """5 ms, which XLA takes a lost collective for, is 5 % of a step of 0.1 s, and 0.5 % of one of 1 s."""
     start = Instruction("all-reduce-start", "all-reduce-start", Shape("f32", (8,)), "e")
     of = module(fusion("a"), start)
-    assert not cover(Profile((Cost("a", 1e5),)), [of]).is_ok(0)
-    assert cover(Profile((Cost("a", 1e6),)), [of]).is_ok(0)
+    assert not cover(Profile((Cost("a", 1e5),)), [of]).is_ok(Bounds(0))
+    assert cover(Profile((Cost("a", 1e6),)), [of]).is_ok(Bounds(0))
 
 
 def test_a_gap_weighs_what_it_costs_where_xla_takes_it_for_less() -> None:

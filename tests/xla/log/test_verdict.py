@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events
-from pgle.xla.log.module_verdict import ProfileUse, Remedy
+from pgle.xla.log.module_verdict import Bounds, ProfileUse, Remedy
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
@@ -35,7 +36,7 @@ def of_lines(*texts: str, **options: object) -> LogVerdict:
 
 RECORDED = [
     ("used", ProfileUse.USED),
-    ("half", ProfileUse.USED),
+    ("half", ProfileUse.PARTLY_USED),
     ("option", ProfileUse.USED),
     ("directory", ProfileUse.USED),
     ("lhs_unset", ProfileUse.USED),
@@ -87,7 +88,7 @@ def test_dones_are_no_instructions_and_an_asynchronous_fusion_is_one() -> None:
     main = judge(collect(read_events(io.BytesIO(log.encode())))).main
     assert (main.found, main.missing) == (7, 6)
     assert (main.covered, main.wanted) == (6, 9)
-    assert main.why.startswith("6 of 9 instructions have a cost")
+    assert main.why.startswith("the profile has costs for 6 of the 9 instructions, 66.7% (asked for: 95.0%)")
 
 
 def test_a_full_profile_misses_nothing_by_silence() -> None:
@@ -122,7 +123,7 @@ def test_a_release_without_missing_lists(case: str, verdict: ProfileUse) -> None
 @pytest.mark.parametrize(
     ("case", "verdict"),
     [
-        ("half", ProfileUse.USED),
+        ("half", ProfileUse.PARTLY_USED),
         ("empty", ProfileUse.USED_WITHOUT_MATCHES),
         ("lhs_unset", ProfileUse.USED),
         ("lhs_false", ProfileUse.USED),
@@ -158,7 +159,7 @@ def test_real_run_of_2024() -> None:
     main = verdict.main
     assert (main.module, main.verdict, main.line) == ("jit_train_step", ProfileUse.USED, 48)
     assert main.why.startswith("wrapped_transpose.10 is not in the module")
-    assert main.remedy == Remedy.STALE
+    assert main.remedy == Remedy.STALE.replace("PROFILE", "profile.pbtxt")
     assert verdict.reads == {"profile.pbtxt": 17}
 
 
@@ -362,7 +363,7 @@ def test_only_warnings_still_prove_use() -> None:
     source = "W1121 00:00:01.0 1 profile_guided_latency_estimator.cc:9]"
     listed = ["Found 3 instructions from the profile.", "Missing 1 instructions from the profile.", "  fusion.1"]
     main = judge(collect(read_events(io.BytesIO("".join(f"{source} {line}\n" for line in listed).encode())))).main
-    assert (main.verdict, main.module) == (ProfileUse.USED, "")
+    assert (main.verdict, main.module) == (ProfileUse.PARTLY_USED, "")
 
 
 def test_a_log_without_info_lines_tells_nothing() -> None:
@@ -433,4 +434,40 @@ def test_a_schedule_with_other_costs_disproves_use() -> None:
 
 def test_a_schedule_without_common_names_proves_nothing() -> None:
     main = of_lines("W@1:nothing", schedule=evidence(0, 0)).main
-    assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.NO_NAMES)
+    assert (main.verdict, main.remedy) == (ProfileUse.CANNOT_TELL, Remedy.NO_NAMES.replace("DUMP", "."))
+
+
+def test_a_schedule_tells_how_much_of_the_step_the_profile_covers() -> None:
+    """That decides, not the number of instructions: the log counts 8 of 26, the dump half of the step's time."""
+    counted = ["W@1:Found 8 instructions from the profile.", "W@1:Missing 18 instructions from the profile."]
+    lines = [FOUND.format("jit_step"), *counted, LHS.format(5)]
+    fit = replace(evidence(8, 8), covered=8, wanted=26, time_coverage=0.48, kept_share=1.0, mismatched=0)
+    assert of_lines(*lines).main.verdict is ProfileUse.PARTLY_USED
+    main = of_lines(*lines, schedule=fit).main
+    assert (main.verdict, main.time_coverage) == (ProfileUse.PARTLY_USED, 0.48)
+    assert main.why.startswith("the profile has costs for 8 of the 26 instructions, 48.0% of the step's time (asked")
+    assert of_lines(*lines, schedule=fit, bounds=Bounds(0.4)).main.verdict is ProfileUse.USED
+    assert of_lines(*lines, schedule=replace(fit, time_coverage=0.97)).main.verdict is ProfileUse.USED
+
+
+def test_collectives_without_a_cost_make_a_profile_partly_used() -> None:
+    fit = replace(evidence(25, 25), covered=25, wanted=26, time_coverage=0.97, kept_share=0.9, mismatched=0)
+    main = of_lines(FOUND.format("jit_step"), LHS.format(5), schedule=fit).main
+    assert (main.verdict, "collectives without a cost weigh 10.0% of the step" in main.why) == (
+        ProfileUse.PARTLY_USED,
+        True,
+    )
+
+
+def test_costs_of_another_program_under_the_same_names_are_said() -> None:
+    fit = replace(evidence(17, 17), covered=1, wanted=42, time_coverage=0.0, kept_share=0.0, mismatched=21)
+    main = of_lines(FOUND.format("jit_step"), LHS.format(5), schedule=fit).main
+    assert main.verdict is ProfileUse.PARTLY_USED
+    assert "21 got the cost of another opcode or shape of that name" in main.why
+    assert main.remedy.startswith("the profile seems to be of another program")
+
+
+def test_a_remedy_names_the_profile_and_the_dump() -> None:
+    lines = ["Using PGLE profile from my runs/p.pbtxt", FOUND.format("jit_step"), LHS.format(5)]
+    fit = ScheduleEvidence("jit_step", 9, 9, 9, "d/jit_step.schedule.pb", 30, 40, 0.9, 1.0, 0)
+    assert "`pgle verify 'my runs/p.pbtxt' --hlo d`" in of_lines(*lines, schedule=fit).main.remedy
