@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,13 +11,17 @@ import numpy.typing as npt
 from pgle.analyze.collectives import MeasuredCollective, measured_collectives, transfer_exposed_us
 from pgle.analyze.layers import Layers, Ran, find_layers
 from pgle.analyze.memory import Memory
+from pgle.analyze.multiplied import Multiplied, Multiplying, Products, find_products, slowest
 from pgle.analyze.overlap import Overlap, find_overlap
 from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, row_streams
+from pgle.analyze.work import Work, work_of
 from pgle.costs.measure.naming import NamingPlan, plan_names
 from pgle.costs.measure.program_costs import ProgramCosts
+from pgle.costs.measure.programs import Program
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.timeline import Breakdown, Stream
+from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.xla.collectives import guess_kind
@@ -38,11 +42,15 @@ class MeasuredInstruction:
         cost: its measured cost.
         count: executions in a step.
         instruction: of the final module; None without HLO.
+        work: of its HLO; None without.
+        ran: what its kernels multiplied in; None where their names do not say.
     """
 
     cost: Cost
     count: float
     instruction: Instruction | None
+    work: Work | None = None
+    ran: Multiplied | None = None
 
     @property
     def step_us(self) -> float:
@@ -53,6 +61,11 @@ class MeasuredInstruction:
     def op_name(self) -> str:
         """The framework's name; empty without HLO."""
         return "" if self.instruction is None else self.instruction.op_name
+
+    @property
+    def multiplying(self) -> Multiplying:
+        """What it multiplies, as it ran."""
+        return Multiplying(self.step_us, self.count, self.work, self.ran)
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,7 @@ class MeasuredStep:
         compute: the costliest first.
         async_exposed_us: of asynchronous collectives together, after the last rank arrived, in a step.
         layers: by part of the program; None without HLO.
+        products: matrix products by the type that they were computed in.
         memory: of the main module; None without scheduled HLO.
         overlap: what the scheduler knew and could still hide; None without scheduled HLO and hardware.
         mode: of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no profile run.
@@ -85,6 +99,7 @@ class MeasuredStep:
     compute: tuple[MeasuredInstruction, ...]
     async_exposed_us: float
     layers: Layers | None = None
+    products: tuple[Products, ...] = ()
     memory: Memory | None = None
     overlap: Overlap | None = None
     mode: str = ""
@@ -135,7 +150,7 @@ def measure_step(
     by_name = {name: cost for cost in costs.costs for name in (cost.trace_name or cost.name, cost.name)}
     collectives = measured_collectives(trace, windows, plan, by_name, program.hlo, hardware)
     hidden = frozenset(item.name for item in collectives if not item.sync)
-    breakdown, compute = mean_breakdown(windows), _compute(plan, by_name, costs.window.used, program.hlo)
+    breakdown, compute = mean_breakdown(windows), _compute(plan, by_name, costs.window.used, program, trace.kernels)
     return MeasuredStep(
         trace=trace,
         costs=costs,
@@ -147,6 +162,7 @@ def measure_step(
         compute=compute,
         async_exposed_us=transfer_exposed_us(trace, windows, plan, by_name, hidden),
         layers=_layers(program.hlo, compute, collectives, breakdown.step_us, hardware),
+        products=find_products((item.multiplying for item in compute), hardware),
         memory=memory,
         overlap=_overlap(program.hlo, costs, collectives, hardware, used, trace.xla_flags),
         mode=mode,
@@ -175,7 +191,11 @@ def _layers(
 ) -> Layers | None:
     if module is None:
         return None
-    ran = [Ran(item.instruction, item.step_us, 0.0, item.count) for item in compute if item.instruction is not None]
+    ran = [
+        Ran(item.instruction, item.step_us, 0.0, item.count, item.work)
+        for item in compute
+        if item.instruction is not None
+    ]
     ran += [Ran(item.instruction, 0.0, item.exposed_us, item.count) for item in collectives if item.instruction]
     return find_layers(module, ran, step_us, hardware)
 
@@ -190,15 +210,22 @@ def _streams(trace: Trace, plan: NamingPlan) -> tuple[npt.NDArray[np.uint8], npt
 
 
 def _compute(
-    plan: NamingPlan, by_name: dict[str, Cost], executions: int, module: Module | None
+    plan: NamingPlan,
+    by_name: dict[str, Cost],
+    executions: int,
+    program: Program,
+    kernels: Mapping[tuple[str, str], frozenset[str]],
 ) -> tuple[MeasuredInstruction, ...]:
-    found = []
+    found, module = [], program.hlo
     for item in plan.filed:
         cost = by_name.get(item.name)
         if cost is None or item.kind not in (CostKind.COMPUTE, CostKind.UNKNOWN):
             continue
         instruction = None if module is None else module.instructions.get(item.owner)
-        found.append(MeasuredInstruction(cost, cost.samples / max(executions, 1), instruction))
+        work = None if module is None or instruction is None else work_of(module, instruction)
+        traced = item.trace_name or item.name
+        names = {traced} if program.key.name == WHOLE else kernels.get((program.key.name, traced), ())
+        found.append(MeasuredInstruction(cost, cost.samples / max(executions, 1), instruction, work, slowest(names)))
     return tuple(sorted(found, key=lambda item: (-item.step_us, item.cost.name)))
 
 

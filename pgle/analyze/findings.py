@@ -62,7 +62,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "off-tensor-cores": Threshold(
         "matrix products off the Tensor Cores",
         0.01,
-        "matrix products of at least 1 % of the step that their type keeps off the Tensor Cores",
+        "matrix products of at least 1 % of the step off the Tensor Cores, by kernel name, else by type and precision",
         _TENSORFLOW,
     ),
     "input-bound": Threshold(

@@ -1,4 +1,4 @@
-"""A measured step by layer of the program, by source line, and by what the matrix products reach."""
+"""A measured step by layer of the program and by source line, and how much of the GPU's peak it uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pgle.analyze.work import Work, work_of
+from pgle.analyze.work import Work
 from pgle.costs.profile.value import has_remat
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module
@@ -33,12 +33,14 @@ class Ran:
         us: time of all its executions on the GPU; 0 of collectives.
         exposed_us: of collectives, the part with no compute beside it.
         count: executions in a step.
+        work: of one execution; None of collectives.
     """
 
     instruction: Instruction
     us: float
     exposed_us: float
     count: float
+    work: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +70,6 @@ class Layer:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Products:
-    """Matrix products, convolutions and attention of one type.
-
-    Attributes:
-        dtype: of the operands.
-        tensor_cores: whether type and precision let them run there.
-        us: GPU time of the kernels that hold them.
-        flops: in a step.
-        peak_tflops: of the GPU; None without hardware.
-    """
-
-    dtype: str
-    tensor_cores: bool
-    us: float
-    flops: float
-    peak_tflops: float | None
-
-    @property
-    def tflops(self) -> float:
-        """10^12 operations per second while they run."""
-        return self.flops / self.us / 1e6 if self.us > 0 else 0.0
-
-
 @dataclass(frozen=True)
 class Layers:
     """A step by parts of the program.
@@ -99,14 +77,12 @@ class Layers:
     Attributes:
         scopes: by scope and phase, the costliest first.
         lines: by file and line, that with most GPU time first.
-        products: by type.
         mfu: model flops utilisation: what forward and backward compute, by the GPU's peak in the time of the step.
         hfu: the same with what is computed again by rematerialisation.
     """
 
     scopes: tuple[Layer, ...]
     lines: tuple[Layer, ...]
-    products: tuple[Products, ...]
     mfu: float | None = None
     hfu: float | None = None
 
@@ -116,7 +92,7 @@ class Layers:
 
 
 def find_layers(module: Module, ran: Sequence[Ran], step_us: float, hardware: Hardware | None) -> Layers:
-    """Group what ran by scope, source line and type.
+    """Group what ran by scope and source line.
 
     Args:
         module: the main module.
@@ -125,7 +101,7 @@ def find_layers(module: Module, ran: Sequence[Ran], step_us: float, hardware: Ha
         hardware: for rooflines and utilisation.
     """
     phases = phases_of(module)
-    work = {item.instruction.name: work_of(module, item.instruction) for item in ran if item.us > 0}
+    work = {item.instruction.name: item.work for item in ran if item.work is not None}
 
     def group(key: Mapping[str, tuple[str, str]]) -> tuple[Layer, ...]:
         groups: dict[tuple[str, str], list[Ran]] = defaultdict(list)
@@ -138,11 +114,10 @@ def find_layers(module: Module, ran: Sequence[Ran], step_us: float, hardware: Ha
     sources = {name: item.source for name, item in names.items()}
     phase_of = {name: phases.get(name, Phase.OTHER) for name in names}
     again = {name for name, phase in phase_of.items() if phase == Phase.REMATERIALISED}
-    computed = [(item, work[item.instruction.name]) for item in ran if item.us > 0]
+    computed = [(item, item.work) for item in ran if item.work is not None]
     return Layers(
         scopes=group({name: (scope_of(item.op_name), phase_of[name]) for name, item in names.items()}),
         lines=tuple(sorted(group({name: (source, "") for name, source in sources.items()}), key=lambda line: -line.us)),
-        products=_products(computed, hardware),
         mfu=_utilisation([row for row in computed if row[0].instruction.name not in again], step_us, hardware),
         hfu=_utilisation(computed, step_us, hardware),
     )
@@ -168,24 +143,6 @@ def _layer(
         roofline_us=None if hardware is None else sum(item.count * each.roofline_us(hardware) for item, each in done),
         source=sources[max(items, key=lambda item: item.us + item.exposed_us).instruction.name],
     )
-
-
-def _products(computed: Iterable[tuple[Ran, Work]], hardware: Hardware | None) -> tuple[Products, ...]:
-    groups: dict[tuple[str, bool], list[tuple[Ran, Work]]] = defaultdict(list)
-    for item, work in computed:
-        if work.flops:
-            groups[work.dtype, bool(work.tensor_cores)].append((item, work))
-    found = [
-        Products(
-            dtype,
-            tensor_cores,
-            us=sum(item.us for item, _ in rows),
-            flops=sum(item.count * work.flops for item, work in rows),
-            peak_tflops=None if hardware is None else rows[0][1].peak_tflops(hardware),
-        )
-        for (dtype, tensor_cores), rows in groups.items()
-    ]
-    return tuple(sorted(found, key=lambda item: (-item.us, item.dtype)))
 
 
 def _utilisation(computed: Sequence[tuple[Ran, Work]], step_us: float, hardware: Hardware | None) -> float | None:

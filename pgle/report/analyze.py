@@ -17,6 +17,7 @@ from pgle.report.analyze_parts import (
     show_layers,
     show_memory,
     show_overlap,
+    show_products,
 )
 from pgle.report.text import bar, console, duration, printable, table, warn
 from pgle.run.analyze import Analysis
@@ -68,6 +69,8 @@ def _show_step(screen: Any, found: Analysis) -> None:
         _show_finding(screen, place, finding)
     if step.layers is not None:
         show_layers(screen, step.layers, us)
+    if step.products:
+        show_products(screen, step.products, us)
     if step.collectives:
         show_collectives(screen, step.collectives)
     if step.overlap is not None:
@@ -155,7 +158,8 @@ def show_json(found: Analysis) -> None:
                 {"device": step.trace.devices[window.device], "steps": window.steps, **json.plain(window.parts)}
                 for window in step.windows
             ],
-            "layers": step.layers,
+            "layers": None if step.layers is None else {**json.plain(step.layers), "products": step.products},
+            "products": step.products,
             "memory": step.memory,
             "overlap": None if step.overlap is None else _overlap_json(step.overlap),
             "against": None if found.against is None else _against_json(found.against),

@@ -9,6 +9,7 @@ from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import Change, Differences
 from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
+from pgle.analyze.multiplied import Products
 from pgle.analyze.overlap import Overlap
 from pgle.report.text import duration, printable, table
 from pgle.schedule.timeline import Breakdown
@@ -44,16 +45,23 @@ def show_layers(screen: Any, layers: Layers, step_us: float) -> None:
     _show_table(screen, LAYER_COLUMNS, scopes)
     lines = [line_row(layer, step_us) for layer in layers.lines[:LINES]]
     _show_table(screen, LINE_COLUMNS, lines)
-    for item in layers.products[:3]:
-        peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
-        where = "" if item.tensor_cores else ", off the Tensor Cores"
-        screen.print(
-            f"matrix products in {item.dtype}{where}: {duration(item.us)} ({item.us / step_us:.1%}), "
-            f"{item.tflops:.3g}{peak} TFLOP/s"
-        )
     if layers.mfu is not None and layers.hfu is not None:
         again = f"; {layers.hfu:.1%} with what is computed again" if layers.hfu > layers.mfu else ""
         screen.print(f"model flops utilisation (MFU) {layers.mfu:.1%} of the peak{again}")
+
+
+def show_products(screen: Any, products: Sequence[Products], step_us: float) -> None:
+    """Matrix products by type, how fast, and who says what type it was."""
+    for item in products[:4]:
+        peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
+        where = "" if item.tensor_cores else ", off the Tensor Cores"
+        speed = f", {item.tflops:.3g}{peak} TFLOP/s" if item.flops else ""
+        named = item.named_us / item.us if item.us else 0.0
+        says = "by the kernels' names" if named > 0.995 else f"{named:.0%} by the kernels' names, else as the HLO asks"
+        screen.print(
+            f"matrix products in {item.dtype}{where}: {duration(item.us)} ({item.us / step_us:.1%}){speed}; "
+            f"{says if named else 'as the HLO asks'}"
+        )
 
 
 def _show_table(screen: Any, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

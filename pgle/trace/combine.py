@@ -62,7 +62,16 @@ def combine(traces: Sequence[Trace]) -> Trace:
         warnings=tuple(dict.fromkeys([*(line for trace in traces for line in trace.warnings), *same_names])),
         # of several windows of one process, all are on the clock of the first
         recordings={name: known for trace in reversed(traces) for name, known in trace.recordings.items()},
+        kernels=_all_kernels(traces),
     )
+
+
+def _all_kernels(traces: Sequence[Trace]) -> dict[tuple[str, str], frozenset[str]]:
+    found: dict[tuple[str, str], frozenset[str]] = {}
+    for trace in traces:
+        for of, names in trace.kernels.items():
+            found[of] = found.get(of, frozenset()) | names
+    return found
 
 
 def _number_on(execution: Column, device: Column, module: Column, traces: Sequence[Trace]) -> None:

@@ -6,6 +6,7 @@ tuple of values. Rows are ordered by (device, start).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -15,6 +16,10 @@ import numpy.typing as npt
 
 SIMULATED = "simulated by pgle, no GPU ran this"
 """The warning that a simulated trace carries, in its files too."""
+
+
+LIBRARIES = re.compile(r"nvjet|xmma|hmma|gmma|cutlass|(?:\d|[sdhc])gemm|convolve|cudnn|flash_|fmha")
+"""In names of kernels that libraries bring, which say what they compute in; XLA's own are named after instructions."""
 
 
 class Kind(IntEnum):
@@ -146,6 +151,7 @@ class Trace:
             environment is kept: it may hold secrets.
         warnings: what the user should know, one line each.
         recordings: by process; one may be missing.
+        kernels: names of libraries' kernels (`LIBRARIES`) by module name and instruction; empty where not recorded.
     """
 
     start_ns: npt.NDArray[np.int64]
@@ -166,6 +172,7 @@ class Trace:
     xla_flags: str = ""
     warnings: tuple[str, ...] = ()
     recordings: Mapping[str, Recording] = field(default_factory=dict)
+    kernels: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -80,7 +80,17 @@ class Hardware:
         return device // self.devices_per_host
 
 
-_FAMILY = {"bf": "f16", "f1": "f16", "f8": "f8", "f4": "f4", "s8": "s8", "u8": "s8", "f6": "f64", "f3": "tf32"}
+_FAMILY = {
+    "bf": "f16",
+    "f1": "f16",
+    "f8": "f8",
+    "f4": "f4",
+    "s8": "s8",
+    "u8": "s8",
+    "f6": "f64",
+    "f3": "tf32",
+    "tf": "tf32",
+}
 
 
 def dtype_family(dtype: str) -> str:

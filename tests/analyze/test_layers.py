@@ -4,6 +4,7 @@ import pytest
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.layers import Layer, Phase, Ran, find_layers, folded, phases_of, scope_of
+from pgle.analyze.multiplied import Multiplying, find_products
 from pgle.analyze.work import work_of
 from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
@@ -34,7 +35,8 @@ ENTRY main {
 
 
 def ran(module: Module, **us: float) -> list[Ran]:
-    return [Ran(module.instructions[name.replace("_", ".")], time, 0.0, 1.0) for name, time in us.items()]
+    items = [(module.instructions[name.replace("_", ".")], time) for name, time in us.items()]
+    return [Ran(item, time, 0.0, 1.0, work_of(module, item)) for item, time in items]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,8 @@ def test_utilisation_leaves_out_what_is_computed_again(module: Module) -> None:
     each = 2 * 1024 * 512 * 256
     assert found.mfu == pytest.approx(2 * each / 989e12 / 100e-6)
     assert found.hfu == pytest.approx(3 * each / 989e12 / 100e-6)
-    (products,) = found.products
+    rows = [Multiplying(item.us, item.count, item.work, None) for item in ran(module, dot_1=10, dot_2=20, dot_3=30)]
+    (products,) = find_products(rows, H100)
     assert products.tflops == pytest.approx(3 * each / 60e-6 / 1e12)
 
 
@@ -142,4 +145,4 @@ def test_the_real_a100_step_computes_what_its_model_size_says(pax: MeasuredStep)
     tokens, layers, width, length, vocabulary = 4 * 2048, 12, 768, 2048, 50304
     per_token = layers * (6 * 12 * width**2 + 12 * width * length) + (6 + 4) * vocabulary * width
     assert pax.layers is not None
-    assert sum(item.flops for item in pax.layers.products) == pytest.approx(tokens * per_token, rel=0.01)
+    assert sum(item.flops for item in pax.products) == pytest.approx(tokens * per_token, rel=0.01)

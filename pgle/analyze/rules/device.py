@@ -10,7 +10,6 @@ import numpy as np
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
 from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words, many
 from pgle.analyze.window import LAUNCH_GAP_NS, LONG_GAP_NS
-from pgle.analyze.work import work_of
 from pgle.costs.estimate.kernels import compute_us
 from pgle.schedule.timeline import Stream
 from pgle.xla.hlo.module import Instruction, Module
@@ -59,7 +58,7 @@ def slow_matmuls(step: MeasuredStep) -> Finding | None:
         return None
     slow: list[tuple[float, MeasuredInstruction, float]] = []
     for item in step.compute:
-        if item.instruction is not None and work_of(module, item.instruction).tensor_cores:
+        if item.instruction is not None and item.work is not None and item.work.tensor_cores:
             expected = compute_us(module, item.instruction, hardware)
             if expected < THRESHOLDS["slow-matmul"].limit * item.cost.cost_us:
                 slow.append(((item.cost.cost_us - expected) * item.count, item, expected))

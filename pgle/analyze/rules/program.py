@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
 from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words, many
 from pgle.analyze.layers import Phase
-from pgle.analyze.work import Work, work_of
 from pgle.costs.profile.value import has_remat
 from pgle.trace.table import Reason
 
@@ -18,54 +16,38 @@ SPACIOUS = 0.5
 """Of the memory limit. A program that needs less has room to keep what it computes again."""
 
 
-_SIMT = re.compile(r"ffma|sgemm|dgemm|_simt_")
-"""In names of cuBLAS' and CUTLASS' kernels that multiply without Tensor Cores."""
-
 _LOWER = "compute them in bf16, or in f32 with TF32 (jax_default_matmul_precision=tensorfloat32), if the model bears it"
+_UNASKED = (
+    "the HLO allows them there: let XLA choose other kernels (--xla_gpu_autotune_level=4), and pad odd sides to 8"
+)
 
 
 def off_tensor_cores(step: MeasuredStep) -> Finding | None:
-    """Matrix products whose type or precision keeps them off the Tensor Cores."""
-    module, hardware = step.module, step.hardware
-    if module is None:
-        return _off_by_name(step)
-    if hardware is None:
-        return None
-    off: list[tuple[float, MeasuredInstruction, Work]] = []
-    for item in step.compute:
-        work = None if item.instruction is None else work_of(module, item.instruction)
-        if work is not None and work.tensor_cores is False:
-            faster = hardware.tflops["f32"] / hardware.tflops["tf32"]
-            off.append((item.step_us * (1 - faster), item, work))
-    off.sort(key=lambda row: -row[0])
-    share = sum(item.step_us for _, item, _ in off) / step.breakdown.step_us
+    """Matrix products that keep off the Tensor Cores, by their kernels' names, else by type and precision."""
+    off = [item for item in step.compute if item.multiplying.tensor_cores is False]
+    share = total_us(off) / step.breakdown.step_us
     if share < THRESHOLDS["off-tensor-cores"].limit:
         return None
+    faster = 0.0 if step.hardware is None else step.hardware.tflops["f32"] / step.hardware.tflops["tf32"]
+    off.sort(key=lambda item: -item.step_us)
+    unasked = [item for item in off if item.work is not None and item.work.tensor_cores]
+    on = "" if step.hardware is None else f" of {step.hardware.name}"
     return Finding(
         "off-tensor-cores",
-        sum(saved for saved, _, _ in off) / step.breakdown.step_us,
-        f"{many(len(off), 'matrix product')} off the Tensor Cores of {hardware.name}: {share:.1%} of the step",
-        tuple(
-            Evidence(item.cost.name, item.step_us, f"{work.dtype} in full precision", item.op_name)
-            for _, item, work in off[:ROWS]
-        ),
-        _LOWER,
+        share * (1 - faster),
+        f"{many(len(off), 'matrix product')} off the Tensor Cores{on}: {share:.1%} of the step",
+        tuple(Evidence(item.cost.name, item.step_us, _precision(item), item.op_name) for item in off[:ROWS]),
+        _UNASKED if total_us(unasked) > 0.5 * total_us(off) else _LOWER,
     )
 
 
-def _off_by_name(step: MeasuredStep) -> Finding | None:
-    """Without HLO by the names of NVIDIA's kernels; how much faster others are is not known then."""
-    ours = [item for item in step.compute if _SIMT.search(item.cost.name)]
-    share = total_us(ours) / step.breakdown.step_us
-    if share < THRESHOLDS["off-tensor-cores"].limit:
-        return None
-    return Finding(
-        "off-tensor-cores",
-        share,
-        f"{many(len(ours), 'kernel')} for matrix products off the Tensor Cores: {share:.1%} of the time",
-        evidence_of(ours),
-        _LOWER,
-    )
+def _precision(item: MeasuredInstruction) -> str:
+    """What it multiplied in, and what the HLO asks for where that is something else."""
+    if item.ran is None:
+        return f"{item.multiplying.dtype} in full precision"
+    kernel = f"{item.multiplying.dtype} by {item.ran.kernel}" * (item.ran.kernel != item.cost.name)
+    asked = f"the HLO asks for {item.work.dtype}" if item.work is not None and item.work.tensor_cores else ""
+    return "; ".join(filter(None, (asked, kernel))) or f"{item.multiplying.dtype}"
 
 
 def memory_limit(step: MeasuredStep) -> Finding | None:

@@ -12,7 +12,7 @@ from pgle.trace.column import Column, distinct
 from pgle.trace.nsys.graphs import Graphs
 from pgle.trace.nsys.ranges import Launches, Ranges, Reasons
 from pgle.trace.nsys.tables import API, PROCESS, Codes, Columns, Ints, Lookup, Tables, by_value
-from pgle.trace.table import Kind, Reason, Unresolved
+from pgle.trace.table import LIBRARIES, Kind, Reason, Unresolved
 
 ACTIVITIES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": Kind.KERNEL,
@@ -78,6 +78,45 @@ def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> C
     return Calls(found, thunks.join(), reasons.join())
 
 
+class KernelNames:
+    """Which kernels of libraries ran for which instruction; false where the export names none."""
+
+    def __init__(self, tables: Tables, launches: Launches) -> None:
+        self._launches = launches
+        self._seen: set[int] = set()
+        found: dict[int, str] = {}
+        if "shortName" in tables.columns("CUPTI_ACTIVITY_KIND_KERNEL"):
+            rows = tables.rows("StringIds", ("id", "value"))
+            found = {int(str(key)): text for key, text in rows if isinstance(text, str) and LIBRARIES.search(text)}
+        self._names = tuple(found.values())
+        self._codes = Lookup(np.array(list(found), np.int64), np.arange(len(found), dtype=np.int32), -1)
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def add(
+        self, name: Ints, thunk: Codes, instruction: npt.NDArray[np.integer] | None, good: npt.NDArray[np.bool_]
+    ) -> None:
+        """Remember a batch: ids of names, thunks, instructions where they are not the thunks', and which rows count."""
+        code = self._codes(name)
+        rows = np.flatnonzero((code >= 0) & good)
+        if not len(rows):
+            return
+        of = self._launches
+        known = of.instruction[thunk[rows]] if instruction is None else instruction[rows]
+        module = of.module[of.module_range[thunk[rows]]].astype(np.int64)
+        self._seen.update(distinct((module << 40 | known) * len(self._names) + code[rows]).tolist())
+
+    def by_instruction(self, instructions: tuple[str, ...]) -> dict[tuple[str, str], frozenset[str]]:
+        """The names by module and instruction."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for key in sorted(self._seen):
+            of, code = divmod(key, len(self._names))
+            where = self._launches.modules[of >> 40].name, instructions[of & (1 << 40) - 1]
+            found.setdefault(where, set()).add(self._names[code])
+        return {where: frozenset(names) for where, names in found.items()}
+
+
 @dataclass
 class Activities:
     """GPU activities of instructions as columns, and what was left out.
@@ -107,8 +146,17 @@ class Activities:
     left_out: dict[Reason, list[int]] = field(default_factory=dict)
     seen: int = 0
 
-    def add(self, calls: Calls, graphs: Graphs, kind: Kind, batch: Columns) -> None:
-        """Match one batch and append the activities that belong to an instruction."""
+    def add(self, calls: Calls, graphs: Graphs, kind: Kind, batch: Columns, named: KernelNames | None) -> None:
+        """Match one batch and append the activities that belong to an instruction.
+
+        Args:
+            calls: the API calls.
+            graphs: CUDA graphs.
+            kind: of all of them.
+            batch: start, end, correlation id, process, device, stream; with graphs node and kernel name; last the
+                kernel's name where `named` is given.
+            named: names of kernels to remember.
+        """
         start, end, correlation, pid, ordinal, stream = batch[:6]
         self.seen += len(start)
         pid = pid & PROCESS
@@ -118,10 +166,12 @@ class Activities:
         reason[bad] = Reason.BAD_TIME
         columns: dict[str, npt.NDArray[np.integer]] = {"start": start, "duration": duration, "stream": stream}
         if graphs.present:
-            instruction, shared, reason = graphs.resolve(thunk, reason, pid, correlation, *batch[6:])
+            instruction, shared, reason = graphs.resolve(thunk, reason, pid, correlation, *batch[6:8])
             columns |= {"instruction": instruction, "shared": shared}
         columns["thunk"] = thunk
         good = reason == Reason.NONE
+        if named is not None:
+            named.add(batch[-1], thunk, columns.get("instruction"), good)
         if not good.all():
             self._leave_out(reason[~good], duration[~good])
             columns = {name: column[good] for name, column in columns.items()}
@@ -151,13 +201,16 @@ class Activities:
         return tuple(Unresolved(reason.word, *self.left_out[reason]) for reason in sorted(self.left_out))
 
 
-def read_activities(tables: Tables, calls: Calls, graphs: Graphs, step: Callable[[int], None]) -> Activities:
+def read_activities(
+    tables: Tables, calls: Calls, graphs: Graphs, names: KernelNames, step: Callable[[int], None]
+) -> Activities:
     """Read all GPU work, and find the thunk that launched each activity.
 
     Args:
         tables: the export.
         calls: the API calls.
         graphs: CUDA graphs.
+        names: of kernels, to be remembered.
         step: called with the number of rows read.
     """
     found = Activities()
@@ -165,9 +218,10 @@ def read_activities(tables: Tables, calls: Calls, graphs: Graphs, step: Callable
     if graphs.present:
         wanted += ["graphNodeId", "shortName"]
     for table, kind in ACTIVITIES.items():
-        for batch in tables.integers(table, wanted):
+        named = names if kind is Kind.KERNEL and names else None
+        for batch in tables.integers(table, wanted if graphs.present or named is None else [*wanted, "shortName"]):
             step(len(batch[0]))
-            found.add(calls, graphs, kind, batch)
+            found.add(calls, graphs, kind, batch, named)
     return found
 
 

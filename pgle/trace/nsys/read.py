@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from pgle.files import AnyPath
 from pgle.trace.nsys.activities import (
     ACTIVITIES,
     Activities,
+    KernelNames,
     by_time,
     number_executions,
     number_launches,
@@ -84,8 +86,11 @@ def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = No
         graphs = read_graphs(tables, ranges)
         launches = ranges.launches
         del ranges  # the times of ranges are not needed any more
-        found = read_activities(tables, calls, graphs, step)
-        return _trace(tables, launches, graphs, found)
+        names = KernelNames(tables, launches)
+        found = read_activities(tables, calls, graphs, names, step)
+        return replace(
+            _trace(tables, launches, graphs, found), kernels=names.by_instruction(graphs.instructions) if names else {}
+        )
 
 
 def open_tables(path: AnyPath) -> Tables:

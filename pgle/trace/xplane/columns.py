@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -107,6 +107,7 @@ class Gathered:
         parts: columns by name, in blocks.
         instructions, modules, devices: codes; a module's key is (name, program id).
         left_out: (count, nanoseconds) by reason.
+        kernels: (module, instruction, name) of libraries' kernels, the first two as codes.
     """
 
     parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=lambda: {name: [] for name in _COLUMNS})
@@ -115,6 +116,7 @@ class Gathered:
     modules: Codes[tuple[int, int | None]] = field(default_factory=Codes)
     devices: Codes[Device] = field(default_factory=Codes)
     left_out: dict[str, tuple[int, int]] = field(default_factory=dict)
+    kernels: set[tuple[int, int, str]] = field(default_factory=set)
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """One column over all rows; its blocks are given up."""
@@ -149,6 +151,11 @@ class Gathered:
         scope = integers(events.stats["scope_range_id"], 0)
         if not keep.any():
             return
+        codes = self.module_codes(module, program)
+        for identity, name in where.libraries.items():
+            rows = np.flatnonzero(keep & (events.metadata == identity))
+            pairs = distinct(codes[rows] << 32 | instruction[rows]).tolist()
+            self.kernels.update((pair >> 32, pair & 0xFFFFFFFF, name) for pair in pairs)
         self.append(
             keep,
             start_ns=start,
@@ -156,7 +163,7 @@ class Gathered:
             correlation=integers(events.stats["correlation_id"], 0),
             scope=scope,
             top=where.scopes.outermost(scope),
-            module=self.module_codes(module, program),
+            module=codes,
             instruction=instruction,
             kernel=events.metadata,
             device=np.full(len(events), self.devices.code(where.device)),
@@ -231,6 +238,8 @@ class Place:
     origin_ns: int
     defaults: Defaults
     scopes: Scopes
+    libraries: Mapping[int, str] = field(default_factory=dict)
+    """Names of libraries' kernels, by metadata id."""
 
 
 def metadata_defaults(plane: Plane, instructions: Codes[str], names: Codes[str]) -> Defaults:

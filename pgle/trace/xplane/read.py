@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
-from pgle.trace.table import Device, ModuleKey, Recording, Source, Trace, Unresolved
+from pgle.trace.table import LIBRARIES, Device, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.xplane.columns import WANTED, Gathered, Place, Strings, metadata_defaults
 from pgle.trace.xplane.events import read_events, read_pairs
 from pgle.trace.xplane.executions import Launches, Scopes, number_launches
@@ -174,13 +174,15 @@ def _add_gpu_plane(plane: Plane, data: bytes, process: str, scopes: Scopes, gath
     strings = (Strings(plane, gathered.instructions), Strings(plane, gathered.names))
     ids = plane.stat_ids
     defaults = metadata_defaults(plane, gathered.instructions, gathered.names)
+    named = {identity: item.name for identity, item in plane.rest.event_metadata.items()}
+    libraries = {identity: name for identity, name in named.items() if LIBRARIES.search(name)}
     lines = [_Line(data, *span) for span in plane.lines]
     streams = [line for line in lines if line.name.startswith("Stream #")]
     for line in streams or [line for line in lines if line.name not in DERIVED_LINES]:
         if len(line.starts) == 0:
             continue
         device = Device(process, int(ordinal) if ordinal.isdecimal() else -1)
-        place = Place(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, defaults, scopes)
+        place = Place(device, line.identity & 0x7FFFFFFF, line.timestamp_ns, defaults, scopes, libraries)
         for events in read_events(data, line.starts, line.ends, WANTED, ids):
             gathered.add_gpu(events, data, strings, place)
 
@@ -291,4 +293,14 @@ def _table(
         sources=tuple(Source(str(path), "xplane") for path in paths),
         warnings=warnings,
         recordings=recordings,
+        kernels=_kernels(gathered),
     )
+
+
+def _kernels(gathered: Gathered) -> dict[tuple[str, str], frozenset[str]]:
+    """Names of libraries' kernels by module and instruction."""
+    modules, instructions = gathered.module_keys(), tuple(gathered.instructions.of)
+    found: dict[tuple[str, str], set[str]] = {}
+    for module, instruction, name in gathered.kernels:
+        found.setdefault((modules[module].name, instructions[instruction]), set()).add(name)
+    return {where: frozenset(names) for where, names in sorted(found.items())}

@@ -240,3 +240,11 @@ def test_progress_reaches_the_end(export: Any) -> None:
     seen: list[tuple[int, int]] = []
     read_nsys(export.path, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (7, 7)
+
+
+def test_kernels_of_libraries_are_known_by_instruction(export: Any) -> None:
+    export.range(STEP, 0, 1000)
+    for number, kernel in enumerate(("ampere_sgemm_128x64_tn", "splitKreduce_kernel")):
+        export.range("Thunk:#hlo_op=custom-call.1#", number * 100 + 10, number * 100 + 90)
+        export.work(2000 + number * 20, export.call(number * 100 + 50), kernel=kernel)
+    assert export.read().kernels == {("jit_step", "custom-call.1"): {"ampere_sgemm_128x64_tn"}}

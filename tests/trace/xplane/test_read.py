@@ -291,3 +291,10 @@ def test_nested_thunks_are_told_across_blocks(testdata: Path, monkeypatch: pytes
     parts = read_xplane([path])
     assert names(parts) == names(whole)
     assert np.array_equal(parts.execution, whole.execution)
+
+
+def test_kernels_of_libraries_are_known_by_instruction(tmp_path: Path) -> None:
+    space = xplane_pb2.XSpace()
+    events: list[Event] = [(0, 5, op("dot.1", kernel="nvjet_tst_64x8")), (9, 5, op("add.1", kernel="loop_add"))]
+    add_plane(space, "/device:GPU:0", {"Stream #7": events})
+    assert read(tmp_path, space).kernels == {("jit_step", "dot.1"): {"nvjet_tst_64x8"}}
