@@ -102,17 +102,34 @@ def test_completion_imports_no_command(tmp_path: Path) -> None:
     assert "pgle.cli.convert" not in done.stdout.split()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_as_the_docs_say(tmp_path: Path) -> None:
-    (tmp_path / "pgle").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pgle "$@"\n')
-    (tmp_path / "pgle").chmod(0o755)
-    script = (
+AS_THE_DOCS_SAY = {
+    "bash": (
         'eval "$(_PGLE_COMPLETE=bash_source pgle)"; COMP_WORDS=(pgle reh); COMP_CWORD=1\n'
         'f=$(complete -p pgle | sed "s/.*-F //; s/ .*//"); $f pgle reh pgle; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "PATH": path})
-    assert done.stdout == "rehearse\n"
+    ),
+    # Its completion works in an interactive shell only: one behind a pseudo-terminal, into which the key is pressed.
+    "zsh": (
+        "zmodload zsh/zpty; zpty shell zsh -f -i\n"
+        "zpty -w shell 'PS1=; autoload -U compinit; compinit -D -u; "
+        'eval "$(_PGLE_COMPLETE=zsh_source pgle)"; print rea""dy\'\n'
+        "zpty -r shell text '*ready*'; zpty -w -n shell $'pgle reh\\t'; zpty -r shell text '*rehearse*'\n"
+        "zpty -d shell; print rehearse"
+    ),
+    "fish": "_PGLE_COMPLETE=fish_source pgle | source; complete -C 'pgle reh' | string replace -r '\\t.*' ''",
+}
+
+
+@pytest.mark.parametrize("shell", AS_THE_DOCS_SAY)
+def test_a_real_shell_completes_as_the_docs_say(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    (tmp_path / "pgle").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pgle "$@"\n')
+    (tmp_path / "pgle").chmod(0o755)
+    bare = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["--no-config"]}[shell]
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path)}
+    words = [shell, *bare, "-c", AS_THE_DOCS_SAY[shell]]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert done.stdout == "rehearse\n", done.stderr
 
 
 @pytest.mark.parametrize(
