@@ -115,6 +115,19 @@ class MeasuredStep:
         return sum(window.steps for window in self.windows)
 
     @property
+    def idle_us(self) -> dict[str, float]:
+        """Idle time of a step by cause; all but the last add up to that of the breakdown."""
+        names = {
+            "launch gaps": "launch_gaps_ns",
+            "waits for the host": "waits_ns",
+            "long waits": "long_waits_ns",
+            "between steps": "between_steps_ns",
+            "while compiling": "compile_ns",
+        }
+        per = 1e3 * max(self.steps, 1)
+        return {name: sum(getattr(window.parts, of) for window in self.windows) / per for name, of in names.items()}
+
+    @property
     def waiting_us(self) -> float:
         """Exposed communication of a step that is a wait for another rank: before the last one arrived."""
         return sum(item.wait_us for item in self.collectives)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.schedule.timeline import Breakdown, Stream
-from pgle.trace.intervals import Intervals, complement, join, union, without
+from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
 from pgle.trace.table import Kind, Trace
 from pgle.trace.windows import Executions
 
@@ -26,7 +26,7 @@ LONG_GAP_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One device's window in nanoseconds; the first four parts add up to it, and the last four to `idle_ns`.
+    """One device's window in nanoseconds; the first four parts add up to it, those from `launch_gaps_ns` to `idle_ns`.
 
     Attributes:
         compute_ns: something computes.
@@ -39,6 +39,7 @@ class Parts:
         waits_ns: idle inside steps, in gaps of up to `LONG_GAP_NS`.
         long_waits_ns: idle inside steps, in longer gaps.
         between_steps_ns: idle between steps.
+        compile_ns: of all idle time, that while XLA compiles in the device's process.
     """
 
     compute_ns: int
@@ -52,6 +53,7 @@ class Parts:
     waits_ns: int
     long_waits_ns: int
     between_steps_ns: int
+    compile_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class DeviceWindow:
         stream: uint8[m], values of `Stream`.
         spans: the steps.
         length: of the window.
+        compiling: when XLA compiles in its process.
     """
 
     device: int
@@ -76,6 +79,7 @@ class DeviceWindow:
     stream: npt.NDArray[np.uint8]
     spans: Intervals
     length: float
+    compiling: Intervals = EMPTY
 
     def busy(self, stream: Stream) -> Intervals:
         """When activities of a kind run."""
@@ -127,6 +131,7 @@ class DeviceWindow:
             waiting[~launch & ~long].sum(),
             waiting[long].sum(),
             self.gaps.length - waiting.sum(),
+            covered(self.compiling, self.gaps.start, self.gaps.end).sum(),
         )
         return Parts(*(round(float(time)) for time in times))
 
@@ -162,9 +167,18 @@ def device_windows(
                 stream=stream[here + low],
                 spans=union(executions.start_ns[mine] - start, executions.end_ns[mine] - start),
                 length=float(end - start),
+                compiling=_within(trace.compiling.get(trace.devices[device].process), start, end),
             )
         )
     return tuple(found)
+
+
+def _within(times: npt.NDArray[np.int64] | None, start: int, end: int) -> Intervals:
+    """The part of some times that lies between two, counted from the first."""
+    if times is None:
+        return EMPTY
+    clipped = np.clip(times - start, 0, end - start).astype(np.float64)
+    return union(clipped[:, 0], clipped[:, 1])
 
 
 def row_streams(

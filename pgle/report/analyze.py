@@ -10,14 +10,15 @@ from pgle.analyze.findings import THRESHOLDS, Evidence, Finding
 from pgle.analyze.overlap import Overlap
 from pgle.report import json
 from pgle.report.analyze_parts import (
+    idle_line,
     parts_of,
+    product_lines,
     short_scope,
     show_collectives,
     show_differences,
     show_layers,
     show_memory,
     show_overlap,
-    show_products,
 )
 from pgle.report.text import bar, console, duration, printable, table, warn
 from pgle.run.analyze import Analysis
@@ -62,6 +63,8 @@ def _show_step(screen: Any, found: Analysis) -> None:
     screen.print()
     cells = [(name, duration(part), f"{part / us:.1%}", bar(part / us)) for name, part in parts_of(step.breakdown)]
     screen.print(table(("", "time", "share", ""), cells, right="time|share", whole="|time|share"))
+    if causes := idle_line(step):
+        screen.print(causes)
     if step.waiting_us > 0.001 * us:
         screen.print(f"of the exposed communication {duration(step.waiting_us)} are waits for another rank")
     for place, finding in enumerate(found.findings, start=1):
@@ -69,8 +72,8 @@ def _show_step(screen: Any, found: Analysis) -> None:
         _show_finding(screen, place, finding)
     if step.layers is not None:
         show_layers(screen, step.layers, us)
-    if step.products:
-        show_products(screen, step.products, us)
+    for line in product_lines(step.products, us):
+        screen.print(line)
     if step.collectives:
         show_collectives(screen, step.collectives)
     if step.overlap is not None:
@@ -137,6 +140,7 @@ def show_json(found: Analysis) -> None:
             "steps": step.steps,
             "hardware": None if step.hardware is None else step.hardware.name,
             "breakdown": step.breakdown,
+            "idle_us": {name.replace(" ", "_"): us for name, us in step.idle_us.items()},
             "waiting_us": step.waiting_us,
             "skew_us": step.costs.skew_us,
             "collectives": [_collective_json(item, step.overlap) for item in step.collectives],

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import Change, Differences
 from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
 from pgle.analyze.multiplied import Products
-from pgle.analyze.overlap import Overlap
+from pgle.analyze.overlap import Believed, Overlap, ProfileUse, Room
 from pgle.report.text import duration, printable, table
 from pgle.schedule.timeline import Breakdown
 
@@ -18,8 +19,8 @@ SHOWN = 8
 """Collectives in the text table; ``--json`` has all."""
 SCOPE_WIDTH = 24
 """Characters of a layer's name in the text table."""
-SCOPES, LINES, VALUES, CHANGES = 10, 6, 5, 12
-"""Rows of the tables of layers, source lines, values in memory, and changes."""
+SCOPES, LINES, VALUES, CHANGES, PRODUCTS = 10, 6, 5, 12, 4
+"""Rows of the tables of layers, source lines, values in memory, changes and types of products."""
 COLLECTIVE_COLUMNS = ("collective", "time", "exposed", "waits", "bus GB/s", "expected")
 WAITS = (
     "time and exposed are those after the last rank arrived; what the others spend in a collective before that, with "
@@ -39,26 +40,39 @@ def parts_of(found: Breakdown) -> list[tuple[str, float]]:
     ]
 
 
+def idle_line(step: MeasuredStep) -> str:
+    """What idle time of at least a thousandth of the step consists of; empty where there is none."""
+    causes = [f"{name} {duration(us)}" for name, us in step.idle_us.items() if us >= 0.001 * step.breakdown.step_us]
+    return f"idle: {', '.join(causes)}" if causes else ""
+
+
 def show_layers(screen: Any, layers: Layers, step_us: float) -> None:
     """The step by layer, source line and type of product."""
     scopes = [scope_row(name, group, step_us) for name, group in folded(layers.scopes, SCOPES)]
     _show_table(screen, LAYER_COLUMNS, scopes)
     lines = [line_row(layer, step_us) for layer in layers.lines[:LINES]]
     _show_table(screen, LINE_COLUMNS, lines)
-    if layers.mfu is not None and layers.hfu is not None:
-        again = f"; {layers.hfu:.1%} with what is computed again" if layers.hfu > layers.mfu else ""
-        screen.print(f"model flops utilisation (MFU) {layers.mfu:.1%} of the peak{again}")
+    for line in utilisation_lines(layers):
+        screen.print(line)
 
 
-def show_products(screen: Any, products: Sequence[Products], step_us: float) -> None:
+def utilisation_lines(layers: Layers) -> list[str]:
+    """How much of the GPU's peak the step uses; nothing where that is unknown."""
+    if layers.mfu is None or layers.hfu is None:
+        return []
+    again = f"; {layers.hfu:.1%} with what is computed again" if layers.hfu > layers.mfu else ""
+    return [f"model flops utilisation (MFU) {layers.mfu:.1%} of the peak{again}"]
+
+
+def product_lines(products: Sequence[Products], step_us: float) -> Iterator[str]:
     """Matrix products by type, how fast, and who says what type it was."""
-    for item in products[:4]:
+    for item in products[:PRODUCTS]:
         peak = "" if item.peak_tflops is None else f" of {item.peak_tflops:.4g}"
         where = "" if item.tensor_cores else ", off the Tensor Cores"
         speed = f", {item.tflops:.3g}{peak} TFLOP/s" if item.flops else ""
         named = item.named_us / item.us if item.us else 0.0
         says = "by the kernels' names" if named > 0.995 else f"{named:.0%} by the kernels' names, else as the HLO asks"
-        screen.print(
+        yield (
             f"matrix products in {item.dtype}{where}: {duration(item.us)} ({item.us / step_us:.1%}){speed}; "
             f"{says if named else 'as the HLO asks'}"
         )
@@ -131,20 +145,29 @@ def collective_row(item: MeasuredCollective) -> tuple[str, ...]:
 
 def show_memory(screen: Any, memory: Memory) -> None:
     """The peak and what lives there."""
+    screen.print()
+    screen.print(memory_line(memory))
+    columns, rows = memory_table(memory)
+    if rows:
+        screen.print(table(columns, rows, right="size", whole="size"))
+
+
+def memory_line(memory: Memory) -> str:
+    """The peak, its share of the limit, and what it consists of."""
     limit = ""
     if memory.limit_bytes is not None and memory.device_bytes is not None:
         jax = " that JAX takes by default" if memory.limit_bytes < memory.device_bytes else ""
         limit = f", {memory.used_share:.1%} of the {_gib(memory.limit_bytes)}{jax}"
-    screen.print()
-    screen.print(
+    return (
         f"memory at its peak: {_gib(memory.peak_bytes)}{limit}: arguments {_gib(memory.arguments_bytes)}, results "
         f"{_gib(memory.outputs_bytes)}, temporary {_gib(memory.temporary_bytes)}, most at {memory.at} ({memory.origin})"
     )
-    rows = [
-        (item.name, _gib(item.size_bytes), f"{item.shape} {short_source(item.source)}") for item in memory.live[:VALUES]
-    ]
-    if rows:
-        screen.print(table(("largest there", "size", ""), rows, right="size", whole="size"))
+
+
+def memory_table(memory: Memory) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Columns and rows of the largest values at the peak."""
+    rows = ((i.name, _gib(i.size_bytes), f"{i.shape} {short_source(i.source)}") for i in memory.live[:VALUES])
+    return ("largest there", "size", ""), tuple(rows)
 
 
 def _gib(size: int) -> str:
@@ -152,44 +175,54 @@ def _gib(size: int) -> str:
     return f"{size / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[min(power, 4)]}"
 
 
+ROOM_COLUMNS = ("collective", "exposed", "could hide", "why exposed")
+BELIEVED_COLUMNS = ("most wrong", "times", "profile", "measured", "of the step")
+
+
 def show_overlap(screen: Any, overlap: Overlap, step_us: float) -> None:
     """What the scheduler could still hide, and how well its profile knew the step."""
-    lost = overlap.hideable_us + overlap.stuck_us
-    if lost >= 0.001 * step_us:
-        stuck = f"; no schedule hides the other {duration(overlap.stuck_us)}" if overlap.stuck_us > 0.001 * lost else ""
+    if overlap.hideable_us + overlap.stuck_us >= 0.001 * step_us:
         screen.print()
-        screen.print(
-            f"exposed after the last rank arrived: {duration(lost)}; a schedule could hide up to "
-            f"{duration(overlap.hideable_us)} ({overlap.hideable_us / step_us:.1%} of the step){stuck}"
-        )
-        rows = [
-            (room.name, duration(room.exposed_us), duration(room.hideable_us), room.why)
-            for room in overlap.rooms[:VALUES]
-            if room.exposed_us >= 0.0005 * step_us
-        ]
-        screen.print(table(("collective", "exposed", "could hide", "why exposed"), rows, right="exposed|could hide"))
+        screen.print(overlap_line(overlap, step_us))
+        rows = [room_row(room) for room in overlap.rooms[:VALUES] if room.exposed_us >= 0.0005 * step_us]
+        screen.print(table(ROOM_COLUMNS, rows, right="exposed|could hide"))
     if overlap.use is None:
         return
-    use = overlap.use
     screen.print()
-    screen.print(
+    screen.print(use_line(overlap.use))
+    cells = [believed_row(row, step_us) for row in overlap.use.rows[:VALUES] if abs(row.error_us) >= 0.0005 * step_us]
+    if cells:
+        _, *numbers = BELIEVED_COLUMNS
+        screen.print(table(BELIEVED_COLUMNS, cells, right="|".join(numbers), whole="|".join(numbers)))
+
+
+def overlap_line(overlap: Overlap, step_us: float) -> str:
+    """What is exposed, and how much of it a schedule could hide."""
+    lost = overlap.hideable_us + overlap.stuck_us
+    stuck = f"; no schedule hides the other {duration(overlap.stuck_us)}" if overlap.stuck_us > 0.001 * lost else ""
+    return (
+        f"exposed after the last rank arrived: {duration(lost)}; a schedule could hide up to "
+        f"{duration(overlap.hideable_us)} ({overlap.hideable_us / step_us:.1%} of the step){stuck}"
+    )
+
+
+def room_row(room: Room) -> tuple[str, ...]:
+    """An exposed collective under `ROOM_COLUMNS`."""
+    return room.name, duration(room.exposed_us), duration(room.hideable_us), room.why
+
+
+def use_line(use: ProfileUse) -> str:
+    """What the profile covered, how far off it was, and what it foretold."""
+    return (
         f"the scheduler's profile: costs for {use.covered:.1%} of the measured time, off by {use.off:.1%}; it foretold "
         f"{duration(use.step_us)} with {duration(use.exposed_us)} exposed"
     )
-    cells = [
-        (
-            row.name,
-            f"{row.count:.3g}",
-            "–" if row.profile_us is None else duration(row.profile_us),
-            duration(row.measured_us),
-            f"{row.error_us / step_us:+.2%}",
-        )
-        for row in use.rows[:VALUES]
-        if abs(row.error_us) >= 0.0005 * step_us
-    ]
-    if cells:
-        columns = ("most wrong", "times", "profile", "measured", "of the step")
-        screen.print(table(columns, cells, right="|".join(columns[1:]), whole="|".join(columns[1:])))
+
+
+def believed_row(row: Believed, step_us: float) -> tuple[str, ...]:
+    """An instruction under `BELIEVED_COLUMNS`."""
+    believed = "–" if row.profile_us is None else duration(row.profile_us)
+    return row.name, f"{row.count:.3g}", believed, duration(row.measured_us), f"{row.error_us / step_us:+.2%}"
 
 
 def show_differences(screen: Any, found: Differences) -> None:

@@ -62,8 +62,18 @@ def combine(traces: Sequence[Trace]) -> Trace:
         warnings=tuple(dict.fromkeys([*(line for trace in traces for line in trace.warnings), *same_names])),
         # of several windows of one process, all are on the clock of the first
         recordings={name: known for trace in reversed(traces) for name, known in trace.recordings.items()},
+        compiling=_all_compiling(traces),
         kernels=_all_kernels(traces),
     )
+
+
+def _all_compiling(traces: Sequence[Trace]) -> dict[str, npt.NDArray[np.int64]]:
+    """By process; windows of one process follow each other."""
+    found: dict[str, list[npt.NDArray[np.int64]]] = {}
+    for trace in traces:
+        for process, times in trace.compiling.items():
+            found.setdefault(process, []).append(times)
+    return {process: np.concatenate(parts) for process, parts in found.items()}
 
 
 def _all_kernels(traces: Sequence[Trace]) -> dict[tuple[str, str], frozenset[str]]:

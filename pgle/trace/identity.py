@@ -154,7 +154,8 @@ def _moved(trace: Trace, moves: dict[str, int]) -> Trace:
     if not any(moves.values()):
         return trace
     by_device = np.array([moves[device.process] for device in trace.devices], np.int64)
-    return replace(trace, start_ns=trace.start_ns + by_device[trace.device])
+    compiling = {name: times + moves[name] for name, times in trace.compiling.items()}
+    return replace(trace, start_ns=trace.start_ns + by_device[trace.device], compiling=compiling)
 
 
 def _renamed(trace: Trace, names: dict[str, str]) -> Trace:
@@ -162,7 +163,8 @@ def _renamed(trace: Trace, names: dict[str, str]) -> Trace:
         return trace
     devices = tuple(Device(names[item.process], item.ordinal, item.global_id) for item in trace.devices)
     recordings = {names.get(name, name): recording for name, recording in trace.recordings.items()}
-    return replace(trace, devices=devices, recordings=recordings)
+    compiling = {names[name]: times for name, times in trace.compiling.items()}
+    return replace(trace, devices=devices, recordings=recordings, compiling=compiling)
 
 
 def _free_name(name: str, window: _Window, taken: Sequence[_Process]) -> str:

@@ -151,6 +151,8 @@ class Trace:
             environment is kept: it may hold secrets.
         warnings: what the user should know, one line each.
         recordings: by process; one may be missing.
+        compiling: int64[n, 2] by process, start and end of the times in which XLA compiled there; a process is missing
+            where none are recorded.
         kernels: names of libraries' kernels (`LIBRARIES`) by module name and instruction; empty where not recorded.
     """
 
@@ -172,6 +174,7 @@ class Trace:
     xla_flags: str = ""
     warnings: tuple[str, ...] = ()
     recordings: Mapping[str, Recording] = field(default_factory=dict)
+    compiling: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     kernels: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:

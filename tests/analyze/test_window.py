@@ -1,6 +1,7 @@
 """The parts of a step add up to it, exactly, and are what a sweep over all edges finds."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,3 +127,12 @@ def test_a_collective_under_compute_is_not_exposed(measured):
     step = measured(repeated(Run("fusion", 0, 100), Run("all-gather-start", 20, 130, SIDE), every=150))
     assert step.breakdown.exposed_communication_us == pytest.approx(50)
     assert step.breakdown.communication_us == pytest.approx(130)
+
+
+def test_idle_time_while_xla_compiles_is_known_as_that(measured: Callable[..., MeasuredStep]) -> None:
+    trace = repeated(Run("fusion.1", 0, 100), every=1000, steps=3)
+    times = np.array([[150, 450], [1080, 1180], [9000, 9900]], np.int64) * 1000  # the last is after the window
+    step = measured(replace(trace, compiling={"host:1": times}))
+    assert [window.parts.compile_ns for window in step.windows] == [380_000, 380_000]
+    assert step.idle_us["while compiling"] == pytest.approx(380 / 3)
+    assert step.idle_us["between steps"] == pytest.approx(1800 / 3)

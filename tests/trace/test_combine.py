@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from pgle.trace.combine import combine
 from pgle.trace.table import Device
 
@@ -22,3 +24,10 @@ def test_a_second_window_of_one_process_is_numbered_on(make_trace):
     trace = combine([window(make_trace, "a:1", 3), window(make_trace, "a:1", 2, first_start=5_000)])
     assert len(trace.devices) == 1
     assert trace.execution.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_times_of_compilation_move_with_the_window_of_their_process(make_trace):
+    times = np.array([[10, 20]], np.int64)
+    first, second = (dataclasses.replace(window(make_trace, "a:1", 2), compiling={"a:1": times}) for _ in range(2))
+    found = combine([first, dataclasses.replace(second, duration_ns=second.duration_ns + 1)])
+    assert found.compiling["a:1"].tolist() == [[10, 20], [110_010, 110_020]]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from pgle.analyze.layers import folded
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.files import AnyPath
 from pgle.report import analyze as analyze_report
 from pgle.report import analyze_parts
 from pgle.report import compare as compare_report
 from pgle.report.compare_page import comparison_parts
+from pgle.report.page.measured import step_sections
 from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone
 from pgle.report.text import duration
 from pgle.report.timeline.measured import measured_panels
@@ -20,12 +20,11 @@ from pgle.run.analyze import Analysis
 from pgle.run.experiment.manifest import Manifest, StageRecord
 from pgle.run.report import Gathered
 from pgle.schedule.predict import Prediction
-from pgle.schedule.timeline import Breakdown
 from pgle.steps.compare import Comparison, Verdict
 from pgle.trace.nsys.kernels import WHOLE
 
-COSTS, COLLECTIVES, SCOPES = 60, 200, 16
-"""Rows that a page holds; `pgle show` and `pgle analyze --json` have all."""
+COSTS = 60
+"""Rows of costs that a page holds; `pgle show` has all."""
 FAR = 0.2
 """From here on a prediction is said to be off."""
 PREDICTED = (
@@ -40,7 +39,7 @@ def run_page(found: Gathered) -> Page:
     if found.comparison is not None:
         sections.append(Section("Before and after: step times", comparison_parts(found.comparison, found.checks)))
     if found.analysis is not None:
-        sections += _analysis(found.analysis)
+        sections += step_sections(found.analysis)
     if found.profile is not None:
         sections.append(_costs(found.profile))
     if found.coverage is not None:
@@ -140,50 +139,6 @@ def _timeline(found: Gathered, panels: tuple[Panel, ...]) -> tuple[Part, ...]:
     note = f"{PREDICTED}{traced}" if found.schedules else ""
     one_step_us = max(panel.parts.step_us for panel in panels) if found.schedules else 0.0
     return (Moving.of(panels, one_step_us), *([Prose(note, tone="soft")] if note else []))
-
-
-def _analysis(found: Analysis) -> Iterator[Section]:
-    """Findings, the parts of the step by device, by layer and source line, and collectives."""
-    step = found.step
-    parts: list[Part] = []
-    for place, finding in enumerate(found.findings, start=1):
-        said = analyze_report.number(finding)
-        evidence = tuple(map(analyze_report.evidence_row, finding.evidence))
-        parts += [
-            Prose(f"{place}. {analyze_report.heading(finding)}", tone="head"),
-            Prose(f"{said[:1].upper()}{said[1:]}."),
-            Table(("in a step", "time", "why"), evidence, frozenset({1}), tuple(row.name for row in finding.evidence)),
-            Prose(f"→ {finding.remedy}."),
-        ]
-    yield Section("Findings", tuple(parts) or (Prose(analyze_report.CLEAN),))
-    columns = ("device", "step", *(name for name, _ in analyze_parts.parts_of(step.breakdown)))
-    rows: list[tuple[str, ...]] = [_parts_row("mean", step.breakdown)]
-    for window in step.windows if len(step.windows) > 1 else ():
-        part, per = window.parts, 1e3 * max(window.steps, 1)
-        times = (part.window_ns, part.compute_ns, part.exposed_communication_ns, part.exposed_copy_ns, part.idle_ns)
-        device = step.trace.devices[window.device]
-        number = device.ordinal if device.global_id is None else device.global_id
-        rows.append((f"{number}, {device.process}", *(duration(time / per) for time in times)))
-    yield Section("Where the time of a step goes", (Table(columns, tuple(rows), frozenset(range(1, 6))),))
-    if step.layers is not None:
-        us = step.breakdown.step_us
-        groups = folded(step.layers.scopes, SCOPES)
-        scopes = [analyze_parts.scope_row(name, group, us) for name, group in groups]
-        lines = [analyze_parts.line_row(layer, us) for layer in step.layers.lines[:COSTS]]
-        tables = [(analyze_parts.LAYER_COLUMNS, scopes), (analyze_parts.LINE_COLUMNS, lines)]
-        made = tuple(Table(heads, tuple(rows), frozenset(range(1, len(heads)))) for heads, rows in tables)
-        yield Section("By layer and by source line", made)
-    if step.collectives:
-        shown = step.collectives[:COLLECTIVES]
-        rows = [analyze_parts.collective_row(item) for item in shown]
-        names = tuple(item.name for item in shown)
-        table = Table(analyze_parts.COLLECTIVE_COLUMNS, tuple(rows), frozenset(range(1, 6)), names)
-        yield Section("Collectives", (table, Prose(analyze_parts.WAITS[:1].upper() + analyze_parts.WAITS[1:] + ".")))
-
-
-def _parts_row(name: str, parts: Breakdown) -> tuple[str, ...]:
-    shares = (f"{duration(us)} ({us / parts.step_us:.1%})" for _, us in analyze_parts.parts_of(parts))
-    return (name, duration(parts.step_us), *shares)
 
 
 def _costs(profile: Profile) -> Section:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.trace.column import Column
-from pgle.trace.nsys.tables import NULL, Codes, Ints, Lookup, Tables, by_value
+from pgle.trace.intervals import union
+from pgle.trace.nsys.tables import NULL, PROCESS, Codes, Ints, Lookup, Tables, by_value
 from pgle.trace.nsys.text import MAX_TEXT, PREFIXES, RangeKind, module_key, range_kind, thunk_instruction
 from pgle.trace.table import ModuleKey, Reason
 
@@ -41,6 +42,7 @@ class Launches:
         module_start: int64[m], ns.
         modules: executables with program id.
         instructions: instruction names.
+        compiling: by process (globalPid), int64[k, 2] of the times in which XLA compiled, disjoint and in order.
     """
 
     instruction: Codes
@@ -49,6 +51,7 @@ class Launches:
     module_start: Ints
     modules: tuple[ModuleKey, ...]
     instructions: tuple[str, ...]
+    compiling: Mapping[int, Ints] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -202,11 +205,14 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
     code = rank[code]
     offset = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(tids)))])
     order = _order(code, start, end)
+    kinds = np.array(labels.kind, np.int8)
+    compiles = np.flatnonzero((kinds[label] == RangeKind.COMPILE) & (end < np.iinfo(np.int64).max))
+    compiling_at = _compiling(np.sort(tids)[code[compiles]], start[compiles], end[compiles])
     del code
     if order is not None:
         start, end, label = start[order], end[order], label[order]
         del order
-    kind = np.array(labels.kind, np.int8)[label]
+    kind = kinds[label]
     value = np.array(labels.value, np.int32)[label]
     del label
     is_thunk, is_module = kind == RangeKind.THUNK, kind == RangeKind.MODULE
@@ -225,6 +231,7 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
     launches = Launches(
         value[is_thunk], module[is_thunk], value[is_module], start[is_module],
         tuple(labels.modules), tuple(labels.instructions),
+        compiling_at,
     )  # fmt: skip
     reason = np.full(len(start) + 1, Reason.NONE, np.uint8)
     inside = reason[:-1]
@@ -235,6 +242,15 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
     inside[compiling] = Reason.AUTOTUNER
     reason[-1] = Reason.NO_RANGE
     return Ranges(np.sort(tids), offset, start, end, parent, np.append(thunk, np.int32(-1)), reason, launches)
+
+
+def _compiling(tid: Ints, start: Ints, end: Ints) -> dict[int, Ints]:
+    """By process, the union of ranges of its threads in which XLA compiled."""
+    found = {}
+    for process, rows in by_value(tid & PROCESS):
+        times = union(start[rows].astype(np.float64), end[rows].astype(np.float64))
+        found[process] = np.stack([times.start, times.end], axis=1).astype(np.int64)
+    return found
 
 
 def _counted(chosen: npt.NDArray[np.bool_]) -> Codes:

@@ -151,6 +151,8 @@ def _trace(tables: Tables, launches: Launches, graphs: Graphs, found: Activities
         sources=(source(tables),), xla_flags=xla_flags(tables),
         warnings=(*simulated(tables), *_warnings(tables, found, graphs, unresolved)),
         recordings=recordings(tables, used, names),
+        compiling={names[number].process: launches.compiling[pid] for number, (pid, _) in enumerate(used)
+                   if pid in launches.compiling},
     )  # fmt: skip
 
 

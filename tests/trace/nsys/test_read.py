@@ -248,3 +248,12 @@ def test_kernels_of_libraries_are_known_by_instruction(export: Any) -> None:
         export.range("Thunk:#hlo_op=custom-call.1#", number * 100 + 10, number * 100 + 90)
         export.work(2000 + number * 20, export.call(number * 100 + 50), kernel=kernel)
     assert export.read().kernels == {("jit_step", "custom-call.1"): {"ampere_sgemm_128x64_tn"}}
+
+
+def test_times_of_compilation_are_known_by_process(export: Any) -> None:
+    export.step_with("fusion.1")
+    export.range("XlaCompile:#module=jit_other#", 5000, 9000)
+    export.range("XlaPass:#name=cse#", 5100, 5200)
+    export.range("XlaAutotunerMeasurement:#hlo_op=dot.1#", 9500, 9700)
+    trace = export.read()
+    assert trace.compiling[trace.devices[0].process].tolist() == [[5000, 9000], [9500, 9700]]
