@@ -34,6 +34,9 @@ $(error RUN='$(RUN)' is not one word, and make takes blanks for the end of a nam
   or: pgle run --run-dir '$(RUN)' -- COMMAND)
 endif
 
+# Of several stages only the last says what to do next.
+compare: export PGLE_NEXT := 0
+
 .DEFAULT_GOAL := help
 .PHONY: help demo profile convert verify baseline perf compare tune rehearse test lint types unit fuzz minutes jax-releases format
 .DELETE_ON_ERROR:

@@ -1,4 +1,4 @@
 #!/bin/sh
 # Step times of $RUN: baseline against perf.
 set -eu
-exec "${PGLE:-pgle}" compare "$RUN/baseline" "$RUN/perf"
+PGLE_NEXT=1 exec "${PGLE:-pgle}" compare "$RUN/baseline" "$RUN/perf"

@@ -6,6 +6,8 @@ import errno
 import gc
 import io
 import os
+import shlex
+import shutil
 import signal
 import sys
 from importlib import import_module
@@ -130,6 +132,10 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):  # scancel, timeout, kubelet: what we started must end with us
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _ended)
+    if (program := _program()) != "pgle":
+        from pgle.report.text import call_it
+
+        call_it(program, COMMANDS)
     gc.set_threshold(100_000, 50, 100)  # our values have no cycles; the default walks a million of them again and again
     code = run(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback of the interpreter's end helps nobody
@@ -153,8 +159,20 @@ def run(arguments: list[str]) -> int:
 
             parts = {name: getattr(error, name, None) for name in ("where", "remedy")}
             json.show("pgle.error/1", {"error": {"what": getattr(error, "what", line), **parts}, "exit_code": code})
+        if text := sys.modules.get("pgle.report.text"):
+            line = text.named(line)
         print(f"pgle: {one_line(line)}", file=sys.stderr)
         return code
+
+
+def _program() -> str:
+    """How pgle was started, as it can be typed again: ``pgle`` where the shell finds this one by that name."""
+    started = sys.argv[0]
+    if os.path.basename(started) == "__main__.py":  # noqa: PTH119 - pathlib takes longer to import than all else here
+        words = sys.orig_argv
+        return shlex.join(words[: words.index("-m") + 2] if "-m" in words else [words[0], started])
+    found = shutil.which("pgle")
+    return "pgle" if found and os.path.realpath(found) == os.path.realpath(started) else shlex.quote(started)
 
 
 def look_around() -> int:

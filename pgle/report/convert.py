@@ -28,9 +28,9 @@ def show_text(result: Conversion) -> None:
     out = console()
     out.print(
         table(
-            ("module", "executions", "devices", "step", "compute", "", "collectives", ""),
+            ("module", "executions", "devices", "timed step", "compute", "", "collectives", ""),
             [_row(program) for program in result.measured.costs],
-            right="executions|devices|step|compute||collectives",
+            right="executions|devices|timed step|compute||collectives",
         )
     )
     out.print(f"{len(result.measured.trace):,} activities, {duration(result.gpu_time_us)} of device time", style="dim")

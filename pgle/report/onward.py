@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -27,10 +28,10 @@ _STEPS = re.compile(r"/steps[^/]*\.jsonl$")
 """Of a stage of a run directory."""
 
 
-def show_next(lines: Iterable[str]) -> None:
-    """Print them below an answer."""
-    out = console()
-    for line in lines:
+def show_next(lines: Iterable[str], *, stderr: bool = False) -> None:
+    """Print them below an answer; with ``PGLE_NEXT=0``, as a script has it that goes on by itself, nothing."""
+    out = console(stderr=stderr)
+    for line in lines if os.environ.get("PGLE_NEXT") != "0" else ():
         out.print(printable(line), style="dim", soft_wrap=True)
 
 

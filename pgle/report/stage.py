@@ -5,10 +5,17 @@ from __future__ import annotations
 import statistics
 
 from pgle.report import json
-from pgle.report.onward import next_line
+from pgle.report.onward import next_line, show_next
 from pgle.report.text import console, duration, warn
 from pgle.run.experiment.onward import following
 from pgle.run.experiment.stage import StageResult
+
+_RUNS = {
+    "profile": "profile run",
+    "baseline": "baseline run, without the profile,",
+    "perf": "performance run, with the profile,",
+}
+"""What each stage is, in words."""
 
 
 def show_text(result: StageResult, *, next_step: bool = True) -> None:
@@ -19,8 +26,9 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
         return
     out = console(stderr=not result.simulated and request.stdout == 1)
     label = " on the simulated GPU" if result.simulated else ""
-    module = f" {result.facts['module']}" if result.facts.get("module") else ""
-    out.print(f"{request.stage}{label}:{module} in {request.folder.path}", style="bold", soft_wrap=True)
+    module = f" of {result.facts['module']}" if result.facts.get("module") else ""
+    out.print(f"{_RUNS.get(request.stage, request.stage)}{module}{label}, in {request.folder.path}", style="bold",
+              soft_wrap=True)  # fmt: skip
     for line in provenance(result):
         out.print(line, soft_wrap=True, markup=False)
     if result.step_times_s:
@@ -36,20 +44,20 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
             out.print(f"  {result.verdict.proof}", style="dim")
         if result.verdict.remedy:
             out.print(f"  {result.verdict.remedy}")
-    if next_step and not result.failed:
-        out.print(next_line(request.run, following(request.run)), style="dim", soft_wrap=True)
     warn((*result.warnings, *_failed(result)))
+    if next_step and not result.failed:
+        show_next([next_line(request.run, following(request.run))], stderr=out.stderr)
 
 
 def _simulated(result: StageResult) -> str:
     """What is behind a simulated step time: the prediction for the schedule, which `pgle rehearse` gives as well."""
     if not result.simulated:
         return ""
-    alone = f"the schedule alone {duration(float(result.facts['predicted_step_us']))}"
-    why = "kernels vary, and every rank waits for the slowest"
+    alone = f"the schedule alone is predicted to take {duration(float(result.facts['predicted_step_us']))}"
+    why = "but kernels vary, and every rank waits for the slowest"
     if result.request.stage == "profile" and result.request.mode != "async":
-        why += "; collectives are synchronous here, so no other run has this step"
-    return f" (simulated: {alone}; {why})"
+        why += "; collectives are synchronous in this run alone, to be measured one by one"
+    return f" (simulated: {alone}, {why})"
 
 
 def provenance(result: StageResult) -> tuple[str, ...]:

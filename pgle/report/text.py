@@ -35,8 +35,24 @@ GAP = 2
 _TIED = "\ue000"
 """Stands for the blank of "12.3 ms" until it is printed, so that no line ends there."""
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
-_COMMAND = re.compile(r"(\s*)(?:next: )?(?:pgle|export|eval) ")
+_COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
+_QUOTED = re.compile(r"'[^']*'")
+_names = {"": re.compile(r"(?!)")}
+"""How pgle was started, where that is otherwise, and what that stands for: ``pgle`` before one of its commands."""
 _BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
+
+
+def call_it(program: str, commands: Iterable[str]) -> None:
+    """Have every command of pgle that is printed begin as the user can type it, such as ``.venv/bin/pgle``."""
+    _names.clear()
+    _names[program] = re.compile(rf"(?<![\w./-])pgle(?= (?:{'|'.join(commands)}|--help)\b)")
+
+
+def named(text: str) -> str:
+    """A text with the commands of pgle in it as the user can type them."""
+    for program, word in _names.items():
+        text = word.sub(lambda _, program=program: program, text)  # type: ignore[misc]
+    return text
 
 
 def reader_left() -> NoReturn:
@@ -53,7 +69,7 @@ class _Console(Console):
         on after a backslash, so that it can be copied.
         """
         options.setdefault("crop", False)
-        objects = tuple(_tied(item) if isinstance(item, str) else item for item in objects)
+        objects = tuple(_tied(named(item)) if isinstance(item, str) else item for item in objects)
         if objects and all(isinstance(item, str | Text) for item in objects):
             whole = options.get("soft_wrap", False) and not self.is_fitted
             words = (word for item in objects for word in str(item).split())
@@ -79,6 +95,8 @@ class _Console(Console):
                 lines.append(line)
                 continue
             follow_on = " \\" if _COMMAND.match(line) else ""
+            if follow_on:  # what is quoted stays whole
+                line = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _TIED), line)
             indent = " " * (len(line) - len(line.lstrip()) + 2 * len(follow_on))
             parts = wrap(line, self.width - len(follow_on), break_long_words=False, break_on_hyphens=False,
                          subsequent_indent=indent)  # fmt: skip
@@ -201,7 +219,7 @@ def table(
         justify: Literal["right", "left"] = "right" if name in numeric else "left"
         result.add_column(name, justify=justify, overflow="fold", no_wrap=name in unbroken)
     for row in rows:
-        result.add_row(*(cell if isinstance(cell, Text) else Text(_tied(printable(str(cell)))) for cell in row))
+        result.add_row(*(cell if isinstance(cell, Text) else Text(_tied(named(printable(str(cell))))) for cell in row))
     return result
 
 
@@ -260,7 +278,7 @@ def warn(lines: Iterable[str]) -> None:
 
 def say(line: str) -> None:
     """Print a line of pgle's own to stderr."""
-    text = f"pgle: {one_line(line)}"
+    text = f"pgle: {named(one_line(line))}"
     if sys.stderr.isatty():
         text = fill(text, _width(sys.stderr), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     print(text, file=sys.stderr, flush=True)

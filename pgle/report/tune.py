@@ -12,7 +12,7 @@ from pgle.report.page.html import TRACE, page_files
 from pgle.report.page.parts import Prose, Section, Table
 from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import console, duration, printable, say, table, warn
-from pgle.run.experiment.onward import free, typed
+from pgle.report.tune_advice import advice
 from pgle.run.tune.request import Proof, Tuning
 from pgle.run.tune.tune import OnTrial
 from pgle.tune.room import Reason, reasons
@@ -143,9 +143,9 @@ def sentence(found: Tuning) -> str:
         )
     judged, harder = found.proof.judged, found.proof.harder
     return (
-        f"Better: the step gets {-judged.mean:.1%} shorter over {judged.of} worlds (won {judged.won}, at worst "
-        f"{judged.worst:+.1%}; in harder worlds {-harder.mean:.1%}, won {harder.won} of {harder.of}) than with the "
-        f"profile alone ({by}; {_modelled(found.tuned.trial)})."
+        f"Better: the step gets {-judged.mean:.1%} shorter than with the profile alone, on average over {judged.of} "
+        f"worlds (won {judged.won}, at worst {judged.worst:+.1%}), and {-harder.mean:.1%} in worlds with twice the "
+        f"contention (won {harder.won} of {harder.of}; {by}; {_modelled(found.tuned.trial)})."
     )
 
 
@@ -159,7 +159,9 @@ def tried(found: Tuning) -> str:
 
 def _modelled(trial: Trial) -> str:
     count = trial.modelled
-    return f"{count} new collective{'s are' if count != 1 else ' is'} modelled" if count else "no new collective"
+    if not count:
+        return "its collectives are those of the profile"
+    return f"{count} of its collectives {'are' if count != 1 else 'is'} new, with modelled times"
 
 
 def gains(found: Tuning) -> list[str]:
@@ -169,15 +171,15 @@ def gains(found: Tuning) -> list[str]:
     for name, trial in found.without.items():
         if trial.step_us is not None:
             lost = judge(trial.worlds_us, tuned.worlds_us).mean
-            lines.append(f"  --{name}={tuned.flags[name]}: without it {lost:+.1%} over worlds")
+            lines.append(f"  --{name}={tuned.flags[name]}: without it the step changes by {lost:+.1%}")
     return lines
 
 
 def proven(proof: Proof) -> str:
     """Whether XLA took the profile under the accepted flags, with its line, and what the new profile covers."""
-    head = "proven" if proof.used else "NOT proven"
-    same = f"step {proof.change:+.2%} against the trial's" if abs(proof.change) > 1e-4 else "the trial's step"
-    return f"{head} by a whole compilation ({same}, the profile covers {proof.coverage:.1%} of it): {proof.why}"
+    head = "proven by a whole compilation" if proof.used else "NOT proven: compiled whole, XLA did not use the profile"
+    same = f"its step is {proof.change:+.2%} of the trial's" if abs(proof.change) > 1e-4 else "its step is the trial's"
+    return f"{head} ({same}, the profile has costs for {proof.coverage:.1%} of it): {proof.why}"
 
 
 def reasons_of(found: Tuning) -> tuple[Reason, ...]:
@@ -198,42 +200,6 @@ def why_exposed(found: Tuning) -> Sequence[str]:
             f"Would help: {item.help}."
         )
     return lines
-
-
-def advice(found: Tuning, out: Path) -> str:
-    """What to do next, and what it would bring."""
-    if found.proof is not None:
-        return f"Next: {_measuring(found, '--flags-file', out / 'flags.txt')}"
-    step = found.pgle.prediction.step_us
-    saved = step - found.pgle.prediction.ceiling.step_us
-    if found.verdict == "no-room":
-        return f"Flags do not help here: at most {duration(saved)} of the step's communication is left to hide."
-    words = f"the changes of the program above would help, by up to {duration(saved)} of the step"
-    if (near := promising(found)) is None:
-        return f"Flags do not help here; {words}."
-    won, shorter = judge(near.harder_us, found.pgle.trial.harder_us), judge(near.worlds_us, found.pgle.trial.worlds_us)
-    return (
-        f"Not safe enough to accept, and worth a measurement: '{near.label}' makes the step {-shorter.mean:.1%} "
-        f"shorter over the worlds, and wins in {won.won} of {won.of} where contention is doubled: "
-        f"{_measuring(found, *(f'--flag=--{name}={value}' for name, value in near.flags.items()))}\nElse {words}."
-    )
-
-
-def _measuring(found: Tuning, *flags: object) -> str:
-    """The commands that measure the program under new flags, and compare it with a run without them."""
-    launch = found.launch
-    before = launch.run.path if launch.run is not None else free(Path("runs/untuned"))
-    after = free(before.with_name("tuned" if launch.run is None else f"{before.name}-tuned"))
-    lines = [] if launch.run is not None and launch.run.stage("perf").path.exists() else [launch.line("run", before)]
-    lines += [launch.line("run", after, *flags), typed("pgle", "compare", before / "perf", after / "perf")]
-    return "\n  ".join(("profile again under these flags and compare on the GPUs, the only real proof:", *lines))
-
-
-def promising(found: Tuning) -> Trial | None:
-    """The best that wins in the worlds, and not in the harder ones; None where there is none."""
-    before = found.pgle.trial.worlds_us
-    good = [trial for trial in found.trials if trial.step_us is not None and judge(trial.worlds_us, before).accepted]
-    return min(good, key=lambda trial: judge(trial.worlds_us, before).mean, default=None)
 
 
 def show_json(found: Tuning, out: Path, page: Path) -> None:

@@ -158,7 +158,10 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 look=None if look is None else SimpleNamespace(trials=["a trial"], best=best),
             )  # fmt: skip
             yield rehearsal.advice(found)  # type: ignore[arg-type]
-        yield tuning.advice(SimpleNamespace(proof=True, launch=launch(command)), Path("tuned"))  # type: ignore[arg-type]
+        for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
+            found = SimpleNamespace(proof=proof, launch=launch(command), costs_are=costs_are, verdict="no-room",
+                                    pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
+            yield tuning.advice(found, Path("tuned"))  # type: ignore[arg-type]
 
 
 def test_every_next_step_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from pgle.report.text import console, near, table
+from pgle.report.text import call_it, console, near, table
 
 
 @pytest.mark.parametrize("text", ["wrote runs/[red]/profile.pbtxt", "runs/:smile:/profile.pbtxt", "x[/bold]"])
 def test_paths_and_names_are_printed_as_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     console().print(text)
     assert capsys.readouterr().out == f"{text}\n"
+
+
+def test_commands_begin_as_pgle_was_started(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgle.report.text._names", {})
+    call_it(".venv/bin/pgle", ("run", "convert"))
+    console().print("next: pgle convert runs/a/pgle run; pgle has XLA run it")
+    assert capsys.readouterr().out == "next: .venv/bin/pgle convert runs/a/pgle run; pgle has XLA run it\n"
+
+
+def test_a_command_is_never_broken_inside_quotes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    console().print("next: pgle run --run-dir runs/a -- python train.py --name 'two words'", soft_wrap=True)
+    assert "'two words'" in capsys.readouterr().out
 
 
 def test_lines_of_a_table_end_where_their_text_ends(capsys: pytest.CaptureFixture[str]) -> None:
