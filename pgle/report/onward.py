@@ -148,8 +148,8 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
         ]
     if found.verdict == "slower":
         return [
-            "Leave this profile out of your jobs. Where the schedules differ:",
-            f"next: {onward.look_closer(run)}",
+            "Leave this profile out of your jobs. What it changed for the worse:",
+            f"next: {typed('pgle', 'analyze', run.stage('perf').path, '--against', run.stage('baseline').path)}",
         ]
     if found.verdict == "same":
         return ["The profile alone changes nothing here; flags beside it may:", f"next: {onward.tune(run)}"]

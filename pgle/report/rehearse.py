@@ -142,9 +142,9 @@ def advice(result: Rehearsal) -> str:
     room = 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
     pays = gain(result.baseline.prediction, result.profiled.prediction).share >= WORTH_SHARE
     if pays:
-        costs = "" if result.costs_are == "measured" else "its true costs are measured and "
+        costs = "" if result.costs_are == "measured" else "the costs measured and "
         more = f"\nThen, for the {room:.1%} that stay exposed:\n  {result.tune}" if room >= ROOM else ""
-        return f"Next: have it proven; {costs}the step times compared:\n  {result.measure}{more}"
+        return f"Next: have {costs}the gain proven:\n  {result.measure}{more}"
     if room < ROOM:
         return (
             f"Next: communication is hidden as it is, so no profile and no flag can shorten this step by more than "

@@ -68,6 +68,14 @@ def test_the_profiled_schedule_exposes_less(finished):
     assert exposed["perf"] < 0.1 * exposed["baseline"]
 
 
+def test_a_rehearsal_of_the_run_takes_its_module_its_profile_and_its_gpu(finished, tmp_path, capsys):
+    assert run(["rehearse", str(finished), "-o", str(tmp_path / "out"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["profile"], found["target"]) == (str(finished / "profile.pbtxt"), "a100-40gb")
+    assert found["devices"] == 4
+    assert Path(found["module"]).parent == finished / "captured"
+
+
 def test_a_second_run_skips_what_is_done(finished, capsys):
     assert run(["run", "--run-dir", str(finished), *SIMULATED, "--json", "--", *WORDS]) == 0
     captured = capsys.readouterr()

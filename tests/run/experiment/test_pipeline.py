@@ -101,6 +101,14 @@ def test_what_is_done_is_skipped(experiment):
     assert experiment.launched == []
 
 
+def test_what_a_stage_came_to_is_told_before_the_next_begins(tmp_path):
+    told = []
+    stage = StageRequest("profile", ("train",), RunDirectory(tmp_path / "run"), "sync")
+    run_pipeline(PipelineRequest(stage, Recorded()), told.append, lambda result: told.append(type(result).__name__))
+    ran, converted = "StageResult", "Conversion"
+    assert told == ["profile", ran, "convert", converted, "verify", "baseline", ran, "perf", ran, "compare"]
+
+
 @pytest.mark.parametrize(("output", "stage"), OUTPUTS)
 def test_a_stage_whose_output_is_gone_runs_again(experiment, output, stage):
     experiment()

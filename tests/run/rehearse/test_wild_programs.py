@@ -58,5 +58,5 @@ def test_where_the_profile_brings_little_flags_are_looked_at(tmp_path: Path, mon
     assert found.look is not None
     assert found.look.best is not None
     assert found.look.change(found.look.best) < 0
-    assert found.tune == f"pgle tune --target h100 {tmp_path}/pipeline.mlir"
+    assert found.tune == f"pgle tune --target h100 -o tuned {tmp_path}/pipeline.mlir"
     assert not (tmp_path / "out" / "trials").exists()
