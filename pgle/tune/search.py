@@ -45,11 +45,13 @@ def search(
     def left() -> int:
         return min(budget - sum(not trial.same_as for trial in trials), SAME * budget - len(trials))
 
-    def tried(settings: Sequence[tuple[Flags, str]]) -> Trial:
+    def tried(settings: Sequence[tuple[Flags, str]], number: str) -> Trial:
         """The best of the current setting and these."""
         nonlocal current
-        known = [trial.flags for trial in (pgle, *trials)]
-        new = [(flags, label) for flags, label in settings if flags not in known][: max(left(), 0)]
+        made = (pgle, *trials)
+        known = [trial.flags for trial in made]
+        unknown = [item for item in settings if item[0] not in known and not _is_between_alike(item[0], number, made)]
+        new = unknown[: max(left(), 0)]
         trials.extend(attempt(new) if new else ())
         current = best(current, trials, memory_limit)
         return current
@@ -59,7 +61,7 @@ def search(
         for axis in by_exposure(found, current.exposed_by_kind):
             settings = [*axis.settings, *_beside(axis, axis.settings[0])]
             start = pgle if axis.kind == ALL else current  # presets and the like are starts of their own
-            tried([({**start.flags, **setting}, _label(axis, setting, start)) for setting in settings])
+            tried([({**start.flags, **setting}, _label(axis, setting, start)) for setting in settings], axis.number)
             if axis.number and axis.number in current.flags:
                 _walk(axis, lambda: current, tried)
             at_ceiling = current.step_us is not None and current.step_us <= ceiling_us * (1 + ROOM)
@@ -70,14 +72,27 @@ def search(
     return trials
 
 
-def _walk(axis: Axis, current: Callable[[], Trial], tried: Callable[[Sequence[tuple[Flags, str]]], Trial]) -> None:
+def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
+    """Whether the number lies between two that made the same program, beside the same other flags: it makes it too."""
+    if number not in flags:
+        return False
+    others = {name: value for name, value in flags.items() if name != number}
+    values: dict[str, list[int]] = {}
+    for trial in made:
+        if trial.program and number in trial.flags and trial.flags == {**others, number: trial.flags[number]}:
+            values.setdefault(trial.program, []).append(int(trial.flags[number]))
+    return any(min(alike) <= int(flags[number]) <= max(alike) for alike in values.values())
+
+
+def _walk(axis: Axis, current: Callable[[], Trial], tried: Callable[[Sequence[tuple[Flags, str]], str], Trial]) -> None:
     """Halve and double a number as long as that helps, then try three quarters of it."""
     while True:
         before = current()
         beside = _beside(axis, before.flags)
-        if tried([({**before.flags, **setting}, _label(axis, setting, before)) for setting in beside]) is before:
+        settings = [({**before.flags, **setting}, _label(axis, setting, before)) for setting in beside]
+        if tried(settings, axis.number) is before:
             setting = {axis.number: str(between(int(before.flags[axis.number])))}
-            tried([({**before.flags, **setting}, _label(axis, setting, before))])
+            tried([({**before.flags, **setting}, _label(axis, setting, before))], axis.number)
             return
 
 

@@ -194,3 +194,14 @@ def test_where_a_loop_holds_collectives_a_preset_comes_first() -> None:
     assert first.name == "preset fsdp"
     assert first.settings[0]["xla_gpu_pipeline_all_gather"] == "on"
     assert not [axis for axis in axes(program("all-gather"), "0.12.0.1", ()) if axis.name == "preset fsdp"]
+
+
+def test_a_number_between_two_that_made_the_same_program_is_not_tried() -> None:
+    seen: list[int] = []
+    known = bench(lambda mib: 1000.0 if mib >= 4 else 1400.0, seen)
+
+    def attempt(settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
+        return [replace(made, program=f"{made.mean_us:g}") for made in known(settings)]
+
+    search(PGLE, CEILING_US, [AXIS], attempt, budget=20, memory_limit=None)
+    assert seen == [8, 16, 4]

@@ -129,12 +129,18 @@ class _Search:
 
     def _simplified(self, trial: Trial) -> Trial:
         """The same without the flags that give nothing, as presets have them."""
-        for name in trial.flags if not trial.shape else ():
-            rest = {flag: value for flag, value in trial.flags.items() if flag != name}
-            other = self._aside([(rest, f"without {name}")])[0] if rest else trial
-            if other.mean_us <= trial.mean_us * (1 + PROGRESS) and stands(other, self.pgle.trial):
-                trial = replace(other, label=trial.label, same_as="")
+        alone = [] if trial.shape else self._aside(without_one(trial))
+        idle = [name for name, other in zip(trial.flags, alone, strict=False) if self._is_as_good(other, trial)]
+        for names in (idle, *([name] for name in idle)):  # one by one only where they cannot go together
+            rest = {flag: value for flag, value in trial.flags.items() if flag not in names}
+            if rest and len(rest) < len(trial.flags):
+                other = self._aside([(rest, f"without {', '.join(names)}")])[0]
+                if self._is_as_good(other, trial):
+                    trial = replace(other, label=trial.label, same_as="")
         return trial
+
+    def _is_as_good(self, other: Trial, trial: Trial) -> bool:
+        return other.mean_us <= trial.mean_us * (1 + PROGRESS) and stands(other, self.pgle.trial)
 
     def _aside(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
         """Trials beside the search, which are not shown among its own."""
