@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from math import ceil, prod
 from pgle.costs.estimate import perf_tables
 from pgle.costs.estimate.perf_tables import GRID_B, GRID_K
 from pgle.xla.hardware import KERNEL_US, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY, TABLE, Hardware, dtype_family
-from pgle.xla.hlo.module import BITS, Instruction, Module, Shape
+from pgle.xla.hlo.module import BITS, Instruction, Module, Shape, backend_config
 
 TILE = 128
 """Rows and columns of the output tile that one streaming multiprocessor computes (NVIDIA, "Matrix Multiplication
@@ -24,15 +23,15 @@ _CAUSAL = re.compile(r"mask_type\W+(?:[2-6]\b|\w*CAUSAL)")
 """cuDNN writes ``CAUSAL``; Transformer Engine a number, of which 0 and 1 are no causal mask (`NVTE_Mask_Type`)."""
 
 
-_STATED = re.compile(r"(\w+) = (-?\d+) : i64")
+_STATED = re.compile(r"(\w+) = (-?\d{1,18}) : i64")
 """Transformer Engine's attributes: sizes, whatever the layout of queries, keys and values."""
 
 _SCORES = re.compile(
-    r'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*\["(\d+)",\s*"(\d+)",\s*"(\d+)",\s*"(\d+)"\]'
+    r'"intermediate_tensor_shape":\s*\{.*?"dimensions":\s*\["(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})",\s*"(\d{1,18})"\]'
 )
 """In cuDNN's configuration: batch, heads, queries, keys (jax `_src/cudnn/fused_attention_stablehlo.py`)."""
 
-_WINDOW = re.compile(r'(?:window_size_left = |"sliding_window_length":\s*)([1-9]\d*)')
+_WINDOW = re.compile(r'(?:window_size_left = |"sliding_window_length":\s*)([1-9]\d{0,17})')
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def matmuls(module: Module, instruction: Instruction) -> Iterator[Matmul]:
     elif instruction.opcode == "custom-call":
         target = instruction.custom_call_target
         if "cublas" in target or "matmul" in target or "gemm" in target:
-            yield from _dot(module, instruction, _contracting(instruction.backend_config))
+            yield from _dot(module, instruction, _contracting(instruction))
     else:
         for name in instruction.called:
             computation = module.computations.get(name)
@@ -127,15 +126,13 @@ def _shared_leading(lhs: Sequence[int], result: Sequence[int], contracting: Sequ
     return max(batch, 1)
 
 
-def _contracting(backend_config: str) -> list[int]:
+def _contracting(instruction: Instruction) -> list[int]:
     """Contracting dimensions of the left operand in the configuration of a cuBLAS call."""
-    try:
-        config = json.loads(backend_config) if backend_config else {}
-    except ValueError:
-        return []
+    config = backend_config(instruction)
     gemm = config.get("gemm_backend_config", config)
     numbers = gemm.get("dot_dimension_numbers", {}) if isinstance(gemm, dict) else {}
-    return [int(item) for item in numbers.get("lhs_contracting_dimensions", [])]
+    found = numbers.get("lhs_contracting_dimensions", []) if isinstance(numbers, dict) else []
+    return [int(item) for item in found if re.fullmatch(r"\d{1,3}", str(item))] if isinstance(found, list) else []
 
 
 def is_product(module: Module, instruction: Instruction) -> bool:

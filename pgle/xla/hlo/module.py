@@ -188,16 +188,16 @@ class Module:
 
     def wrapped(self, instruction: Instruction) -> Instruction | None:
         """The instruction that a generic ``async-start/-update/-done`` wraps: the root of its called computation."""
-        if instruction.opcode not in ("async-start", "async-update", "async-done"):
-            return None
-        for name in instruction.called:
-            computation = self.computations.get(name)
-            if computation is not None:
-                return self.instructions.get(computation.root)
-        # -update and -done may leave the computation to their start
-        for name in instruction.operands[:1]:
-            start = self.instructions.get(name)
-            return None if start is None else self.wrapped(start)
+        seen: set[str] = set()
+        item: Instruction | None = instruction
+        while item is not None and item.opcode in ("async-start", "async-update", "async-done"):
+            for name in item.called:
+                computation = self.computations.get(name)
+                if computation is not None:
+                    return self.instructions.get(computation.root)
+            seen.add(item.name)  # -update and -done may leave the computation to their start
+            before = item.operands[0] if item.operands else ""
+            item = None if before in seen else self.instructions.get(before)
         return None
 
     def walk(self) -> Iterator[Instruction]:
@@ -212,7 +212,7 @@ def backend_config(instruction: Instruction) -> Mapping[str, Any]:
         return {}
     try:
         config = json.loads(instruction.backend_config)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
 
@@ -221,6 +221,7 @@ def trip_count(instruction: Instruction) -> int | None:
     """How often the body of a ``while`` runs, where XLA knows (``known_trip_count``); None where it does not."""
     count = backend_config(instruction).get("known_trip_count")
     try:
-        return int(count["n"]) if isinstance(count, dict) else None
-    except (KeyError, ValueError, TypeError):
+        trips = int(count["n"]) if isinstance(count, dict) else None
+    except (KeyError, ValueError, TypeError, OverflowError):
         return None
+    return trips if trips is not None and 0 <= trips < 1 << 63 else None

@@ -10,6 +10,7 @@ from pgle.errors import UserError
 from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.replica_groups import Groups, groups_of
+from pgle.xla.hlo.sound import checked
 from pgle.xla.protos import hlo_pb2
 
 MAX_HLO_BYTES = 2 << 30
@@ -50,7 +51,7 @@ def module_from_bytes(data: bytes, source: str) -> Module:
 
 
 def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
-    """A module from a parsed `HloModuleProto`; references to things that are not there raise `UserError`."""
+    """A module from a parsed `HloModuleProto`; what is not there or cannot be (`sound`) raises `UserError`."""
     if not proto.computations:
         raise UserError("holds no HLO computation", where=source, remedy=_NOT_HLO)
     names = {item.id: item.name for item in proto.computations}
@@ -66,7 +67,7 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
     if entry not in computations:
         raise UserError("its entry computation is missing; the dump is cut short", where=source, remedy="copy it again")
     attributes = dict(proto.frontend_attributes.map)
-    return Module(
+    module = Module(
         name=proto.name,
         program_id=proto.id,
         fingerprint=attributes.get("fingerprint_before_lhs", ""),
@@ -78,6 +79,7 @@ def module_from_proto(proto: hlo_pb2.HloModuleProto, source: str) -> Module:
         num_replicas=max(proto.device_assignment.replica_count, 1),
         source=source,
     )
+    return checked(module)
 
 
 def _frames(index: hlo_pb2.StackFrameIndexProto) -> dict[int, str]:
@@ -93,7 +95,7 @@ def _frames(index: hlo_pb2.StackFrameIndexProto) -> dict[int, str]:
 
 def _latency_ns(item: hlo_pb2.HloInstructionProto) -> int | None:
     text = item.frontend_attributes.map.get("latency_metadata", "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 class _Builder:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pgle.errors import UserError
 from pgle.xla.hlo.module import Computation, Instruction, Module
 from pgle.xla.hlo.replica_groups import Groups
+from pgle.xla.hlo.sound import checked
 from pgle.xla.hlo.text_parts import Attributes, ShapeTable, groups_from_text, unescape
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) ?(?:\(.*)?\{$", re.DOTALL)
@@ -41,7 +42,7 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
         program_id: where the file name tells; text does not.
 
     Raises:
-        UserError: it is no HLO text, or cut short.
+        UserError: it is no HLO text, cut short, or what cannot be (`sound`).
     """
     if not data.lstrip().startswith(b"HloModule "):
         raise UserError("not HLO text (it does not begin with HloModule)", where=source, remedy=_remedy(data))
@@ -225,7 +226,7 @@ class _Parser:
         found = {key: pattern.search(self.header) for key, pattern in _HEADER.items()}
         frontend = _FRONTEND.search(self.header)
         attributes = {} if frontend is None else {k: unescape(v) for k, v in _PAIR.findall(frontend.group(1))}
-        return Module(
+        module = Module(
             name=self.header.removeprefix("HloModule ").split(",")[0].strip(),
             program_id=program_id,
             fingerprint=_first(found["fingerprint"], ""),
@@ -237,6 +238,7 @@ class _Parser:
             num_replicas=int(_first(found["replicas"], "1")),
             source=self.source,
         )
+        return checked(module)
 
 
 def _first(match: re.Match[str] | None, default: str) -> str:

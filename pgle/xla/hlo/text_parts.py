@@ -36,6 +36,8 @@ _CALLED = {
     "conditional": ("branch_computations", "true_computation", "false_computation"),
     "select-and-scatter": ("select", "scatter"),
 }
+DEEPEST = 100
+"""Tuples within tuples; protocol buffers cannot nest deeper either."""
 _CALLED_BY_OTHERS = ("calls", "to_apply", "called_computations")
 
 
@@ -72,6 +74,8 @@ class ShapeTable:
             token = match.group()
             if token == "(":
                 stack.append([])
+                if len(stack) > DEEPEST:
+                    raise UserError(f"tuples of more than {DEEPEST} levels")
             elif token == ")":
                 if len(stack) > 1:
                     elements = stack.pop()

@@ -1,0 +1,71 @@
+"""Whether a module is one that a compiler can have made: its calls can be followed to their end, its arrays be stored.
+
+Everything that walks a module follows calls without looking back, and a file may hold anything.
+"""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+
+from pgle.errors import UserError
+from pgle.xla.hlo.module import Module, trip_count
+
+MOST_BYTES = (1 << 63) - 1
+"""Of one array: XLA counts bytes in 64 bits."""
+DEEPEST = 100
+"""Calls within calls; protocol buffers cannot nest deeper either. Programs seen so far: 6."""
+MOST_WORK = 100_000_000
+"""Instructions with every call followed, loops twice; the largest dumps seen so far: some 10 million."""
+MOST_RUNS = 1 << 53
+"""Of one instruction in a step, all loops around it multiplied: beyond, a count is no exact number any more."""
+_LOOP_TIMES = 2
+
+
+def checked(module: Module) -> Module:
+    """The module itself.
+
+    Raises:
+        UserError: a computation calls itself, calls are nested too deep or are too many, or an array is too large.
+    """
+    wrong = _wrong_shape(module) or _wrong_calls(module)
+    if wrong:
+        raise UserError(f"{wrong}; no compiler writes that", where=module.source, remedy="dump it again")
+    return module
+
+
+def _wrong_shape(module: Module) -> str:
+    seen: set[int] = set()
+    for item in module.walk():
+        if id(item.shape) not in seen:
+            seen.add(id(item.shape))
+            if item.shape.size_bytes > MOST_BYTES:
+                return f"{item.name} holds more bytes than there are addresses"
+    return ""
+
+
+def _wrong_calls(module: Module) -> str:
+    calls = {
+        name: [(item, called) for item in computation.instructions for called in item.called]
+        for name, computation in module.computations.items()
+    }
+    graph = {name: [called for _, called in found] for name, found in calls.items()}
+    try:
+        order = tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return f"computation {error.args[1][0]} calls itself"
+    work: dict[str, int] = {}
+    depth: dict[str, int] = {}
+    runs: dict[str, int] = {}
+    for name in order:
+        found = calls.get(name, ())  # a computation may be named that is not there
+        own = len(module.computations[name].instructions) if name in module.computations else 0
+        work[name] = own + sum(work[called] * (_LOOP_TIMES if item.opcode == "while" else 1) for item, called in found)
+        depth[name] = 1 + max((depth[called] for _, called in found), default=0)
+        runs[name] = max((runs[called] * max(trip_count(item) or 1, 1) for item, called in found), default=1)
+        if runs[name] > MOST_RUNS:
+            return f"loops in {name} run more than 2^53 times"
+        if depth[name] > DEEPEST:
+            return f"more than {DEEPEST} calls within calls"
+        if work[name] > MOST_WORK:
+            return f"computation {name} comes to more than {MOST_WORK:,} instructions with all that it calls"
+    return ""
