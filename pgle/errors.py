@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from os import PathLike
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def printable(text: str) -> str:
@@ -59,6 +64,12 @@ class UserError(Exception):
         if self.remedy is not None:
             text = f"{text}; {self.remedy}"
         return one_line(text)
+
+
+def points_into(error: BaseException, folder: Path) -> bool:
+    """Whether a message names a folder or something in it, which then is to stay."""
+    names = {str(folder), str(folder.resolve())}
+    return any(re.search(rf"(?<![\w./-]){re.escape(name)}(?![\w.-])", str(error)) for name in names)
 
 
 class WorkloadError(Exception):

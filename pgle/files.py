@@ -77,12 +77,17 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
     except FileNotFoundError:
         raise UserError("no such file", where=path, remedy="check the path") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot be read ({getattr(error, 'strerror', '') or error})", where=path) from None
+        raise _unreadable(path, error) from None
     if stat.S_ISDIR(mode):
         raise UserError("is a directory, a file is needed", where=path, remedy="name a file in it")
     if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
         kind = "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
         raise UserError(f"is a {kind}, a file is needed", where=path, remedy="save what it gives in a file first")
+
+
+def _unreadable(path: AnyPath, error: Exception) -> UserError:
+    reason = getattr(error, "strerror", "") or error
+    return UserError(f"cannot be read ({reason})", where=path, remedy="check the path and who may read it")
 
 
 def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = False) -> io.BufferedReader:
@@ -101,7 +106,7 @@ def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = Fals
     try:
         file = cast(IO[bytes], path.open("rb"))
     except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror or error})", where=path) from None
+        raise _unreadable(path, error) from None
     return io.BufferedReader(_Bounded(file, path, max_bytes), 1 << 20)
 
 
@@ -124,7 +129,7 @@ class _Bounded(io.RawIOBase):
         except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise UserError(f"damaged archive ({error})", where=self._path, remedy="copy it again") from None
         except OSError as error:
-            raise UserError(f"cannot be read ({error.strerror or error})", where=self._path) from None
+            raise _unreadable(self._path, error) from None
         buffer[: len(data)] = data
         self._size += len(data)
         if self._max_bytes is not None and self._size > self._max_bytes:
@@ -249,7 +254,8 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
     except OSError as error:
         mine = {str(temporary): path for temporary, path in staged}
         where = mine.get(str(error.filename)) or error.filename or next(iter(files))
-        raise UserError(f"cannot be written ({error.strerror or error})", where=where) from None
+        remedy = "free some space, or choose another place to write to"
+        raise UserError(f"cannot be written ({error.strerror or error})", where=where, remedy=remedy) from None
     finally:
         for leftover in (*made, *(temporary for temporary, _ in staged)):
             with suppress(OSError):

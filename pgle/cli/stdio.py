@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +9,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from pgle.errors import UserError
+from pgle.files import MAX_FILE_BYTES
 
 MAGIC = {
     b"SQLite format 3": ".sqlite",
@@ -45,8 +45,12 @@ def stdin_file(ctx: click.Context) -> Path:
         raise UserError("stdin can be read once only", where="-", remedy="name the other files")
     ctx.meta["pgle.stdin"] = True
     raw = Path(ctx.with_resource(TemporaryDirectory(prefix="pgle-"))) / "stdin"
+    left = MAX_FILE_BYTES
     with raw.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        while piece := sys.stdin.buffer.read(1 << 20):
+            left -= file.write(piece)
+            if left < 0:
+                raise UserError(f"more than {MAX_FILE_BYTES:,} bytes", where="-", remedy="give the part that matters")
     with raw.open("rb") as file:
         head = file.read(4096).lstrip()
     suffix = next((suffix for magic, suffix in MAGIC.items() if head.startswith(magic)), ".log")

@@ -55,7 +55,10 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
     head = next(rest, "")
     delimiter = max(",;\t", key=head.count)
     reader = csv.DictReader(chain([head], rest), delimiter=delimiter)
-    names = [name.strip() for name in reader.fieldnames or ()]
+    try:
+        names = [name.strip() for name in reader.fieldnames or ()]
+    except csv.Error as error:
+        raise _no_table(source, error) from None
     if not set(names) & set(TIME_KEYS):
         what = f"no column with step times among: {', '.join(names) or 'none'}"
         raise UserError(what, where=source, remedy=f"name it step_time_s (or {', '.join(list(TIME_KEYS)[3:7])})")
@@ -68,7 +71,11 @@ def read_csv(lines: Iterable[str], source: str) -> Series:
     try:
         return _series(source, "csv", rows)
     except csv.Error as error:
-        raise UserError(f"not a table of step times ({error})", where=source, remedy="check the file") from None
+        raise _no_table(source, error) from None
+
+
+def _no_table(source: str, error: csv.Error) -> UserError:
+    return UserError(f"not a table of step times ({error})", where=source, remedy="check the file")
 
 
 _GROUPED = re.compile(r"\s*[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?\s*")

@@ -40,8 +40,11 @@ class TextLines:
 
     def __iter__(self) -> Iterator[str]:
         with open_bytes(self.path) as file:
-            head = file.peek(4)[:4]
-            text = io.TextIOWrapper(file, _encoding(head), errors="replace")
+            head = file.peek(4096)[:4096]
+            encoding = _encoding(head[:4])
+            if encoding == "utf-8-sig" and b"\0\0\0\0" in head:
+                raise UserError("is not text", where=self.path, remedy="give a log, CSV or JSON lines")
+            text = io.TextIOWrapper(file, encoding, errors="replace")
             while line := text.readline(LONGEST_LINE):
                 yield line.rstrip("\n")
                 while len(line) == LONGEST_LINE and not line.endswith("\n"):

@@ -74,13 +74,15 @@ class Cache:
         try:
             with zipfile.ZipFile(path) as archive:
                 files = {name: archive.read(name) for name in archive.namelist()}
-            answer: dict[str, Any] = json.loads(files.pop(ANSWER))
+            answer: Any = json.loads(files.pop(ANSWER))
             os.utime(path)
-        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError):
+        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError):
+            return None
+        if not isinstance(answer, dict):
             return None
         for name, data in files.items():
             (folder / Path(name).name).write_bytes(_renamed(name, data, names))
-        return answer
+        return dict(answer)
 
     def store(self, key: str, folder: Path, names: Mapping[str, str], answer: Mapping[str, Any]) -> None:
         """Keep the files of a folder and an answer; a disk that is full or read-only is no failure."""

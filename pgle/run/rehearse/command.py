@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pgle.errors import UserError
+from pgle.errors import UserError, points_into
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import read_manifest
 from pgle.run.experiment.onward import UNKNOWN, Launch, following, free, launch_of, profile_of, typed
@@ -231,9 +231,10 @@ def _folder(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path
         try:
             yield out
         except BaseException as error:
-            if str(out) not in str(error) and not resumes(out):
+            if not resumes(out):
                 for made in [out / name for name in _MADE] if named else [out]:
-                    shutil.rmtree(made, ignore_errors=True)
+                    if not points_into(error, made):
+                        shutil.rmtree(made, ignore_errors=True)
                 if not there_before and out.is_dir() and not any(out.iterdir()):
                     out.rmdir()
             raise

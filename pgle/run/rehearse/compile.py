@@ -100,7 +100,7 @@ class Compiler:
             line = answer["xla_error"].strip().partition("\n")[0]
             raise UserError(f"XLA could not compile it: {line}", where=request.module, remedy=f"the whole log: {log}")
         name = answer["module_name"]
-        after = folder / BEFORE_SCHEDULING if request.until_scheduling else scheduled_module(folder, name)
+        after = _module(folder, request, answer)
         assert after is not None  # else the worker would not have said that it is done
         return RehearsalResult(
             module_name=name,
@@ -124,25 +124,31 @@ class Compiler:
     def _kept_or_compiled(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
         if self._cache is None:
             return self._ask(request, folder)
+        key = self._key(request)
+        names = {"@FOLDER@": str(folder)}
+        if request.profile is not None:
+            names["@PROFILE@"] = str(request.profile.resolve())
+        kept = self._cache.load(key, folder, names)
+        if kept is not None and _is_whole(kept, _module(folder, request, kept)):
+            self._on_phase(Phase(request, "kept from before", kept["module_name"]))
+            self._on_phase(Phase(request, "done"))
+            return kept | {"kept": True}
+        for laid in folder.iterdir():  # of a damaged entry
+            laid.unlink()
+        answer = self._ask(request, folder)
+        # The module may have been written anew since its content was asked for.
+        if "module_name" in answer and key == self._key(request):
+            self._cache.store(key, folder, names, answer)
+        return answer
+
+    def _key(self, request: RehearsalRequest) -> str:
         others = (request.target, request.portable_target, request.allocator_bytes, request.topology)
         switches = {
             "others": others,
             "profile": request.profile_as,
             "whole": (request.to_the_end, request.as_job, request.before_scheduling, request.until_scheduling),
         }
-        key = key_of(self.python, request.module, request.flags, request.profile, switches)
-        names = {"@FOLDER@": str(folder)}
-        if request.profile is not None:
-            names["@PROFILE@"] = str(request.profile.resolve())
-        kept = self._cache.load(key, folder, names)
-        if kept is not None:
-            self._on_phase(Phase(request, "kept from before", kept["module_name"]))
-            self._on_phase(Phase(request, "done"))
-            return kept | {"kept": True}
-        answer = self._ask(request, folder)
-        if "module_name" in answer:
-            self._cache.store(key, folder, names, answer)
-        return answer
+        return key_of(self.python, request.module, request.flags, request.profile, switches)
 
     def _ask(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
         """Send a request and wait for its answer."""
@@ -228,6 +234,22 @@ class Compiler:
         self._errors.seek(0)
         rows = [row for row in self._errors.read().decode(errors="replace").splitlines() if row.strip()]
         return rows[-1].strip()[:300] if rows else "no output"
+
+
+def _module(folder: Path, request: RehearsalRequest, answer: dict[str, Any]) -> Path | None:
+    """The compiled module, if it is there."""
+    if request.until_scheduling:
+        return folder / BEFORE_SCHEDULING
+    return scheduled_module(folder, str(answer.get("module_name")))
+
+
+def _is_whole(answer: dict[str, Any], module: Path | None) -> bool:
+    """Whether a kept answer says all that is needed, and its module is there."""
+    figures = [
+        answer.get(name) for name in ("num_partitions", "num_replicas", "compile_s", "read_s", "cpu_s", "peak_bytes")
+    ]
+    stated = all(isinstance(figure, int | float) for figure in figures) and isinstance(answer.get("jaxlib"), str)
+    return stated and isinstance(answer.get("module_name"), str) and module is not None and module.is_file()
 
 
 def rehearse_compile(request: RehearsalRequest, python: str = sys.executable) -> RehearsalResult:

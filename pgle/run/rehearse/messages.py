@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
+from pgle.files import check_file
 from pgle.run.rehearse.dumps import DUMP_BEFORE_SCHEDULING
 from pgle.run.rehearse.request import RehearsalRequest
+from pgle.xla.hlo.proto import MAX_HLO_BYTES
 
 EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
 """What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
@@ -54,8 +56,10 @@ def check(request: RehearsalRequest) -> None:
     Raises:
         UserError: the module is missing, the folder is in use, or the topology or a flag has not its form.
     """
-    if not request.module.exists():
-        raise UserError("no such file", where=request.module, remedy="check the path")
+    check_file(request.module)
+    if request.module.stat().st_size > MAX_HLO_BYTES:
+        remedy = "give the module of one program: JAX_DUMP_IR_TO=DIR dumps each to a file of its own"
+        raise UserError(f"larger than {MAX_HLO_BYTES:,} bytes", where=request.module, remedy=remedy)
     if request.dump_dir.is_dir() and any(request.dump_dir.iterdir()):
         raise UserError("is not empty", where=request.dump_dir, remedy="choose a new folder")
     if request.topology is not None:
@@ -71,7 +75,7 @@ def devices_in(topology: str) -> int:
     Raises:
         UserError: it is not of that form, or of a size that no machine has.
     """
-    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*x[1-9]\d*", topology):
+    if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8}){2}", topology):
         raise UserError(
             f"topology {topology!r} is not SLICESxHOSTSxDEVICES", remedy="write 1x1x8 for one host with eight GPUs"
         )

@@ -17,7 +17,7 @@ from pgle.costs.fit.contention import as_if_alone
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile
-from pgle.errors import UserError
+from pgle.errors import UserError, points_into
 from pgle.files import sha256, write_files
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.rehearse import LHS
@@ -178,8 +178,11 @@ def open_bench(request: TuneRequest) -> Iterator[Bench]:
     with open_session(base, folder, python=request.setting.python, cached=request.cached) as session:
         try:
             yield Bench(request, session)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        except BaseException as error:
+            if not points_into(error, folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 _ELSEWHERE: dict[bytes, Bench] = {}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pgle.errors import UserError
 from pgle.run.rehearse.cache import Cache, key_of
+from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.request import RehearsalRequest
 
 NAMES = {"@FOLDER@": "/here"}
 
@@ -101,3 +105,52 @@ def test_files_that_flags_name_count_with_their_content(module: Path, tmp_path: 
 
 def test_a_value_that_no_path_can_be_is_a_value(module: Path) -> None:
     assert key_of(sys.executable, module, (f"--xla_passes={'x,' * 3000}",), None, {})
+
+
+ANSWER = {"module_name": "jit_f", "num_partitions": 4, "num_replicas": 1, "compile_s": 1.0, "read_s": 0.1, "cpu_s": 1.0,
+          "peak_bytes": 1, "jaxlib": "0.10.2"}  # fmt: skip
+MODULE = "module_0001.jit_f.sm_9.0a_gpu_after_optimizations.hlo.pb"
+
+
+class Pretended(Compiler):
+    """Answers as the compiler's process does; `edit` is what the user does meanwhile."""
+
+    edit = ""
+
+    def _ask(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
+        (folder / MODULE).write_bytes(request.module.read_bytes())
+        if self.edit:
+            request.module.write_text(self.edit)
+        return dict(ANSWER)
+
+
+def compiled(compiler: Compiler, module: Path, folder: Path) -> dict[str, Any]:
+    folder.mkdir()
+    return compiler._kept_or_compiled(RehearsalRequest(module, "target", folder), folder)
+
+
+def test_what_was_compiled_while_the_module_was_edited_is_not_kept(cache: Cache, tmp_path: Path) -> None:
+    module = tmp_path / "m.mlir"
+    module.write_text("one")
+    compiler = Pretended(cache=cache)
+    compiler.edit = "two"
+    compiled(compiler, module, tmp_path / "a")
+    module.write_text("one")
+    assert "kept" not in compiled(compiler, module, tmp_path / "b")
+    compiler.edit = ""
+    compiled(compiler, module, tmp_path / "c")
+    assert compiled(compiler, module, tmp_path / "d")["kept"]
+
+
+@pytest.mark.parametrize("answer", ["[]", "{}", '{"module_name": 1}', "[" * 100_000])
+def test_an_entry_that_does_not_say_all_is_compiled_again(cache: Cache, tmp_path: Path, answer: str) -> None:
+    module = tmp_path / "m.mlir"
+    module.write_text("one")
+    compiler = Pretended(cache=cache)
+    compiled(compiler, module, tmp_path / "a")
+    (path,) = cache.folder.glob("*.zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(".answer.json", answer)
+        archive.writestr("other.txt", "x")
+    assert "kept" not in compiled(compiler, module, tmp_path / "b")
+    assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
