@@ -16,7 +16,7 @@ from pgle.xla.collectives import is_done, result_shape, walk_collectives
 from pgle.xla.flags.catalogue import Setting, catalogue, known_in, release
 from pgle.xla.flags.choices import SPLIT_WITHOUT_GPU_SINCE
 from pgle.xla.flags.presets import preset
-from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.module import Computation, Instruction, Module
 from pgle.xla.hlo.names import loops
 
 MIB = 1 << 20
@@ -82,6 +82,7 @@ class _Program:
         looped: those inside loops.
         trips: iterations of the shortest loop that holds a collective; 0: there is none.
         sizes: by kind and computation, bytes and number of tensors of each collective.
+        joined: of these, where a threshold can join or part something.
         opcodes: of all instructions.
         memory_share: part of the GPU's memory that it needs.
     """
@@ -90,6 +91,7 @@ class _Program:
     looped: frozenset[str]
     trips: int
     sizes: Mapping[tuple[str, str], list[tuple[int, int]]]
+    joined: frozenset[tuple[str, str]]
     opcodes: frozenset[str]
     memory_share: float
 
@@ -98,18 +100,25 @@ class _Program:
         kinds: Counter[str] = Counter()
         looped, trips = set(), []
         sizes: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        names: dict[tuple[str, str], set[str]] = {}
         for item, kind in walk_collectives(module):
             if is_done(item):
                 continue
             kinds[kind] += 1
-            shape = result_shape(module, item)
-            sizes.setdefault((kind, item.computation), []).append((shape.size_bytes, max(len(shape.elements), 1)))
+            size = (result_shape(module, item).size_bytes, _tensors_of(module, item))
+            sizes.setdefault((kind, item.computation), []).append(size)
+            names.setdefault((kind, item.computation), set()).add(item.name)
             around = loops(module, item.name)
             if around:
                 looped.add(kind)
                 trips.append(around[-1][1] or SHORT_LOOP + 1)
+        joined = frozenset(
+            place
+            for place, those in names.items()
+            if any(count > 1 for _, count in sizes[place]) or _are_apart(module.computations[place[1]], those)
+        )
         opcodes = frozenset(item.opcode for item in module.walk())
-        return _Program(kinds, frozenset(looped), min(trips, default=0), sizes, opcodes, memory_share)
+        return _Program(kinds, frozenset(looped), min(trips, default=0), sizes, joined, opcodes, memory_share)
 
     def has(self, setting: Setting, jaxlib: str) -> bool:
         """Whether the program has what the setting is about."""
@@ -117,7 +126,7 @@ class _Program:
         if setting.about and setting.about not in among:
             return False
         if setting.name.endswith(_THRESHOLD):
-            return any(self._tensors(kind, place) > 1 for kind, place in self.sizes if kind == setting.about)
+            return any(kind == setting.about for kind, _ in self.joined)
         return {
             "": True,
             "loop": bool(self.looped),
@@ -145,8 +154,33 @@ class _Program:
         pair = min((sum(sorted(size for size, _ in sizes)[:2]) for sizes in groups), default=0)
         return max(START_BYTES, 1 << max(pair - 1, 0).bit_length())
 
-    def _tensors(self, kind: str, place: str) -> int:
-        return sum(count for _, count in self.sizes[kind, place])
+
+def _are_apart(computation: Computation, names: Collection[str]) -> bool:
+    """Whether two of these instructions do not wait for each other: only such may become one."""
+    behind: dict[str, int] = {}
+    seen = 0
+    for item in computation.instructions:
+        before = 0
+        for operand in item.operands:
+            before |= behind.get(operand, 0)
+        if item.name in names:
+            if before.bit_count() < seen:
+                return True
+            before |= 1 << seen
+            seen += 1
+        behind[item.name] = before
+    return False
+
+
+def _tensors_of(module: Module, collective: Instruction) -> int:
+    """How many tensors a collective carries: as a tuple, or put behind each other before it (``all-reduce``)."""
+    elements = result_shape(module, collective).elements
+    source = next((module.instructions.get(name) for name in collective.operands), None)
+    if elements or source is None:
+        return max(len(elements), 1)
+    inner = next((module.computations[name].root for name in source.called if source.opcode == "fusion"), source.name)
+    root = module.instructions[inner]
+    return len(root.operands) if root.opcode == "concatenate" else 1
 
 
 def _together(found: Iterable[Axis]) -> Iterable[Axis]:

@@ -145,9 +145,32 @@ def test_thresholds_are_those_of_the_kinds_that_the_program_has_more_than_one_of
     assert THRESHOLD not in found
 
 
+def test_collectives_that_wait_for_each_other_have_no_threshold() -> None:
+    shape = Shape("bf16", (64, 64))
+    items = [Instruction("c0", "parameter", shape, "e")]
+    items += [Instruction(f"c{n}", "reduce-scatter", shape, "e", (f"c{n - 1}",)) for n in (1, 2, 3)]
+    chain = Module("m", 1, "", "e", {"e": Computation("e", tuple(items), "c3")}, True, num_partitions=8)
+    assert THRESHOLD not in flags_of(axes(chain, "0.10.2", ()))
+
+
 def test_a_threshold_starts_where_it_joins_two_of_the_smallest() -> None:
     (axis,) = [a for a in axes(program("all-gather", "all-gather", size=4096), "0.10.2", ()) if a.number]
     assert axis.settings == ({"xla_gpu_all_gather_combine_threshold_bytes": str(64 * MIB)},)
+
+
+def test_a_threshold_starts_at_its_usual_size_where_tensors_travel_in_one_buffer() -> None:
+    part, whole = Shape("bf16", (4096, 4096)), Shape("bf16", (8192, 4096))
+    inside = [Instruction(name, "parameter", part, "f") for name in "pq"]
+    items = [Instruction(name, "parameter", part, "e") for name in "xy"]
+    items.append(Instruction("j", "fusion", whole, "e", ("x", "y"), called=("f",)))
+    items += [Instruction(name, "all-reduce", whole, "e", ("j",)) for name in "ab"]
+    computations = {
+        "e": Computation("e", tuple(items), "a"),
+        "f": Computation("f", (*inside, Instruction("c", "concatenate", whole, "f", ("p", "q"))), "c", is_fusion=True),
+    }
+    joined = Module("m", 1, "", "e", computations, True, num_partitions=8)
+    (axis,) = [a for a in axes(joined, "0.10.2", ()) if a.number]
+    assert axis.settings == ({"xla_gpu_all_reduce_combine_threshold_bytes": str(8 * MIB)},)
 
 
 def test_collectives_are_pipelined_only_where_a_loop_holds_them() -> None:
