@@ -62,6 +62,9 @@ class _Target(click.ParamType):  # type: ignore[type-arg]  # generic since click
         return [CompletionItem(name) for name in BUILT_IN if name.startswith(incomplete)]
 
 
+TARGET = _Target()
+
+
 def REGEX(text: str) -> str:  # noqa: N802
     """A regular expression that Python can compile; it stays text."""
     try:
@@ -98,7 +101,7 @@ stat_option = click.option(
 )
 target_option = click.option(
     "--target",
-    type=_Target(),
+    type=TARGET,
     default="h100",
     show_default=True,
     metavar="NAME|FILE",

@@ -7,13 +7,15 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import PATH, json_option, module_option, target_option
+from pgle.cli.options import PATH, TARGET, json_option, module_option
 
 
 @click.command(cls=Command)
 @click.argument("hlo", type=PATH, metavar="HLO")
 @click.option("--profile", type=PATH, metavar="PROFILE", help="Measured costs; without, all are estimated.")
-@target_option
+@click.option(
+    "--target", type=TARGET, metavar="NAME|FILE", help="GPU, as for 'pgle rehearse'; default: as the dump says."
+)
 @module_option("Which module of a dump directory; else the one with the longest step.")
 @click.option("--devices-per-host", type=click.IntRange(1), metavar="N", help="GPUs that share NVLink; else 8, or 72.")
 @json_option
@@ -26,7 +28,7 @@ def command(as_json: bool, **options: Any) -> None:
 
     \b
     pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile profile.pbtxt
-    pgle predict dump/ --target a100 --json
+    pgle predict dump/ --target a100-80 --json
     """
     from pgle.report import predict as report
     from pgle.run.predict import PredictRequest, predict_file

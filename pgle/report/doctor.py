@@ -37,7 +37,8 @@ def doctor_table(diagnosis: Diagnosis) -> None:
         rows.append((check.name, Text(check.verdict, style=STYLES[check.verdict]), found))
     out.print(table(("check", "verdict", "found"), rows))
     counts = {verdict: sum(check.verdict == verdict for check in diagnosis.checks) for verdict in STYLES}
-    out.print(f"{counts['ok']} ok, {counts['warn']} warnings, {counts['fail']} failures")
+    warnings = f"{counts['warn']} warning{'s' * (counts['warn'] != 1)}"
+    out.print(f"{counts['ok']} ok, {warnings}, {counts['fail']} failure{'s' * (counts['fail'] != 1)}")
     _ready(out, "profile and measure", "pgle run -- COMMAND", diagnosis.keeps_from_profiling)
     _ready(out, "rehearse and simulate", "pgle run --capture simulated -- COMMAND", diagnosis.keeps_from_rehearsing)
 

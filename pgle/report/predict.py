@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pgle.costs.fit.contention import Contention
 from pgle.report import json
 from pgle.report.text import WIDTH, console, duration, printable, table, warn
 from pgle.report.timeline.scene import panel_of
 from pgle.report.timeline.text import text_timeline
-from pgle.run.predict import Predicted
+from pgle.run.predict import Predicted, TargetFrom
 from pgle.schedule.predict import Prediction, Unsure
 from pgle.schedule.timeline import Exposure
 
@@ -18,13 +20,24 @@ MUCH_DOUBT = 0.2
 """Of the step: beyond this no schedule is worth looking at before the costs that data decides are measured."""
 UNSURE_SHOWN = 3
 """Costs that data decides, in text."""
+_TARGET_FROM: Mapping[TargetFrom, str] = {
+    "option": "",
+    "description": " (by XLA's description beside the dump)",
+    "file name": " (by the sm_… in the dump's name; another GPU of that kind: --target)",
+    "nothing": " (GPU assumed, the dump does not say: --target)",
+}
+"""Where the GPU is known from, behind its name."""
 
 
 def show_text(found: Predicted) -> None:
     """Tables on stdout, warnings on stderr."""
     screen, prediction = console(), found.prediction
     parts, (low, high) = prediction.timeline.breakdown, prediction.interval_us
-    screen.print(f"{printable(found.module.name)} on {found.target}, {_devices(found)}, {prediction.costs_are} costs")
+    screen.print(
+        f"{printable(found.module.name)} on {printable(found.target)}{_TARGET_FROM[found.target_from]}, "
+        f"{_devices(found)}, {prediction.costs_are} costs",
+        soft_wrap=True,
+    )
     rows = [
         ("compute", parts.compute_us),
         ("exposed communication", parts.exposed_communication_us),
@@ -32,11 +45,11 @@ def show_text(found: Predicted) -> None:
         ("idle: launch gaps and waits", parts.idle_us),
     ]
     cells = [(name, duration(us), f"{us / max(parts.step_us, 1e-9):.1%}") for name, us in rows if us]
-    cells.append((f"step ({duration(low)} … {duration(high)})", duration(parts.step_us), "100.0%"))
+    cells.append((f"step (range {duration(low)} … {duration(high)})", duration(parts.step_us), "100.0%"))
     cells.append(("with all communication hidden", duration(prediction.ceiling.step_us), _room(prediction)))
     screen.print(table(("", "time", "share"), cells, right="time|share", whole="time|share"))
     if prediction.skew_us:
-        screen.print(f"of it {duration(prediction.skew_us)} wait for the slowest rank")
+        screen.print(f"{duration(prediction.skew_us)} of the step are waits for the slowest rank")
     if line := contention_line(prediction.contention) or _modelled(prediction):
         screen.print(line, soft_wrap=True)
     for item in prediction.unsure[:UNSURE_SHOWN]:
@@ -128,6 +141,7 @@ def show_json(found: Predicted) -> None:
         {
             "module": found.module.name,
             "target": found.target,
+            "target_from": found.target_from,
             "devices": found.module.num_partitions * found.module.num_replicas,
             "step_us": prediction.step_us,
             "interval_us": prediction.interval_us,

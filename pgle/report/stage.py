@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 
 from pgle.report import json
+from pgle.report.confirm import main_lines
 from pgle.report.onward import next_line, show_next
-from pgle.report.text import console, duration, warn
+from pgle.report.text import console, duration, printable, warn
 from pgle.run.experiment.onward import following
 from pgle.run.experiment.stage import StageResult
 
@@ -39,13 +40,10 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
         for path in request.folder.traces():
             out.print(f"trace {path}{window}", soft_wrap=True)
     if result.verdict is not None:
-        out.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
-        if result.verdict.proof:
-            out.print(f"  {result.verdict.proof}", style="dim")
-        if result.verdict.remedy:
-            out.print(f"  {result.verdict.remedy}")
+        for line in main_lines(result.verdict):
+            out.print(printable(line), soft_wrap=True)
     warn((*result.warnings, *_failed(result)))
-    if next_step and not result.failed:
+    if next_step and (result.good or result.verdict is None) and not result.failed:
         show_next([next_line(request.run, following(request.run))], stderr=out.stderr)
 
 

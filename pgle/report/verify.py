@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
+from pathlib import PurePath
 
 from rich.console import Console
 
@@ -41,60 +43,64 @@ def show_text(profile: str, coverage: Coverage, bounds: Bounds) -> None:
     for line in failures:
         out.print(f"FAILED: {printable(line)}", style="bold red", soft_wrap=True)
     if not failures:
-        worst = min((module.time.value or 0.0 for module in main), default=0.0)
-        line = f"ok: time coverage of {printable(main[0].module)} is {worst:.1%} ≥ {bounds.time:.1%}"
-        out.print(line, style="bold green", soft_wrap=True)
-    unsound = ("costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps",)
-    hints = [hint for module in main for hint in module.hints]
-    for hint in dict.fromkeys([*(unsound if coverage.unsound else ()), *hints]):
+        out.print(f"ok: {_has_costs(main, bounds)}", style="bold green", soft_wrap=True)
+    unsound = "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
+    hints = [_filled(unsound, profile, main[0])] if coverage.unsound else []
+    hints += [_filled(hint, profile, module) for module in main for hint in module.hints]
+    for hint in dict.fromkeys(hints):
         out.print(f"- {printable(hint)}")
     warn(_warnings(coverage))
 
 
+def _filled(hint: str, profile: str, module: ModuleCoverage) -> str:
+    """A hint whose commands name the profile and the dump."""
+    hint = hint.replace("complete PROFILE", f"complete {shlex.quote(profile)}").replace("OUT'", "OUT.pbtxt'")
+    return hint.replace("--hlo DUMP", f"--hlo {shlex.quote(str(PurePath(module.source).parent))}")
+
+
 def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
     """Why the check failed, of the worst compilation of the main module; what to do is in the hints."""
-    name = coverage.main[0].module
     least = min(coverage.main, key=lambda module: module.kept_share)
     if least.kept_share < bounds.collectives:
         lost = round(least.collectives.total - least.collectives.covered)
         yield (
-            f"{lost} of {least.collectives.total:.0f} collectives have no cost and weigh {duration(least.lost_us)} "
-            f"of a step of {duration(least.step_us)} (at most {1 - bounds.collectives:.1%})"
+            f"{lost} of {least.collectives.total:.0f} collectives lack a cost; XLA plans {duration(least.lost_us)} "
+            f"for them, the step is {duration(least.step_us)} (bound: {1 - bounds.collectives:.1%})"
         )
-    worst = min(module.time.value or 0.0 for module in coverage.main)
-    if worst < bounds.time:
-        yield f"time coverage of {name} is {worst:.1%} < {bounds.time:.1%}"
+    if any((module.time.value or 0.0) < bounds.time for module in coverage.main):
+        yield _has_costs(coverage.main, bounds)
     if coverage.unsound:
         listed = ", ".join(f"{item.name} ({item.values_us[0]:g})" for item in coverage.unsound[:UNUSED_SHOWN])
         more = f" and {len(coverage.unsound) - UNUSED_SHOWN} more" if len(coverage.unsound) > UNUSED_SHOWN else ""
         yield f"costs that are negative or not finite, which XLA takes as they are: {listed}{more}"
 
 
+def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
+    """What is covered of the compilation of which it is least, in the words of `pgle confirm`."""
+    share = min(module.time.value or 0.0 for module in main)
+    return f"the profile has costs for {share:.1%} of the step's time as XLA plans it (asked for: {bounds.time:.1%})"
+
+
 def _module(out: Console, profile: str, module: ModuleCoverage) -> None:
     known = f" ({module.fingerprint[:12]}…)" if module.fingerprint else ""
     out.print(printable(f"{profile} against {module.module}{known}"), style="bold", soft_wrap=True)
-    out.print(f"names when LHS ran: from {_AGAINST[module.against]}", style="dim", soft_wrap=True)
+    out.print(f"instructions by their names when LHS ran: {_AGAINST[module.against]}", style="dim", soft_wrap=True)
+    step = Share(module.time.covered, module.step_us)
+    times = [("step time", step, _basis(module))]
+    if _percent(step) != _percent(module.time):
+        times.append(("as XLA plans it", module.time, "gaps at what XLA takes them for"))
     rows = [
-        ("instructions", f"{module.count.covered:,.0f}", f"{module.count.total:,.0f}", _percent(module.count), ""),
-        (
-            "time per execution",
-            duration(module.time.covered),
-            duration(module.time.total),
-            _percent(module.time),
-            _basis(module),
+        *(
+            (name, f"{share.covered:,.0f}", f"{share.total:,.0f}", _percent(share), "")
+            for name, share in (("instructions", module.count), ("collectives", module.collectives))
         ),
-        (
-            "collectives",
-            f"{module.collectives.covered:,.0f}",
-            f"{module.collectives.total:,.0f}",
-            _percent(module.collectives),
-            "",
-        ),
+        *((name, duration(share.covered), duration(share.total), _percent(share), why) for name, share, why in times),
     ]
     out.print(table(("", "covered", "of", "share", ""), rows, right="covered|of|share", whole=_WHOLE))
     if module.filled_in:
         out.print(
-            f"{module.filled_in:,} of the covered costs are simulated, estimated or of the same shape, not measured",
+            f"{module.filled_in:,} of these costs are not measured: simulated, estimated, or of an instruction of the "
+            "same shape",
             style="yellow",
         )
     if module.log is not None:
@@ -104,9 +110,9 @@ def _module(out: Console, profile: str, module: ModuleCoverage) -> None:
 
 
 _AGAINST = {
-    "schedule dump": "the schedule dump",
+    "schedule dump": "those of the schedule dump",
     "scheduling names": "the HLO's scheduling names",
-    "final names": "the final HLO (it has no scheduling names)",
+    "final names": "those of the final HLO, which holds no scheduling names",
 }
 
 
@@ -138,9 +144,12 @@ def _gaps(out: Console, module: ModuleCoverage) -> None:
     if not module.gaps:
         return
     is_model = module.fallback == LIGHT_SPEED
-    what = "XLA (jaxlib ≥ 0.10.2) models them" if is_model else "each weighs the greater of the two times"
+    what = (
+        "XLA (jaxlib ≥ 0.10.2) models them" if is_model else "the greater of the two times is an instruction's weight"
+    )
+    count = f"{len(module.gaps):,} instruction{'s' * (len(module.gaps) > 1)}"
     out.print()
-    out.print(f"{len(module.gaps):,} without a cost, collectives and then the heaviest first; {what}", style="yellow")
+    out.print(f"{count} without a cost, collectives and then the heaviest first; {what}", style="yellow")
     rows = [
         (
             _cut(printable(gap.name), 34),
@@ -191,7 +200,8 @@ def _others(out: Console, others: Sequence[ModuleCoverage]) -> None:
         return
     shared = [module for module in others if module.count.covered or module.mismatches]
     out.print()
-    out.print(f"{len(others)} other modules, {len(shared)} of them have names of this profile too", style="dim")
+    count = f"{len(others)} other module{'s' * (len(others) > 1)}"
+    out.print(f"{count}; the profile has names of instructions of {len(shared) or 'none'} of them", style="dim")
 
 
 def _unused(out: Console, coverage: Coverage) -> None:
@@ -237,7 +247,7 @@ def show_json(profile: str, coverage: Coverage, bounds: Bounds) -> None:
             "profile": profile,
             "min_time_coverage": bounds.time,
             "min_collectives": bounds.collectives,
-            "modules": [_record(module) for module in coverage.modules],
+            "modules": [_record(profile, module) for module in coverage.modules],
             "unused": [item.name for item in coverage.unused],
             "unused_details": [
                 {"name": item.name, "cost_us": item.cost.cost_us, "reason": item.reason} for item in coverage.unused
@@ -249,7 +259,7 @@ def show_json(profile: str, coverage: Coverage, bounds: Bounds) -> None:
     warn(_warnings(coverage))
 
 
-def _record(module: ModuleCoverage) -> dict[str, object]:
+def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
     return {
         "name": module.module,
         "fingerprint": module.fingerprint,
@@ -282,5 +292,5 @@ def _record(module: ModuleCoverage) -> dict[str, object]:
         "xla_log": None
         if module.log is None
         else {"found": module.log.found, "missing": len(module.log.missing), "idle": len(module.log.idle)},
-        "hints": module.hints,
+        "hints": [_filled(hint, profile, module) for hint in module.hints],
     }

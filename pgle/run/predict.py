@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from pgle.costs.estimate.unsure import opaque_warnings
 from pgle.costs.profile.effective import effective_costs
@@ -11,11 +13,16 @@ from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.schedule.predict import Prediction, predict
-from pgle.xla.hardware import find_hardware
+from pgle.xla.checker import compute_capability
+from pgle.xla.hardware import Hardware, by_capability, find_hardware
 from pgle.xla.hlo.dumps import no_match
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_modules
-from pgle.xla.targets import load_target
+from pgle.xla.targets import load_target, target_beside
+
+TargetFrom: TypeAlias = Literal["option", "description", "file name", "nothing"]
+"""What says for which GPU a module was compiled: ``--target``; XLA's description beside the dump; the dump's name, by
+compute capability; nothing, and an H100 is assumed."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +32,14 @@ class PredictRequest:
     Attributes:
         hlo: a scheduled module, or a dump directory.
         profile: its costs; None: all are estimated.
-        target: the GPU, by name or description.
+        target: the GPU, by name or description; None: as the dump says.
         module: regular expression searched in module names; empty: the one whose step is longest.
         devices_per_host: GPUs that share NVLink; None: as the target usually has.
     """
 
     hlo: AnyPath
     profile: AnyPath | None
-    target: str
+    target: str | None = None
     module: str = ""
     devices_per_host: int | None = None
 
@@ -44,6 +51,7 @@ class Predicted:
     Attributes:
         module: scheduled.
         target: the GPU's name.
+        target_from: what says so.
         prediction: one step.
         others: names of further modules of the dump that were looked at.
         warnings: one line each.
@@ -51,6 +59,7 @@ class Predicted:
 
     module: Module
     target: str
+    target_from: TargetFrom
     prediction: Prediction
     others: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -63,28 +72,42 @@ def predict_file(request: PredictRequest) -> Predicted:
         UserError: an input is bad, or no module is scheduled.
     """
     profile = read_profile(request.profile) if request.profile is not None else None
-    hardware = find_hardware(load_target(request.target), devices_per_host=request.devices_per_host)
+    given = None if request.target is None else find_hardware(load_target(request.target))
     modules = read_modules(request.hlo)
     scheduled = [module for module in modules if module.is_scheduled]
     if not scheduled:
         raise UserError(
             "no module is scheduled yet",
             where=request.hlo,
-            remedy=f"compile it: pgle rehearse {request.hlo} --target {request.target}",
+            remedy=f"pgle rehearse {shlex.quote(str(request.hlo))}",
         )
     chosen = [module for module in scheduled if re.search(request.module, module.name)]
     if not chosen:
         raise no_match(request.module, scheduled)
-    found = [(predict(module, profile, hardware), module) for module in chosen]
-    prediction, module = max(found, key=lambda pair: pair[0].step_us)
+    found = []
+    for module in chosen:
+        hardware, target_from = _hardware(module) if given is None else (given, "option")
+        hardware = replace(hardware, devices_per_host=request.devices_per_host or hardware.devices_per_host)
+        found.append((predict(module, profile, hardware), module, hardware.name, target_from))
+    prediction, module, target, target_from = max(found, key=lambda item: item[0].step_us)
     return Predicted(
         module=module,
-        target=hardware.name,
+        target=target,
+        target_from=target_from,
         prediction=prediction,
-        others=tuple(other.name for _, other in found if other is not module),
+        others=tuple(other.name for _, other, *_ in found if other is not module),
         warnings=(
             *opaque_warnings(module, () if profile is None else effective_costs(profile, module.fingerprint)),
             *(profile.warnings if profile is not None else ()),
             *prediction.timeline.warnings,
         ),
     )
+
+
+def _hardware(module: Module) -> tuple[Hardware, TargetFrom]:
+    """The GPU that a module was compiled for, and what says so."""
+    described = target_beside(module.source)
+    if described is not None:
+        return find_hardware(described), "description"
+    capability = compute_capability(module)
+    return by_capability(capability), "nothing" if capability is None else "file name"

@@ -129,9 +129,9 @@ def _step_time(found: Comparison, limits: Limits) -> Check:
         return Check("step time", True, text)
     if found.ci[1] < 1 + min(bounds):
         return Check("step time", True, f"a slowdown of {min(bounds):.2%} is ruled out: {text}")
-    message = f"not shown to be slower by more than {bounds[0]:.2%} (--fail-slower): {text}. "
-    rest = f"A slowdown of {bounds[0]:.2%} is not ruled out, and --fail-unless-ruled-out would fail. "
-    return Check("step time", True, message + (rest + _more(found, bounds[0]) if found.ci[1] >= 1 + bounds[0] else ""))
+    message = f"no proof that it is slower by more than {bounds[0]:.2%} (--fail-slower): {text}. "
+    rest = f"It may be, and --fail-unless-ruled-out would fail. {_more(found, bounds[0])}"
+    return Check("step time", True, message + (rest if found.ci[1] >= 1 + bounds[0] else ""))
 
 
 SLOWER = (

@@ -7,10 +7,12 @@ run leaves.
 
 from __future__ import annotations
 
+import glob
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -98,6 +100,35 @@ def load_target(name_or_path: str) -> Target:
     return parse_target(text, name=name_or_path)
 
 
+def target_beside(source: str) -> Target | None:
+    """The GPU that a dump was compiled for, by the description of it that XLA leaves beside each module.
+
+    Args:
+        source: path of the dump, ``module_0042.jit_step.….hlo.pb``; those of other modules beside it will do.
+
+    Returns:
+        The shipped target where that is the same GPU by its figures; else the description, named by the device. None
+        where there is none that can be read.
+    """
+    path = as_path(source)
+    stem = glob.escape(".".join(path.name.split(".")[:2]))
+    found = [file for pattern in (f"{stem}.*", "*") for file in sorted(path.parent.glob(pattern + _DESCRIPTION))]
+    for file in found[:1]:
+        with suppress(UserError):
+            given = load_target(str(file))
+            shipped = (load_target(name) for name in BUILT_IN)
+            same = next((item for item in shipped if _is_same(item, given)), None)
+            return same or replace(given, name=given.device)
+    return None
+
+
+def _is_same(one: Target, other: Target) -> bool:
+    """Whether two descriptions are of one GPU; drivers keep some memory for themselves, more or less of it."""
+    alike = one.compute_capability == other.compute_capability and one.core_count == other.core_count
+    return alike and math.isclose(one.memory_bytes, other.memory_bytes, rel_tol=0.1)
+
+
+_DESCRIPTION = "gpu_target_config.pbtxt*"
 _DUMP_HINT = "give the *.gpu_target_config.pbtxt of an --xla_dump_to run"
 
 

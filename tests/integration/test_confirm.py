@@ -43,7 +43,7 @@ def test_real_run_of_2024(capsys: pytest.CaptureFixture[str]) -> None:
     run(["confirm", "testdata/maxtext_pgle/llama2_7b_pgle_run.log"])
     text = capsys.readouterr().out
     assert "profile.pbtxt was read for 17 modules" in text
-    assert "jit_train_step: used: wrapped_transpose.10 is not in the module" in text
+    assert "jit_train_step: used: the module lacks the profile's name wrapped_transpose.10; it has those" in text
     assert "line 48: PGLE profile may not applicable" in text
     assert "profile again" in text
 
@@ -58,7 +58,7 @@ def test_missing_instructions_are_named(capsys: pytest.CaptureFixture[str]) -> N
     run(["confirm", f"{LOGS}/half.log"])
     text = capsys.readouterr().out
     assert "partly-used: the profile has costs for 18 of the 36 instructions, 50.0% (asked for: 95.0%)" in text
-    assert "without a cost: all-gather-start.1, " in text
+    assert "XLA missed: all-gather-start.1, " in text
     assert "and 10 more" in text
 
 

@@ -81,3 +81,27 @@ def test_a_module_that_is_not_scheduled_is_sent_to_the_compiler(
 def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", str(PAX / "proc0" / "dump"), "--target", "a100"]) == 0
     assert "'pgle profile -- COMMAND'" in capsys.readouterr().out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("dump", "target", "by"),
+    [
+        (PAX / "proc0/dump", "a100-40gb", "description"),
+        (ROOT / "testdata/hlo/jax-0.12.0.1/async", "a100-40gb", "file name"),
+        (ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz", "h100-sxm", "nothing"),
+    ],
+)
+def test_the_gpu_is_that_of_the_dump(dump: Path, target: str, by: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = predicted(capsys, dump)
+    assert (found["target"], found["target_from"]) == (target, by)
+
+
+def test_a_gpu_that_the_dump_does_not_tell_is_said_to_be_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["predict", str(ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz")]) == 0
+    assert "on h100-sxm (GPU assumed, the dump does not say: --target)" in capsys.readouterr().out
+
+
+def test_what_is_not_scheduled_yet_names_the_command_that_does_it(capsys: pytest.CaptureFixture[str]) -> None:
+    module = ROOT / "testdata/stablehlo/fsdp_mlp_jax_0.10.2.mlir"
+    assert run(["predict", str(module)]) == 2
+    assert capsys.readouterr().err == f"pgle: {module}: StableHLO, not yet scheduled; pgle rehearse {module}\n"

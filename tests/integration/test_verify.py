@@ -27,7 +27,8 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_profile_of_the_same_program_passes(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", str(profile), "--hlo", str(DUMP), "--min-time-coverage", "1"]) == 0
-    assert "ok: time coverage of pjit__wrapped_step_fn is 100.0%" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "ok: the profile has costs for 100.0% of the step's time" in said
 
 
 def test_json_has_the_promised_keys(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,6 +46,8 @@ def test_a_profile_of_another_program_fails(capsys: pytest.CaptureFixture[str]) 
     assert run(["verify", str(MAXTEXT), "--hlo", str(DUMP)]) == 1
     output = capsys.readouterr()
     assert "FAILED" in output.out
+    hints = [line for line in output.out.splitlines() if line.startswith("- ")]
+    assert hints[0].startswith("- the profile seems to be of another program, other flags or another jax")
     assert "by accident" in output.err
     assert max(map(len, output.out.replace(str(MAXTEXT), "").splitlines())) <= 100
     assert "pgle profile" in output.out
@@ -67,8 +70,8 @@ def test_a_profile_without_collectives_fails_however_much_time_it_covers(
     blind = without_collectives(profile, tmp_path / "blind.pbtxt")
     assert run(["verify", str(blind), "--hlo", str(DUMP), "--min-time-coverage", "0"]) == 1
     text = capsys.readouterr().out
-    assert "FAILED: 23 of 23 collectives have no cost and weigh 115 ms" in text
-    assert "'pgle complete PROFILE --hlo DUMP -o OUT'" in " ".join(text.split())
+    assert "FAILED: 23 of 23 collectives lack a cost; XLA plans 115 ms for them" in text
+    assert f"'pgle complete {blind} --hlo {DUMP} -o OUT.pbtxt'" in " ".join(text.split())
 
 
 def test_json_has_the_cost_of_a_gap_and_what_xla_takes_it_for(
@@ -157,9 +160,7 @@ def test_no_column_of_numbers_is_broken(capsys: pytest.CaptureFixture[str], test
     profile = testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
     run(["verify", str(profile), "--hlo", str(TWELVE / "async")])
     text = capsys.readouterr().out
-    assert re.search(
-        r"time per execution +[\d.]+ ms +[\d.]+ ms +[\d.]+%  (gaps: \d+ from the same shape, )?\d+ estimated", text
-    )
+    assert re.search(r"step time +[\d.]+ ms +[\d.]+ ms +[\d.]+%  (gaps: \d+ from the same shape, )?\d+ estimated", text)
 
 
 def test_nan_is_no_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from pgle.errors import UserError
+from pgle.run.inputs.folder import look
 from pgle.run.inputs.traces import read_traces
 
 RUNS = ("2026_01_01_00_00_00", "2026_01_02_00_00_00")
@@ -40,3 +41,20 @@ def test_links_in_a_circle_are_no_file(tmp_path):
     (tmp_path / "x.sqlite").symlink_to("x.sqlite")
     with pytest.raises(UserError, match="no such file"):
         read_traces([tmp_path / "x.sqlite"])
+
+
+def test_what_lies_behind_a_link_is_found_once(tmp_path, testdata):
+    (tmp_path / "job").symlink_to(testdata / "pax_fsdp4")
+    (tmp_path / "again").symlink_to(testdata / "pax_fsdp4")
+    found = {sight.kind: sight for sight in look(tmp_path).sights}
+    assert {path.name for path in found["nsys report"].paths} == {"proc0.sqlite", "proc3.sqlite"}
+    assert found["HLO dump"].command.startswith(f"pgle predict {tmp_path}/again/proc")
+
+
+def test_links_to_a_folder_above_end(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/x.mlir").touch()
+    (tmp_path / "inner/up").symlink_to(tmp_path)
+    found = look(tmp_path)
+    assert [sight.paths for sight in found.sights] == [(tmp_path / "inner/x.mlir",)]
+    assert found.complete

@@ -246,11 +246,18 @@ def _hints(item: ModuleCoverage, unsure: int) -> Iterator[str]:
     """Remedies for what a module lacks, the likeliest cause first."""
     if item.other_names and not item.own_names and not item.bare_names:
         yield f"every name is for another fingerprint; this module is {item.fingerprint or 'without one'}"
+    is_foreign = (item.count.value or 0.0) < MOSTLY_UNKNOWN
+    if is_foreign:
+        also = f" ({len(item.mismatches)} names are of another opcode or shape there)" if item.mismatches else ""
+        yield (
+            f"the profile seems to be of another program, other flags or another jax{also}: profile this one with "
+            "'pgle profile -- COMMAND'"
+        )
     lost = [gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE]
     if any(gap.hint for gap in lost):
         yield (
             "the profile has collectives under other names: 'pgle convert TRACE --hlo DUMP' translates them, if LHS "
-            "was on in the profile run or a schedule dump of the performance run lies in DUMP"
+            "was on in the profile run or a schedule dump of the performance run lies there"
         )
     elif lost and not unsure:
         yield (
@@ -262,11 +269,12 @@ def _hints(item: ModuleCoverage, unsure: int) -> Iterator[str]:
             f"{unsure} collectives were renamed after scheduling and the dump does not say from what: "
             "give --schedule, or profile with LHS on ('pgle profile --mode sync -- COMMAND')"
         )
-    if item.mismatches:
-        yield "mismatched names come from another program or XLA: profile this one again with 'pgle profile'"
-    if (item.count.value or 0.0) < MOSTLY_UNKNOWN:
-        yield "most names are unknown to the profile: is it of this program, XLA and flags? 'pgle profile -- COMMAND'"
-    if item.gaps:
+    if item.mismatches and not is_foreign:
+        yield (
+            "names of another opcode or shape come from another program or another jax: profile this one again with "
+            "'pgle profile -- COMMAND'"
+        )
+    if item.gaps and not is_foreign:
         yield "fill gaps from same-shape instructions and estimates with 'pgle complete PROFILE --hlo DUMP -o OUT'"
 
 

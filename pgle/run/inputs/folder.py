@@ -73,19 +73,41 @@ def look(folder: Path) -> Found:
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Each file with the thing it tells of and its kind, empty where it tells of none."""
-    for here, folders, files in os.walk(folder):
+    """Each folder and file with the thing it tells of and its kind, empty where it tells of none.
+
+    Links to folders are followed, after the folders beside them; none is entered twice, so that no loop is endless.
+    """
+    entered: set[tuple[int, int]] = set()
+    for here, folders, files in os.walk(folder, followlinks=True):
         place = Path(here)
         names = set(files)
+        known = _identity(place)
+        if known in entered:
+            folders.clear()
+            continue
+        entered.add(known)
+        yield place, ""
         if MANIFEST in names and _head(place / MANIFEST, b"pgle.manifest/"):
             folders.clear()
             yield place, "run directory"
             continue
         depth = len(place.relative_to(folder).parts)
         deeper = depth < DEPTH and "pyvenv.cfg" not in names
-        folders[:] = sorted(name for name in folders if name[0] != ".") if deeper else []
+        inside = sorted(
+            (name for name in folders if name[0] != "."), key=lambda name: ((place / name).is_symlink(), name)
+        )
+        folders[:] = inside if deeper else []
         for name in sorted(files):
             yield _kind(place, name, depth == 0)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """The same for all names of one folder; of one that is gone already, that of none."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return -1, -1
+    return found.st_dev, found.st_ino
 
 
 def _kind(place: Path, name: str, at_top: bool) -> tuple[Path, str]:
@@ -96,7 +118,7 @@ def _kind(place: Path, name: str, at_top: bool) -> tuple[Path, str]:
     if name.endswith(".xplane.pb"):  # LOGDIR/plugins/profile/TIME/HOST.xplane.pb
         nested = len(place.parts) > 3 and place.parts[-3:-1] == ("plugins", "profile")
         return place.parents[2] if nested else path, "JAX profiler trace"
-    if name.endswith(("after_optimizations.hlo.pb", "after_optimizations.txt", ".hlo.pb")):
+    if name.removesuffix(".xz").removesuffix(".gz").endswith(("after_optimizations.txt", ".hlo.pb")):
         return place, "HLO dump"
     if name.endswith(".mlir"):
         return path, "StableHLO module"

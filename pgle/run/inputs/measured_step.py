@@ -30,7 +30,7 @@ from pgle.xla.hlo.buffers import buffers_from_bytes
 from pgle.xla.hlo.dumps import Dumps, read_dumps
 from pgle.xla.hlo.proto import MAX_HLO_BYTES
 from pgle.xla.hlo.reader import is_hlo, read_modules
-from pgle.xla.targets import BUILT_IN, Target, load_target
+from pgle.xla.targets import BUILT_IN, Target, load_target, target_beside
 
 STILL = Noise(kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0)
 """A simulated step as the schedule has it, without what makes executions differ."""
@@ -182,10 +182,9 @@ def _memory(trace: Trace, program: Program, target: Target | None) -> Memory | N
     if module is None or not module.is_scheduled or on_host(trace):
         return None
     path, data = as_path(module.source), trace.hlo.get(program.key, b"")
-    beside: list[AnyPath] = []
     if path.is_file():
         data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
-        beside = sorted(path.parent.glob(f"{'.'.join(path.name.split('.')[:2])}.*gpu_target_config.pbtxt*"))
-    if target is None and (beside or (hardware := hardware_of(module)).name in BUILT_IN):
-        target = load_target(str(beside[0]) if beside else hardware.name)
+    target = target or target_beside(module.source)
+    if target is None and (hardware := hardware_of(module)).name in BUILT_IN:
+        target = load_target(hardware.name)
     return find_memory(module, buffers_from_bytes(data), target.memory_bytes if target else None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 
 from google.protobuf.message import DecodeError
@@ -17,6 +19,9 @@ MAX_HLO_BYTES = 2 << 30
 """Protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway."""
 
 _NOT_HLO = "pass an after_optimizations .hlo.pb or .txt of --xla_dump_to, or its directory"
+
+_STABLEHLO = re.compile(rb"ML\xefR|(?:\s|//[^\n]*\n|#[^\n]*\n)*module\b[^\n]*\{")
+"""MLIR bytecode, or the head of a module in text, behind its comments, aliases and locations."""
 
 _DTYPES: Mapping[int, str] = {
     number: {"OPAQUE_TYPE": "opaque"}.get(name, name.lower()) for name, number in hlo_pb2.PrimitiveType.items()
@@ -35,6 +40,8 @@ def module_from_bytes(data: bytes, source: str) -> Module:
     """
     if data.lstrip()[:9] == b"HloModule":
         raise UserError("is HLO text, not a protocol buffer", where=source, remedy="name the file .txt")
+    if _STABLEHLO.match(data):
+        raise UserError("StableHLO, not yet scheduled", where=source, remedy=f"pgle rehearse {shlex.quote(source)}")
     proto = hlo_pb2.HloProto()
     try:
         proto.ParseFromString(data)

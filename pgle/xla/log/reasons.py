@@ -71,7 +71,7 @@ def judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
         why = "the profile was parsed, but no line says that the scheduler took it"
         return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.WHOLE_LOG)
     if block.listed:
-        return replace(base, why="the log begins within XLA's list of instructions without a cost")
+        return replace(base, why="the log begins in the middle of XLA's list of instructions without a cost")
     if line := lines.get(Kind.OTHER_ESTIMATOR):
         why = f"scheduled with XLA's {line.subject} model, without a profile"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.NOT_GIVEN)
@@ -116,16 +116,17 @@ def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVe
     if line := lines.get(Kind.NAME_NOT_IN_MODULE):
         return _judge_2024(context, base, line)
     if context.lists_missing and past_lookup:
-        why = "XLA lists no instruction without a cost: every one has one"
+        why = "XLA names no instruction without a cost, so each has one from the profile"
         return _proved(replace(base, missing=0), ProfileUse.USED, why, proof, "")
     if block.costs_found:
-        why = f"{block.costs_found} times a cost of the profile was taken"
+        why = f"XLA took {block.costs_found} costs from the profile; this log does not say how many it lacked"
         return _proved(base, ProfileUse.USED, why, proof, "")
     if context.lists_missing:
-        why = "the scheduler has the profile, but the log ends before XLA can list what lacks a cost"
+        why = "XLA gave the profile to its scheduler, but the log ends before it could name instructions without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     why = (
-        "the scheduler has the profile and lists nothing as missing: from jax 0.5.1 on that is proof, before it is not"
+        "XLA gave the profile to its scheduler and names no instruction without a cost: from jax 0.5.1 on that proves "
+        "that each has one, before it proves nothing, and the log does not say which jax it is"
     )
     return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.OLD_XLA)
 
@@ -133,7 +134,7 @@ def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVe
 def _judge_counted(context: Context, base: ModuleVerdict, block: Block, proof: Event) -> ModuleVerdict:
     """XLA counted found and missing names."""
     if block.found is None or block.missing is None:
-        why = "the log lacks a part of XLA's count of instructions with and without a cost"
+        why = "the log holds only one of XLA's two counts, of instructions with and without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     covered, wanted = block.covered
     base = with_fit(replace(base, covered=covered, wanted=wanted), context.schedule)
@@ -174,7 +175,7 @@ def judge_fit(base: ModuleVerdict, bounds: Bounds) -> ModuleVerdict:
             remedy="",
         )
     is_enough = bounds.are_met(share, kept)
-    of = "" if base.time_coverage is None else " of the step's time"
+    of = "" if base.time_coverage is None else " of the step's time as XLA plans it"
     asked = "" if share >= bounds.time else f" (asked for: {bounds.time:.1%})"
     why = f"the profile has costs for {covered or 'none'} of the {wanted} instructions, {share:.1%}{of}{asked}"
     if share >= bounds.time and kept < bounds.collectives:
@@ -196,12 +197,18 @@ def _judge_2024(context: Context, base: ModuleVerdict, line: Event) -> ModuleVer
     if name in context.names:
         before = context.names.index(name)
         if before:
-            why = f"the first {before} of the profile's {len(context.names)} names are in the module, {name} is not"
+            why = (
+                f"the module has the first {before} of the profile's {len(context.names)} names, and not the next, "
+                f"{name}; XLA looked no further"
+            )
             return _proved(base, ProfileUse.USED, why, line, Remedy.STALE)
     elif context.common_miss and name != context.common_miss:
-        why = f"{name} is not in the module; the names before it are, {context.common_miss} among them"
+        why = (
+            f"the module lacks the profile's name {name}; it has those before it, such as {context.common_miss}, and "
+            "XLA looked no further"
+        )
         return _proved(base, ProfileUse.USED, why, line, Remedy.STALE)
-    why = f"the profile was given to the scheduler, but already its name {name} is not in the module"
+    why = f"XLA gave the profile to its scheduler, but the module lacks its name {name}, and XLA looked no further"
     return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.OTHER_MODULE)
 
 
