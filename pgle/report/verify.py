@@ -65,7 +65,7 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
         lost = round(least.collectives.total - least.collectives.covered)
         yield (
             f"{lost} of {least.collectives.total:.0f} collectives lack a cost; XLA plans {duration(least.lost_us)} "
-            f"for them, the step is {duration(least.step_us)} (bound: {1 - bounds.collectives:.1%})"
+            f"for them in a {duration(least.step_us)} step (bound {1 - bounds.collectives:.1%})"
         )
     if any((module.time.value or 0.0) < bounds.time for module in coverage.main):
         yield _has_costs(coverage.main, bounds)

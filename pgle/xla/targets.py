@@ -107,8 +107,8 @@ def target_beside(source: str) -> Target | None:
         source: path of the dump, ``module_0042.jit_step.….hlo.pb``; those of other modules beside it will do.
 
     Returns:
-        The shipped target where that is the same GPU by its figures; else the description, named by the device. None
-        where there is none that can be read.
+        The description, under the name of the shipped target where that is the same GPU by its figures, else under that
+        of the device; None where there is none that can be read.
     """
     path = as_path(source)
     stem = glob.escape(".".join(path.name.split(".")[:2]))
@@ -117,8 +117,8 @@ def target_beside(source: str) -> Target | None:
         with suppress(UserError):
             given = load_target(str(file))
             shipped = (load_target(name) for name in BUILT_IN)
-            same = next((item for item in shipped if _is_same(item, given)), None)
-            return same or replace(given, name=given.device)
+            name = next((item.name for item in shipped if _is_same(item, given)), given.device)
+            return replace(given, name=name)
     return None
 
 
