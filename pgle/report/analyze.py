@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import Differences
 from pgle.analyze.findings import THRESHOLDS, Evidence, Finding
@@ -69,7 +70,7 @@ def _show_step(screen: Any, found: Analysis) -> None:
         screen.print(f"of the exposed communication {duration(step.waiting_us)} are waits for another rank")
     for place, finding in enumerate(found.findings, start=1):
         screen.print()
-        _show_finding(screen, place, finding)
+        _show_finding(screen, place, finding, columns_of(step))
     if step.layers is not None:
         show_layers(screen, step.layers, us)
     for line in product_lines(step.products, us):
@@ -114,11 +115,16 @@ def number(finding: Finding) -> str:
     return f"{finding.number}; {finding.unclaimed}" if finding.unclaimed else finding.number
 
 
-def _show_finding(screen: Any, place: int, finding: Finding) -> None:
+def columns_of(step: MeasuredStep) -> tuple[str, str, str]:
+    """Heads of what findings stand on; a recording without XLA's ranges has no steps."""
+    return "in all" if step.costs.program.key.name == WHOLE else "in a step", "time", "why"
+
+
+def _show_finding(screen: Any, place: int, finding: Finding, columns: tuple[str, str, str]) -> None:
     screen.print(f"{place}. {heading(finding)}", style="bold")
     screen.print(printable(number(finding)))
     rows = [evidence_row(row) for row in finding.evidence]
-    screen.print(table(("in a step", "time", "why"), rows, right="time", whole="time"))
+    screen.print(table(columns, rows, right="time", whole="time"))
     screen.print(f"→ {finding.remedy}.")
 
 

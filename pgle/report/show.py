@@ -88,6 +88,8 @@ def _origin_lines(summary: Summary) -> Iterator[str]:
         return
     counts = ", ".join(f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin))
     yield f"origin: {counts}"
+    if any(total.guessed for total in summary.kinds):
+        yield "kinds marked ? are guessed from names: the HLO was not given (pgle convert --hlo DUMP_DIR)"
     if summary.modules:
         yield f"for modules {', '.join(module[:12] for module in summary.modules[:6])}"
 

@@ -103,7 +103,8 @@ def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
         words = [*map(str, side.inputs), *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
         return f"Nothing stands out. A profile for the scheduler: pgle convert {shlex.join(words)}"
     first = saving[0]
-    return f"Begin with {first.title} (up to {first.share:.1%} of the step): {first.remedy}."
+    of = "recording" if step.costs.program.key.name == WHOLE else "step"
+    return f"Begin with {first.title} (up to {first.share:.1%} of the {of}): {first.remedy}."
 
 
 def _next_of_profile_run(step: MeasuredStep, side: Side) -> str:

@@ -44,7 +44,8 @@ def _findings(found: Analysis) -> Iterator[Part]:
         evidence = tuple(map(analyze_report.evidence_row, finding.evidence))
         yield Prose(f"{place}. {analyze_report.heading(finding)}", tone="head")
         yield Prose(_sentence(analyze_report.number(finding)))
-        yield Table(("in a step", "time", "why"), evidence, frozenset({1}), tuple(row.name for row in finding.evidence))
+        names = tuple(row.name for row in finding.evidence)
+        yield Table(analyze_report.columns_of(found.step), evidence, frozenset({1}), names)
         yield Prose(f"→ {finding.remedy}.")
 
 

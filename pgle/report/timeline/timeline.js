@@ -253,7 +253,8 @@
     write(`${sign} ${panel.label}`, 0, y + 15, colours.ink, "600 13.5px system-ui, sans-serif", size > HEAD ? width : width * 0.6);
     const right = size > HEAD ? [0, y + 49, "left"] : [width, y + 15, "right"];
     write(panel.note, right[0], right[1], colours.soft, undefined, width * (size > HEAD ? 1 : 0.38), right[2]);
-    write(panel.facts, 0, y + 33, colours.soft, undefined, width);
+    const facts = size > HEAD ? panel.facts.replace("exposed communication", "exposed") : panel.facts;
+    write(facts, 0, y + 33, colours.soft, undefined, width);
   }
   function spans({ panel, depth, y, size }) {
     for (const span of panel.spans) {
