@@ -79,15 +79,13 @@ def _sides(result: Rehearsal) -> list[tuple[str, Side]]:
 def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     """Tables on stdout, warnings on stderr."""
     screen = console()
-    label = "" if result.costs_are == "measured" else f" ({result.costs_are} costs)"
     for line in setting_lines(result):
         screen.print(line, style="bold", highlight=False, soft_wrap=True)
-    columns = ("", f"predicted step{label}", "exposed", "overlap", "LHS expects", "temp memory", "compile")
+    columns = ("", "predicted step", "exposed", "overlap", "LHS expects", "temp memory", "compile")
     rows = [*(_side(label, side) for label, side in _sides(result)), _ceiling(result)]
     screen.print(table(columns, rows, right="|".join(columns[1:]), whole="|exposed|overlap|compile"))
-    screen.print(
-        "LHS expects: exposed time as XLA's scheduler saw it; without a profile its costs are guesses", style="dim"
-    )
+    legend = "LHS expects: exposed time as XLA's scheduler saw it; without a profile its own costs are guesses"
+    screen.print(f"predicted from {result.costs_are} costs. {legend}", style="dim")
     if result.moves:
         screen.print()
         screen.print(
@@ -113,7 +111,7 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     if result.matches_job is not None:
         same = "the same fingerprint as" if result.matches_job else "ANOTHER fingerprint than"
         screen.print(f"the module recompiles to {same} the job")
-    screen.print(result.worth, style="bold")
+    screen.print(f"Is a profile worth a job? {result.worth}", style="bold")
     if (said := default_line(result)) is not None:
         screen.print(said)
     if result.look is not None:
@@ -143,7 +141,9 @@ def advice(result: Rehearsal) -> str:
     pays = gain(result.baseline.prediction, result.profiled.prediction).share >= WORTH_SHARE
     if pays:
         costs = "" if result.costs_are == "measured" else "the costs measured and "
-        more = f"\nThen, for the {room:.1%} that stay exposed:\n  {result.tune}" if room >= ROOM else ""
+        more = (
+            f"\nUp to {room:.1%} more could be hidden; look for flags that do:\n  {result.tune}" if room >= ROOM else ""
+        )
         return f"Next: have {costs}the gain proven:\n  {result.measure}{more}"
     if room < ROOM:
         return (
@@ -152,10 +152,10 @@ def advice(result: Rehearsal) -> str:
         )
     if result.look is not None and result.look.trials and result.look.best is None:
         return (
-            f"Next: {room:.1%} of the step stay exposed, and none of the nearest flags helps alone; more flags, and "
-            f"several together, are tried by:\n  {result.tune}"
+            f"Next: up to {room:.1%} of the step could be hidden; none of the nearest flags does so alone. Try more "
+            f"flags, and several together:\n  {result.tune}"
         )
-    return f"Next: look for flags that hide part of the {room:.1%} that stay exposed:\n  {result.tune}"
+    return f"Next: up to {room:.1%} of the step could be hidden; look for flags that do:\n  {result.tune}"
 
 
 def _unused(result: Rehearsal) -> str:
@@ -212,7 +212,7 @@ def _side(name: str, side: Side) -> tuple[str, ...]:
         f"{breakdown.overlap:.0%}",
         "–" if side.believed_exposed_us is None else duration(side.believed_exposed_us),
         "–" if memory is None else f"{memory / 2**30:.2f} GiB",
-        "kept" if side.compiled.kept else f"{side.compiled.compile_s:.1f} s",
+        "cached" if side.compiled.kept else f"{side.compiled.compile_s:.1f} s",
     )
 
 

@@ -13,8 +13,8 @@ from pgle.run.experiment.stage import StageResult
 
 _RUNS = {
     "profile": "profile run",
-    "baseline": "baseline run, without the profile,",
-    "perf": "performance run, with the profile,",
+    "baseline": "baseline run (without the profile)",
+    "perf": "performance run (with the profile)",
 }
 """What each stage is, in words."""
 

@@ -18,7 +18,7 @@ from pgle.run.tune.tune import OnTrial
 from pgle.tune.room import Reason, reasons
 from pgle.tune.trial import Trial, judge
 
-COLUMNS = ("", "predicted step", "exposed", "change over worlds", "won", "temp memory")
+COLUMNS = ("", "predicted step", "exposed", "change", "won", "temp memory")
 
 
 def write_pages(found: Tuning, out: Path) -> Path:
@@ -59,7 +59,7 @@ def announcer(budget: int) -> OnTrial:
             say(f"{trial.label}: the same program as {trial.same_as}{took}")
         else:
             failed = f"does not compile ({trial.failure})"
-            words = failed if trial.step_us is None else "{} {} {}/{}".format(*figures(trial, pgle))
+            words = failed if trial.step_us is None else "{}, {}, won {} of {}".format(*figures(trial, pgle))
             beside = trial.label.startswith("without ")
             number = "" if beside else f"trial {next(numbers)} of at most {budget}: "
             say(f"{number}{trial.label}: {words}{took}")
@@ -76,8 +76,11 @@ def figures(trial: Trial, pgle: Trial) -> tuple[str, str, int, int]:
 def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -> None:
     """Tables on stdout, warnings on stderr."""
     screen = console()
-    rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *found.trials)]
+    others = [trial for trial in found.trials if not trial.same_as]
+    rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *others)]
     screen.print(table(COLUMNS, rows, right="|".join(COLUMNS[1:]), whole="|".join(COLUMNS[1:])))
+    if same := [trial.label for trial in found.trials if trial.same_as]:
+        screen.print(f"no other program, so no trial: {', '.join(same)}", style="dim")
     screen.print(f"with all communication hidden: {duration(found.pgle.prediction.ceiling.step_us)}")
     if found.trials:
         screen.print(legend(found), style="dim")
@@ -101,8 +104,8 @@ def legend(found: Tuning) -> str:
     """The columns of the worlds in words."""
     of = len(found.pgle.trial.worlds_us)
     return (
-        f"worlds: {of} variations of costs, latencies and contention, within what is known of them; change over "
-        "worlds: of the step against 'the profile', on average (negative is shorter); won: in how many it is shorter"
+        f"change: of the step against 'the profile', on average over {of} worlds, in which costs, latencies and "
+        "contention differ as far as they are uncertain; negative is shorter. won: in how many worlds it is shorter"
     )
 
 
@@ -152,9 +155,7 @@ def sentence(found: Tuning) -> str:
 def tried(found: Tuning) -> str:
     """How many settings made another program, as progress counts them."""
     count = sum(not trial.same_as for trial in found.trials)
-    same = len(found.trials) - count
-    also = f" ({same} more settings leave the program as it is)" if same else ""
-    return f"{count} trial{'s' * (count != 1)}{also}"
+    return f"{count} trial{'s' * (count != 1)}"
 
 
 def _modelled(trial: Trial) -> str:

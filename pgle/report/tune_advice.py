@@ -34,7 +34,8 @@ def _instead(found: Tuning, out: Path) -> str:
     """Where flags do not help: where the time goes, or that it be measured where it was not."""
     launch = found.launch
     if launch.run is not None:
-        return f"Where its time goes:\n  {typed('pgle', 'analyze', launch.run.path)}"
+        perf = launch.run.stage("perf").path
+        return f"Where its time goes:\n  {typed('pgle', 'analyze', perf if perf.is_dir() else launch.run.path)}"
     if found.costs_are != "measured" and launch.words != UNKNOWN:
         return f"Measured costs make this sure:\n  {launch.line('run', free(Path('runs/default')))}"
     return f"The whole of it as one page:\n  {typed('pgle', 'report', out, '-o', free(out / 'report.html'))}"

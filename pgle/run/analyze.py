@@ -11,6 +11,7 @@ from pgle.analyze.findings import Finding
 from pgle.analyze.rules import find_findings
 from pgle.files import Progress
 from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.onward import launch_of, tune
 from pgle.run.inputs.measured_step import Side, measured_step, on_host
 from pgle.run.inputs.traces import stage_of
 from pgle.schedule.moves import DISABLE_ASYNC
@@ -112,13 +113,11 @@ def _next_of_profile_run(step: MeasuredStep, side: Side) -> str:
     run = _runs(side)[0]
     where, perf = shlex.quote(str(run.path)), run.stage("perf")
     known = bool(perf.traces()) or perf.rank().hlo.is_dir()
-    make = "" if known else f"pgle perf --run-dir {where} --capture jax -- COMMAND, then "
+    make = "" if known else f"{launch_of(run).line('perf', run.path)}, then "
     most = 0.0 if step.overlap is None else step.overlap.hideable_us / step.breakdown.step_us
     brings = f" (a better schedule alone saves at most {most:.1%} of the step)" if step.overlap else ""
-    return (
-        f"What a plain run exposes: {make}pgle analyze {where}/perf. Flags that hide more{brings}: "
-        f"pgle tune {where} -o {where}/tuned"
-    )
+    flags = "" if (run.path / "tuned").exists() else f". Flags that hide more{brings}: {tune(run)}"
+    return f"What a plain run exposes: {make}pgle analyze {where}/perf{flags}"
 
 
 def _runs(side: Side) -> list[RunDirectory]:

@@ -24,7 +24,7 @@ def test_changes_are_listed_largest_first(testdata, capsys):
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines if line.startswith("reduce-scatter")]
     assert [(row[0], row[-1]) for row in rows] == [("reduce-scatter.63", "added"), ("reduce-scatter.42", "removed")]
-    assert "498 changed, 207 added, 95 removed, 9 the same" in lines[-1]
+    assert "498 changed, 207 added, 95 removed, 9 the same" in lines[-2]
 
 
 def test_json_counts_and_totals(testdata, capsys):

@@ -196,7 +196,9 @@ def test_every_command_in_a_message_has_the_options_it_names() -> None:
     found = set()
     for path in (ROOT / "pgle").rglob("*.py"):
         for text in literals(path):
-            for line in re.findall(r"'(pgle [^']+)'", text) + re.findall(r"(?:^|[:;,] )(pgle [a-z-]+ [^;',]*)", text):
+            for line in re.findall(r"['`](pgle [^'`]+)['`]", text) + re.findall(
+                r"(?:^|[:;,] )(pgle [a-z-]+ [^;',]*)", text
+            ):
                 if len(line.split()) > 2 and line.split()[1] in COMMANDS and not line.endswith("--help"):
                     found.add(line)
     assert len(found) > 40

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.run.experiment.directory import RunDirectory, StageFolder
 from pgle.run.experiment.manifest import StageRecord, read_manifest
+from pgle.run.experiment.onward import launch_of
 from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record
@@ -106,8 +106,8 @@ def _traces(path: AnyPath) -> Sequence[AnyPath]:
 
 def _again(stage: StageFolder) -> str:
     """The command that traces a stage."""
-    baseline = " --baseline" * (stage.name == "baseline")
-    return f"pgle perf --run-dir {shlex.quote(str(stage.run.path))}{baseline} --capture jax --force -- COMMAND"
+    baseline = ("--baseline",) if stage.name == "baseline" else ()
+    return replace(launch_of(stage.run), capture="jax").line("perf", stage.run.path, *baseline, "--force")
 
 
 def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
