@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,8 +95,9 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
 def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     """The program's step: the module that is executed again and again; else the last large one that is executed.
 
-    A module of less than `SUBSTANTIAL` of the largest is no step, however often it is executed. Where executions were
-    not counted it is the largest.
+    A module of less than `SUBSTANTIAL` of the largest is no step, however often it is executed, and neither is one for
+    fewer devices than another (a loader of data). The last one counts as executed: a first step takes long on CPUs,
+    and modules that load data are executed often meanwhile. Where executions were not counted it is the largest.
 
     Args:
         modules: of one folder, in the order in which they were compiled.
@@ -118,8 +120,17 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     again = [path for path in large if executed.get(path.name, 0) > 1]
     once = [path for path in large if path.name in executed]
     if again:
-        return max(again, key=lambda path: sizes[path] * executed[path.name])
+        spread = {path: _devices(path) for path in dict.fromkeys([*again, large[-1]])}
+        widest = [path for path, devices in spread.items() if devices == max(spread.values())]
+        return max(widest, key=lambda path: sizes[path] * max(1, executed.get(path.name, 0)))
     return once[-1] if once else max(large, key=sizes.__getitem__)
+
+
+def _devices(module: Path) -> int:
+    """For how many devices a dump of jax is; 1 where it does not say."""
+    with module.open(errors="replace") as lines:
+        head = next((line for line in lines if line.startswith("module @")), "")
+    return math.prod(int(number) for number in re.findall(r"mhlo\.num_(?:partitions|replicas) = (\d+)", head))
 
 
 def is_step(module: Path) -> bool:

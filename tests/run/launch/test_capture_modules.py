@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -111,6 +112,35 @@ def test_the_step_is_what_is_executed_again_and_again(captured, step):
 
 def test_of_modules_executed_once_the_last_large_one_is_the_step(captured):
     assert module_name(captured(f"{TWO}train_step(weights, x)")) == "jit_train_step"
+
+
+LOADER = """
+import os, jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+where = NamedSharding(jax.make_mesh((2,), ("data",)), P("data"))
+shuffle, train_step = jax.jit(lambda x: jnp.tanh(x) + 1), jax.jit(lambda x: jnp.cos(x) @ x)
+x = jax.device_put(jnp.ones((8, 8)), where)
+for _ in range(200): shuffle(jnp.ones((8, 8)))
+for _ in range(2): x = train_step(x)
+os._exit(0)
+"""
+
+
+def test_the_step_is_counted_at_once_after_thousands_of_executions_of_what_loads_data(captured):
+    module = captured(LOADER)
+    assert "dot_general" in module.read_text()
+    assert read_program(module.parent).executed[module.name] == 2
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_what_loads_data_for_one_device_is_not_the_step(tmp_path, times):
+    modules = [tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir" for i, name in enumerate(("shuffle", "train_step"))]
+    for module, devices, lines in zip(modules, (1, 8), (30, 400), strict=True):
+        head = f"#loc = loc(unknown)\nmodule @m attributes {{mhlo.num_partitions = {devices} : i32}} {{\n"
+        module.write_text(head + "  stablehlo.add\n" * lines)
+    executed = {modules[0].name: 2561, modules[1].name: times}
+    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "executed": executed}))
+    assert choose_module(modules, None) == modules[1]
 
 
 def test_a_module_is_chosen_by_its_name(captured):

@@ -10,7 +10,8 @@ from pgle_hook import guarded, jax_private
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 WRITTEN_SINGLY = 64
-"""Executions that are each written at once, since the program may be stopped at any time; later every so many."""
+"""Executions that are each written at once, since the program may be stopped at any time; later every so many, and the
+first two of each module, which tell a step from what is executed once."""
 
 
 class Executed:
@@ -64,7 +65,8 @@ class Executed:
             name = self._names[id(executable)][0]
             self._counts[name] = self._counts.get(name, 0) + 1
             self._total += 1
-            if self._total <= WRITTEN_SINGLY or self._total % WRITTEN_SINGLY == 0:
+            first = self._total <= WRITTEN_SINGLY or self._counts[name] <= 2
+            if first or self._total % WRITTEN_SINGLY == 0:
                 self._write()
 
     def _write(self):
