@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,11 +131,9 @@ class CostTable:
         )  # fmt: skip
 
 
-_VALUES = {"samples": 0, "min_us": 0.0, "max_us": 0.0, "spread": 0.0, "slowest_us": None}
-_TEXTS = {"kind": "", "opcode": "", "shape": "", "trace_name": "", "origin": None}
-_ABSENT: dict[str, Any] = {**_VALUES, **_TEXTS}
+_VALUES: dict[str, Any] = {"samples": 0, "min_us": 0.0, "max_us": 0.0, "spread": 0.0, "slowest_us": None}
+_TEXTS: dict[str, Any] = {"kind": "", "opcode": "", "shape": "", "trace_name": "", "origin": None}
 """Columns, and what a record stands for that lacks them."""
-_fields = itemgetter(*_ABSENT)
 _TYPES = (np.int32, np.int32, np.int32, np.float64, np.int64, *4 * (np.float64,))
 """Types of the columns: source, name, description, cost, and `_VALUES`."""
 
@@ -178,8 +175,10 @@ class _Collector:
         times = np.array(cost_us)
         if not bool(((times >= 0) & (times <= MAX_COST_US)).all()):  # NaN is neither
             raise ValueError(label)
-        columns = list(zip(*[_fields({**_ABSENT, **record}) for record in beside.records], strict=True))
-        values, texts = columns[: len(_VALUES)], columns[len(_VALUES) :]
+        values, texts = (
+            [[record.get(name, absent) for record in beside.records] for name, absent in of.items()]
+            for of in (_VALUES, _TEXTS)
+        )
         if {*map(type, values[0])} != {int}:
             raise TypeError(label)
         tables = [(at, occurrences(record)) for at, record in enumerate(beside.records) if "occurrences" in record]
