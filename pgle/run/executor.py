@@ -13,10 +13,13 @@ import os
 import sys
 import types
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from pgle.errors import UserError
+
+if TYPE_CHECKING:  # most commands read one file, in this process
+    from concurrent.futures import Executor
 
 PROCESSES = "processes"
 DASK = "dask://"

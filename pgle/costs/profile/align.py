@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.profile.cost_table import CostTable, Source
 from pgle.costs.profile.match import Evidence, Floats, match
 from pgle.costs.profile.value import Ends
+
+if TYPE_CHECKING:  # a conversion aligns ranks without them, and starts faster
+    from pgle.costs.profile.cost_table import CostTable, Source
 
 Codes = npt.NDArray[np.int64]
 Column = tuple[str, int]

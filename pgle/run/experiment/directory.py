@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -284,7 +283,7 @@ class RunDirectory:
                 pass  # a file system without locks
             if not shared:
                 lock.truncate(0)
-                lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+                lock.write(f"process {os.getpid()} on {os.uname().nodename}\n")
                 lock.flush()
             yield
 
