@@ -181,8 +181,9 @@ BELIEVED_COLUMNS = ("most wrong", "times", "profile", "measured", "of the step")
 
 def show_overlap(screen: Any, overlap: Overlap, step_us: float) -> None:
     """What the scheduler could still hide, and how well its profile knew the step."""
+    screen.print()
+    screen.print(path_line(overlap))
     if overlap.hideable_us + overlap.stuck_us >= 0.001 * step_us:
-        screen.print()
         screen.print(overlap_line(overlap, step_us))
         rows = [room_row(room) for room in overlap.rooms[:VALUES] if room.exposed_us >= 0.0005 * step_us]
         screen.print(table(ROOM_COLUMNS, rows, right="exposed|could hide"))
@@ -200,10 +201,18 @@ def overlap_line(overlap: Overlap, step_us: float) -> str:
     """What is exposed, and how much of it a schedule could hide."""
     lost = overlap.hideable_us + overlap.stuck_us
     stuck = f"; no schedule hides the other {duration(overlap.stuck_us)}" if overlap.stuck_us > 0.001 * lost else ""
+    stuck += ": 'pgle tune' tries combined and pipelined collectives" if overlap.stuck_us > 0.01 * step_us else ""
     return (
         f"exposed after the last rank arrived: {duration(lost)}; a schedule could hide up to "
         f"{duration(overlap.hideable_us)} ({overlap.hideable_us / step_us:.1%} of the step){stuck}"
     )
+
+
+def path_line(overlap: Overlap) -> str:
+    """What the step waits for, one after the other, by the schedule and the measured costs."""
+    parts = [(us, kind) for kind, us in overlap.predicted.timeline.path_us.items() if us > 0]
+    said = ", ".join(f"{kind} {duration(us)}" for us, kind in sorted(parts, reverse=True))
+    return f"critical path of the schedule with these costs: {said}"
 
 
 def room_row(room: Room) -> tuple[str, ...]:

@@ -95,6 +95,7 @@ def _collectives(step: MeasuredStep) -> Iterator[Part]:
 
 def _overlap(overlap: Overlap, step_us: float) -> Iterator[Part]:
     """Exposed collectives with what hides them, and the profile against what ran."""
+    yield Prose(_sentence(analyze_parts.path_line(overlap)))
     yield Prose(_sentence(analyze_parts.overlap_line(overlap, step_us)))
     rooms = overlap.rooms[:COLLECTIVES]
     if rooms:
