@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pgle.tune.trial import Flags
 from pgle.xla.collectives import is_done, result_shape, walk_collectives
 from pgle.xla.flags.catalogue import Setting, catalogue, known_in, release
-from pgle.xla.flags.choices import SPLIT_WITHOUT_GPU_SINCE
+from pgle.xla.flags.choices import SPLIT_WITHOUT_GPU_SINCE, STREAMS
+from pgle.xla.flags.choices import THRESHOLD as SPLIT
 from pgle.xla.flags.presets import preset
 from pgle.xla.hlo.module import Computation, Instruction, Module
 from pgle.xla.hlo.names import loops
@@ -69,7 +70,7 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
             continue
         values = [value for value in setting.tries if value != setting.default(jaxlib)]
         if values and program.has(setting, jaxlib):
-            found.append(program.axis(setting, values))
+            found.append(program.axis(setting, values, taken))
     return (*_presets(program.looped, jaxlib, taken), *_together(found), *found)
 
 
@@ -137,14 +138,16 @@ class _Program:
             "tight memory": self.memory_share > TIGHT,
         }[setting.where]
 
-    def axis(self, setting: Setting, values: list[str]) -> Axis:
-        """The axis of a setting."""
+    def axis(self, setting: Setting, values: list[str], taken: Collection[str]) -> Axis:
+        """The axis of a setting, beside flags that the user has set."""
         if setting.name.endswith(_THRESHOLD):
             start = {setting.name: str(self.start_bytes(setting.about))}
             return Axis(f"{setting.about} combined to", setting.about, (start,), setting.name)
         name = setting.name.removeprefix("xla_gpu_")
         name = name.removeprefix("experimental_")
-        return Axis(name, setting.about, tuple({setting.name: value} for value in values))
+        # On several streams XLA asks its autotuner, which has no GPU here.
+        beside = {STREAMS: "false"} if setting.name == SPLIT and STREAMS not in taken else {}
+        return Axis(name, setting.about, tuple({setting.name: value, **beside} for value in values))
 
     def start_bytes(self, kind: str) -> int:
         """The threshold that is tried first; where nothing is combined, the size of two of the smallest together."""

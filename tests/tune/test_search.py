@@ -199,6 +199,12 @@ def test_pipelining_is_tried_together_with_two_copies_of_the_loop_body() -> None
     } in [dict(setting) for axis in found for setting in axis.settings]
 
 
+def test_matmuls_are_split_on_one_stream_which_needs_no_gpu_to_compile() -> None:
+    splits = "xla_gpu_threshold_for_windowed_einsum_mib"
+    found = [s for a in axes(program("all-gather"), "0.12.0.1", ()) for s in a.settings if splits in s]
+    assert found == [{splits: "0", "xla_gpu_multi_streamed_windowed_einsum": "false"}]
+
+
 def test_what_the_user_has_set_stays() -> None:
     two = program("reduce-scatter", "reduce-scatter")
     assert THRESHOLD in flags_of(axes(two, "0.10.2", ()))
