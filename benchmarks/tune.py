@@ -24,6 +24,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from pgle.run.rehearse.command import RehearseCommand, prepared
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.tune.bench import open_bench
 from pgle.run.tune.request import TuneRequest, Tuning
-from pgle.run.tune.tune import SAME_STEP, tune
+from pgle.run.tune.tune import AT_ONCE, SAME_STEP, tune
 from pgle.tune.trial import judge
 from pgle.tune.worlds import Spread, steps_in, worlds
 from pgle.xla.targets import load_target
@@ -50,6 +51,8 @@ WORKLOADS = {
     "one gather beside one product": "overlap",
 }
 DEVICES = 8
+_TOPOLOGY = re.compile(r"_(\d+)x(\d+)\.")
+"""Hosts and GPUs of each, at the end of a module's name."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def programs(python: str, modules: Path | None) -> Iterator[Program]:
         more = ("--devices", str(DEVICES), "--compile-only", *rest)
         yield Program(name, (python, "-m", f"pgle.workloads.{module}", *more), shape)
     for path in sorted([*modules.glob("*.hlo*"), *modules.glob("*.mlir")]) if modules else ():
-        size = re.search(r"_(\d+)x(\d+)\.", path.name)
+        size = _TOPOLOGY.search(path.name)
         yield Program(path.name.split(".")[0], (str(path),), f"1x{size[1]}x{size[2]}" if size else shape)
 
 
@@ -98,8 +101,10 @@ def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
 
 
 def speed(module: Path, out: Path) -> Iterator[str]:
-    """Processor seconds of trials, everything counted: ours, the compiler's process and its children."""
-    asked = RehearseCommand((str(module),), None, "h100", None, None, (), None, str(out / "speed"), None, 20.0)
+    """Processor seconds of trials, everything counted: ours, the compiler and its children; then 20 side by side."""
+    size = _TOPOLOGY.search(module.name)
+    shape = f"1x{size[1]}x{size[2]}" if size else None
+    asked = RehearseCommand((str(module),), None, "h100", shape, None, (), None, str(out / "speed"), None, 20.0)
     threshold, late = (
         "xla_gpu_reduce_scatter_combine_threshold_bytes",
         "xla_gpu_experimental_parallel_collective_overlap_limit",
@@ -118,6 +123,17 @@ def speed(module: Path, out: Path) -> Iterator[str]:
             for flags in settings:
                 bench.trial(flags, what)
             yield f"{what}: {(_all_cpu_s(compiler) - before) / len(settings):.2f} CPU-s a trial (jaxlib {bench.jaxlib})"
+        began, before = time.perf_counter(), _all_cpu_s(compiler)
+        names = [f"xla_gpu_{kind}_combine_threshold_bytes" for kind in ("reduce_scatter", "all_gather")]
+        many = [
+            dict(zip(names, (f"{a << 20}", f"{b << 20}"), strict=True))
+            for a in (1, 3, 6, 12, 24)
+            for b in (1, 4, 16, 64)
+        ]
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            made = {trial.program for trial in threads.map(bench.trial, many, ["one of 20"] * len(many))}
+        took = f"{time.perf_counter() - began:.0f} s, {_all_cpu_s(compiler) - before:.0f} CPU-s"
+        yield f"{len(many)} other programs, {AT_ONCE} at once ({len(made)} differ): {took}"
 
 
 def _all_cpu_s(compiler: Compiler) -> float:
@@ -146,7 +162,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
     heads += ("temp memory", "trials", "CPU, wall")
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
-    for row in rows:
+    for row in sorted(rows, key=lambda row: (row["program"].lower(), row["jaxlib"])):
         steps = [duration(row[key]) for key in ("baseline_us", "pgle_us", "tuned_us", "ceiling_us")]
         better = row["verdict"] == "better"
         cells = [*steps, row["verdict"].replace("-", " "), "–", "–", "–"]
