@@ -64,12 +64,17 @@ def search(
             tried([({**start.flags, **setting}, _label(axis, setting, start)) for setting in settings], axis.number)
             if axis.number and axis.number in current.flags:
                 _walk(axis, lambda: current, tried)
-            at_ceiling = current.step_us is not None and current.step_us <= ceiling_us * (1 + ROOM)
-            if left() <= 0 or at_ceiling:
+            if left() <= 0 or _is_at_ceiling(current, ceiling_us):
                 return trials
         if current.mean_us > before.mean_us * (1 - PROGRESS):
             break
     return trials
+
+
+def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
+    """Whether nothing is left to hide. A step below the ceiling is of another program, whose ceiling is not known."""
+    step_us = trial.step_us or 0.0
+    return ceiling_us <= step_us <= ceiling_us * (1 + ROOM) or trial.exposed_us < LITTLE * step_us
 
 
 def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:

@@ -67,6 +67,19 @@ def test_no_setting_is_tried_twice_and_the_budget_holds() -> None:
     assert len(seen) == len(set(seen)) == 5
 
 
+@pytest.mark.parametrize(("ceiling_us", "goes_on"), [(1299.0, False), (2000.0, True)])
+def test_the_search_ends_at_the_ceiling_and_not_below_it(ceiling_us: float, goes_on: bool) -> None:
+    seen: list[Flags] = []
+
+    def attempt(settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
+        seen.extend(flags for flags, _ in settings)
+        return [trial(flags, 1200.0) for flags, _ in settings]  # each takes 1300 µs as costs stand
+
+    two = [Axis(name, "", ({name: "on"},)) for name in "ab"]
+    search(PGLE, ceiling_us, two, attempt, budget=20, memory_limit=None)
+    assert any("b" in flags for flags in seen) == goes_on
+
+
 def test_what_does_not_help_is_not_kept() -> None:
     found = search(PGLE, CEILING_US, [AXIS], bench(lambda mib: 1400.0, []), budget=20, memory_limit=None)
     assert best(PGLE, found, None) is PGLE
