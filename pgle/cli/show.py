@@ -54,7 +54,7 @@ def command(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, a
 def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
     from pgle.costs.profile.files import read_profile
     from pgle.costs.profile.summary import summarise
-    from pgle.costs.profile.value import CostKind
+    from pgle.costs.profile.value import CostKind, module_records
     from pgle.report import show as report
 
     listed = top if top is not None else 0 if as_json else 20
@@ -64,7 +64,8 @@ def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, 
     if not as_json:
         from pgle.report.onward import after_summary, show_next
 
-        show_next(after_summary(path))
+        names = [str(module.get("name")) for module in module_records(summary.provenance)]
+        show_next(after_summary(path, names))
 
 
 def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from pgle.report.text import console
 from pgle.run.experiment import onward
 from pgle.run.experiment.directory import COMPARED, RunDirectory
 from pgle.run.experiment.onward import typed
+from pgle.run.inputs.folder import dump_near
 from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:
@@ -61,17 +62,23 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath], *, ok: bool) ->
     ]
 
 
-def after_summary(profile: AnyPath) -> list[str]:
-    """Hold a profile that was looked at against its module."""
+def after_summary(profile: AnyPath, modules: Collection[str] = ()) -> list[str]:
+    """Hold a profile that was looked at against its modules, where their dump lies in its folder or in its run."""
+    return [_held_against_its_module(profile, modules)]
+
+
+def _held_against_its_module(profile: AnyPath, modules: Collection[str] = ()) -> str:
     run = _run_of_profile(profile)
-    dump = DUMP if run is None else run.stage("profile").rank().hlo
-    return [f"next: {typed('pgle', 'verify', profile, '--hlo', dump)}"]
+    near = dump_near(profile.parent, modules) if run is None and isinstance(profile, Path) and modules else None
+    dump = run.stage("profile").rank().hlo if run is not None else near or DUMP
+    where = f", with the folder of --xla_dump_to as {DUMP}" if dump == DUMP else ""
+    return f"next{where}: {typed('pgle', 'verify', profile, '--hlo', dump)}"
 
 
 def after_difference(old: AnyPath, new: AnyPath, *, changed: bool) -> list[str]:
     """Hold the new profile against its module; two that are the same but for noise are steadier together."""
     if changed:
-        return [f"next: {typed('pgle', 'verify', new, '--hlo', DUMP)}"]
+        return [_held_against_its_module(new)]
     return [f"next: {typed('pgle', 'merge', old, new, '-o', onward.free(Path('merged.pbtxt')))}"]
 
 

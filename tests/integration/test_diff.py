@@ -40,7 +40,8 @@ def test_json_counts_and_totals(testdata, capsys):
 
 def test_no_line_is_wider_than_100_columns(testdata, capsys):
     run(["diff", str(testdata / OLD), str(testdata / NEW), "--top", "0"])
-    assert max(len(line) for line in capsys.readouterr().out.splitlines()[1:]) <= 100
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert max(len(line) for line in lines if not line.startswith("next")) <= 100  # commands can be copied
 
 
 def test_a_missing_profile_is_answered_in_one_line(testdata, tmp_path, capsys):

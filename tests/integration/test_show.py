@@ -69,7 +69,8 @@ def test_duplicates_stand_below_with_what_xla_takes(testdata, capsys):
 def test_no_line_is_wider_than_100_columns(testdata, capsys):
     for path in (testdata / "maxtext_pgle").glob("*.pbtxt"):
         run(["show", str(path), "--top", "0"])
-        assert max(len(line) for line in capsys.readouterr().out.splitlines()[1:]) <= 100
+        lines = capsys.readouterr().out.splitlines()[1:]
+        assert max(len(line) for line in lines if not line.startswith("next")) <= 100  # commands can be copied
 
 
 def test_kinds_and_order_can_be_chosen(described, capsys):

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.inputs.folder import look
+from pgle.run.inputs.folder import dump_near, look
 from pgle.run.inputs.traces import read_traces
 
 RUNS = ("2026_01_01_00_00_00", "2026_01_02_00_00_00")
@@ -58,3 +58,9 @@ def test_links_to_a_folder_above_end(tmp_path):
     found = look(tmp_path)
     assert [sight.paths for sight in found.sights] == [(tmp_path / "inner/x.mlir",)]
     assert found.complete
+
+
+def test_the_dump_of_a_module_is_found_by_the_names_of_its_files(tmp_path, testdata):
+    (tmp_path / "job").symlink_to(testdata / "pax_fsdp4")
+    assert dump_near(tmp_path, ["pjit__wrapped_step_fn"]) == tmp_path / "job/proc0/dump"
+    assert dump_near(tmp_path, ["jit_train_step"]) is None

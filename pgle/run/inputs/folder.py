@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -70,6 +71,14 @@ def look(folder: Path) -> Found:
         if by_kind.get(kind)
     ]
     return Found(folder, tuple(sights), seen < MOST)
+
+
+def dump_near(folder: Path, modules: Collection[str]) -> Path | None:
+    """The first folder below this one with the HLO dump of one of these modules, as XLA names files; None without."""
+    for path, kind in islice(_entries(folder), MOST):
+        if kind == "HLO dump" and any(f".{module}." in file.name for file in path.iterdir() for module in modules):
+            return path
+    return None
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
