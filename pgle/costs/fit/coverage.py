@@ -253,7 +253,7 @@ def _hints(item: ModuleCoverage, unsure: int) -> Iterator[str]:
             f"the profile seems to be of another program, other flags or another jax{also}: profile this one with "
             "'pgle profile -- COMMAND'"
         )
-    lost = [gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE]
+    lost = [gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE and not is_foreign]
     if any(gap.hint for gap in lost):
         yield (
             "the profile has collectives under other names: 'pgle convert TRACE --hlo DUMP' translates them, if LHS "

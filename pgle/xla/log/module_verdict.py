@@ -114,7 +114,10 @@ class Remedy(StrEnum):
         "set --xla_gpu_enable_latency_hiding_scheduler=true (an explicit false disables the profile since 0.11.2; "
         "unset does so before 0.5.1), and end the profile's name in .pbtxt or .pb"
     )
-    CHECKER = "leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN), and check coverage with `pgle verify`"
+    CHECKER = (
+        "leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN); `pgle verify PROFILE --hlo DUMP` "
+        "shows what is missing"
+    )
     PARTIAL = (
         "see what is missing with `pgle verify PROFILE --hlo DUMP`, fill it with "
         "`pgle complete PROFILE --hlo DUMP -o OUT.pbtxt`"

@@ -176,7 +176,8 @@ def judge_fit(base: ModuleVerdict, bounds: Bounds) -> ModuleVerdict:
         )
     is_enough = bounds.are_met(share, kept)
     of = "" if base.time_coverage is None else " of the step's time as XLA plans it"
-    asked = "" if share >= bounds.time else f" (asked for: {bounds.time:.1%})"
+    no_times = "; a log tells no times" if base.time_coverage is None else ""
+    asked = "" if share >= bounds.time else f" (asked for: {bounds.time:.1%}{no_times})"
     why = f"the profile has costs for {covered or 'none'} of the {wanted} instructions, {share:.1%}{of}{asked}"
     if share >= bounds.time and kept < bounds.collectives:
         why += f"; collectives without a cost weigh {1 - kept:.1%} of the step (at most {1 - bounds.collectives:.1%})"

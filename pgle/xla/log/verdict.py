@@ -211,7 +211,7 @@ def _contradicted(main: ModuleVerdict, other: ModuleVerdict, thread: str) -> Mod
     claim = f"line {main.line} says it was used" if main.line is not None else "the schedule dump says it was used"
     whose = f"thread {thread}: " if thread else ""
     why = f"{whose}{other.why}; {claim}: several processes, or several runs, write this log"
-    return replace(other, module=main.module, why=why, remedy=f"{other.remedy}. {Remedy.RANKS}", times=main.times)
+    return replace(other, module=main.module, why=why, remedy=f"{other.remedy}; {Remedy.RANKS}", times=main.times)
 
 
 def _combined(judged: Mapping[str, _Rank]) -> tuple[ModuleVerdict, tuple[ModuleVerdict, ...]]:
@@ -223,7 +223,7 @@ def _combined(judged: Mapping[str, _Rank]) -> tuple[ModuleVerdict, tuple[ModuleV
     name = next((item.module for item in mains.values() if item.module), "")
     main = _of_ranks({rank: replace(item, module=item.module or name) for rank, item in mains.items()})
     if main.verdict is not ProfileUse.USED and ProfileUse.USED in (item.verdict for item in mains.values()):
-        main = replace(main, remedy=f"{main.remedy}. {Remedy.RANKS}" if main.remedy else str(Remedy.RANKS))
+        main = replace(main, remedy=f"{main.remedy}; {Remedy.RANKS}" if main.remedy else str(Remedy.RANKS))
     by_name: dict[str, dict[str, ModuleVerdict]] = {}
     for rank, judgement in judged.items():
         for item in judgement.modules:
