@@ -13,7 +13,6 @@ from pgle.run.convert import Conversion
 from pgle.run.experiment.onward import typed
 from pgle.run.experiment.pipeline import Pipeline
 from pgle.run.experiment.stage import StageResult
-from pgle.xla.log.module_verdict import ProfileUse
 
 
 def show_part(part: StageResult | Conversion) -> None:
@@ -50,17 +49,12 @@ def _next(result: Pipeline) -> list[str]:
     if not result.covered:
         return [f"next: {typed('pgle', 'verify', run.profile, '--hlo', run.stage('profile').rank().hlo)}"]
     if not result.used:
-        return [f"next: {typed('pgle', 'confirm', run.stage('perf').rank().log)}"]
+        return [f"next: {typed('pgle', 'confirm', run.path)}"]
     return after_stages(run, result.comparison)
 
 
 def _use(result: Pipeline) -> str:
-    if result.used:
-        return "used by XLA for the main module"
-    for item in result.stages:
-        if item.verdict is not None and item.verdict.verdict is ProfileUse.CANNOT_TELL:
-            return f"cannot tell whether it was used: {item.verdict.why}"
-    return "NOT used"
+    return "used by XLA for the main module" if result.used else result.use or "NOT used"
 
 
 def show_json(result: Pipeline) -> None:

@@ -16,6 +16,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
 from pgle.run.experiment.directory import RankFiles, RunDirectory
+from pgle.run.inputs.traces import stage_of
 from pgle.run.launch.hook import read_facts
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.module import Module
@@ -35,9 +36,10 @@ class ConfirmRequest:
     """What to confirm.
 
     Attributes:
-        log: a file (``.gz`` and ``.xz`` are read), `STDIN`, or a run directory: its perf stage.
+        log: a file (``.gz`` and ``.xz`` are read), `STDIN`, a run directory: its perf stage, or RUN/STAGE.
         module: regular expression for the main module; None: the weightiest.
-        schedule: schedule dump, or a directory that holds some; None: the log alone, of a run directory its own.
+        schedule: schedule dump, or a directory that holds some; None: of a stage of a run directory its own, else the
+            log alone.
         profile: of the run; None: the one that the log names, where it is still there.
         unreadable: why a profile that was named cannot be read.
         release: version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings.
@@ -142,8 +144,15 @@ def _rank_logs(request: ConfirmRequest) -> list[_RankLog]:
     if request.schedule is not None:
         _check_schedule(request.schedule)
     if str(request.log) == STDIN or not request.log.is_dir():
+        stage = stage_of(request.log.parent)
+        ranks = () if stage is None else stage.ranks_with_log().values()
+        own = next((files for files in ranks if files.log == request.log), None)
+        if own is not None:
+            return [_rank_log(own, "", request)]
         return [_RankLog(request.log, schedule=request.schedule, whole=request.whole)]
-    stage = RunDirectory(Path(request.log)).stage("perf")
+    run = RunDirectory(Path(request.log))
+    stage = None if run.is_recorded else stage_of(request.log)
+    stage = stage or run.stage("perf")
     found = [_rank_log(files, str(rank), request) for rank, files in stage.ranks_with_log().items()]
     if not found:
         what = "a directory without the log of a perf stage (perf/output.log)"

@@ -12,6 +12,8 @@ import pytest
 
 from pgle.cli.confirm import command
 from pgle.cli.main import run
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.manifest import StageRecord, extend_manifest
 from pgle.xla.log.module_verdict import BOUNDS
 
 LOGS = "testdata/logs/jax_0.12.0.1"
@@ -204,3 +206,18 @@ def test_control_characters_in_the_name_of_a_dump_never_reach_the_terminal(
     said = capsys.readouterr()
     assert "\x1b" not in said.out + said.err
     assert "it has a\\x1b[31mb" in said.err
+
+
+def test_the_log_of_a_stage_is_judged_with_the_dump_beside_it(
+    tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = RunDirectory(tmp_path)
+    extend_manifest(tmp_path, StageRecord("perf"))
+    files = run_dir.stage("perf").rank()
+    files.folder.mkdir()
+    files.log.write_bytes((testdata / "logs/jax_0.12.0.1/used.log").read_bytes())
+    files.hlo.symlink_to(testdata / "hlo/jax-0.12.0.1/async")
+    (tmp_path / "p.pbtxt").write_text('costs { name: "a" cost_us: 1 }')
+    for path in (tmp_path, files.folder, files.log):
+        run(["confirm", str(path), "--profile", str(tmp_path / "p.pbtxt")])
+        assert "no schedule dump of jit_train_step (it has jit_step)" in capsys.readouterr().err

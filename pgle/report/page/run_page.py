@@ -97,7 +97,7 @@ def _tone(found: Comparison) -> Tone:
 def _use(record: StageRecord | None) -> str:
     if record is None or "verdict" not in record.facts:
         return ""
-    return f"Profile {record.facts['verdict']} by XLA in the performance run: {record.facts.get('proof', '')}"
+    return f"Profile {record.facts['verdict']} in the performance run: {record.facts.get('why', '')}"
 
 
 def _where(found: Analysis) -> str:

@@ -57,7 +57,8 @@ class Pipeline:
         conversion: None where skipped.
         coverage: of the profile against the profiled module.
         covered: whether it reaches the bound.
-        used: whether XLA used the profile in the performance run.
+        used: whether XLA used the profile in the performance run, and enough of it.
+        use: the verdict on that, and why, as recorded; empty where there is none.
         comparison: of the step times; None where they are too few.
         checks: what the comparison had to keep.
         warnings: one line each.
@@ -70,6 +71,7 @@ class Pipeline:
     coverage: Coverage
     covered: bool
     used: bool
+    use: str
     comparison: Comparison | None = None
     checks: tuple[Check, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -144,6 +146,7 @@ class _Experiment:
             coverage=coverage,
             covered=coverage.is_ok(profiled.bounds),
             used=perf is not None and _was_used(perf.facts, profiled.bounds),
+            use=": ".join(perf.facts[key] for key in ("verdict", "why") if perf is not None and perf.facts.get(key)),
             comparison=comparison,
             checks=checks,
             warnings=warnings,

@@ -445,7 +445,9 @@ def test_a_schedule_tells_how_much_of_the_step_the_profile_covers() -> None:
     assert of_lines(*lines).main.verdict is ProfileUse.PARTLY_USED
     main = of_lines(*lines, schedule=fit).main
     assert (main.verdict, main.time_coverage) == (ProfileUse.PARTLY_USED, 0.48)
-    assert main.why.startswith("the profile has costs for 8 of the 26 instructions, 48.0% of the step's time as XLA plans it")
+    assert main.why.startswith(
+        "the profile has costs for 8 of the 26 instructions, 48.0% of the step's time as XLA plans it"
+    )
     assert of_lines(*lines, schedule=fit, bounds=Bounds(0.4)).main.verdict is ProfileUse.USED
     assert of_lines(*lines, schedule=replace(fit, time_coverage=0.97)).main.verdict is ProfileUse.USED
 
