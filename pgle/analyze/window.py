@@ -63,7 +63,7 @@ class DeviceWindow:
     Attributes:
         device: index into the trace's devices.
         steps: steady executions of the main module.
-        rows: int64[m], rows of the trace, ordered by start.
+        rows: int32[m], rows of the trace, ordered by start.
         start, end: float64[m], of those rows, clipped to the window.
         stream: uint8[m], values of `Stream`.
         spans: the steps.
@@ -73,7 +73,7 @@ class DeviceWindow:
 
     device: int
     steps: int
-    rows: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int32]
     start: npt.NDArray[np.float64]
     end: npt.NDArray[np.float64]
     stream: npt.NDArray[np.uint8]
@@ -109,8 +109,8 @@ class DeviceWindow:
         return np.asarray(self.gaps.lengths > LAUNCH_GAP_NS)
 
     @cached_property
-    def after_gap(self) -> npt.NDArray[np.int64]:
-        """int64[gaps]: the row of the trace that ends each gap."""
+    def after_gap(self) -> npt.NDArray[np.int32]:
+        """int32[gaps]: the row of the trace that ends each gap."""
         return self.rows[np.minimum(np.searchsorted(self.start, self.gaps.end), len(self.rows) - 1)]
 
     @cached_property
@@ -161,7 +161,7 @@ def device_windows(
             DeviceWindow(
                 device=device,
                 steps=int(mine.sum()),
-                rows=here + low,
+                rows=(here + low).astype(np.int32),
                 start=np.clip(first[here] - start, 0, None).astype(np.float64),
                 end=np.clip(last[here] - start, None, end - start).astype(np.float64),
                 stream=stream[here + low],
