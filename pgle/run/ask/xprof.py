@@ -85,6 +85,7 @@ def view(path: Path, port: int, tell: Callable[[str], None]) -> None:
         with suppress(KeyboardInterrupt):
             code = subprocess.run([str(xprof), f"--logdir={folder}", f"--port={port}"], check=False).returncode
             if code:
+                code = code if code > 0 else 128 - code
                 raise WorkloadError(
                     code, f"XProf ended with exit code {code}; is port {port} taken? --port chooses another"
                 )

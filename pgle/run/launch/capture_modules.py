@@ -26,7 +26,7 @@ from pgle.run.launch.captured import (
     read_program,
 )
 from pgle.run.launch.hook import with_hook
-from pgle.run.launch.process import end_with_parent
+from pgle.run.launch.process import end_with_parent, ended
 
 STDERR = 2
 """File descriptor: results alone go to our stdout."""
@@ -38,6 +38,8 @@ UNSETTLED = 3
 """A program is waited for so many times longer while it compiles something or has executed no module repeatedly."""
 
 POLL_S = 0.2
+SAY_S = 30.0
+"""A program that has compiled nothing for so long is said to be waited for; then after twice as long."""
 GRACE_S = 5.0
 """How long a stopped program may take to end before it is killed."""
 
@@ -79,7 +81,8 @@ def capture_modules(
             preexec_fn=end_with_parent,
         )
     except OSError as error:
-        raise UserError(f"cannot be started ({error.strerror})", where=command[0]) from None
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
     try:
         code = _wait_or_stop(child, folder, quiet_s)
     except BaseException:
@@ -88,12 +91,13 @@ def capture_modules(
     found, shown = modules_in(folder), shlex.join(kept_argv(command))
     _copy_for_user((os.environ if environment is None else environment).get("JAX_DUMP_IR_TO", ""), found)
     if not found and code:
-        raise WorkloadError(code, f"{shown} ended with {code} before it had compiled anything")
+        raise WorkloadError(code, f"{shown} {ended(code)} before it had compiled anything")
     if not found:
-        raise UserError("the program compiled no jax module", where=shown)
+        remedy = "does it call a jitted function, and do its processes get the environment that it is given?"
+        raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
     if code and step_needed and not is_step(choose_module(found, None)):
         there = ", ".join(candidates(found)[:SHOWN])
-        what = f"{shown} ended with {code} before its step was executed twice; it had compiled {there}"
+        what = f"{shown} {ended(code)} before its step was executed twice; it had compiled {there}"
         raise WorkloadError(code, what)
     if code:
         write_files({folder / CODE: str(code)}, force=True)
@@ -130,16 +134,22 @@ def capture_environment(base: Mapping[str, str], folder: Path, devices: int) -> 
 
 
 def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) -> int:
-    """The exit code; 0 where we stopped the program ourselves."""
+    """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
     seen, since = 0, time.monotonic()
+    told_s = SAY_S
     while True:
         try:
-            return child.wait(POLL_S)
+            code = child.wait(POLL_S)
+            return code if code >= 0 else 128 - code
         except subprocess.TimeoutExpired:
             pass
         size = sum(path.stat().st_size for path in modules_in(folder))
         if size != seen:
             seen, since = size, time.monotonic()
+        if not seen and time.monotonic() - since > told_s:
+            said = f"pgle: the program has compiled nothing in {told_s:g} s; waiting on (Ctrl-C ends it)"
+            print(said, file=sys.stderr, flush=True)
+            told_s *= 2
         patience = quiet_s * _patience(folder)
         if seen and time.monotonic() - since > patience:
             count = len(modules_in(folder))
@@ -161,14 +171,21 @@ def _patience(folder: Path) -> int:
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End the program and what it started."""
-    for number, patience in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, None)):
-        if child.poll() is not None:
-            return
-        try:
-            os.killpg(child.pid, number)
-            child.wait(patience)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
+    """End the program and what it started, which may outlive it: ranks that a launcher started, loaders of data."""
+    until = time.monotonic() + GRACE_S
+    number = signal.SIGTERM
+    while _signalled(child, number) and number != signal.SIGKILL:
+        while _signalled(child, 0) and time.monotonic() < until:
+            time.sleep(POLL_S / 4)
+        number = signal.SIGKILL
+    child.wait()
+
+
+def _signalled(child: subprocess.Popen[bytes], number: int) -> bool:
+    """Send a signal to the group of the program; False where nothing of it is left."""
+    child.poll()
+    try:
+        os.killpg(child.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

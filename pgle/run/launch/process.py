@@ -85,6 +85,14 @@ def end_with_parent() -> None:
         _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 
 
+def ended(code: int) -> str:
+    """How a command ended, by its exit code as of a shell: 128 + N is signal N."""
+    try:
+        return f"was ended by {signal.Signals(code - 128).name}"
+    except ValueError:
+        return f"ended with {code}"
+
+
 def last_line(log: Path) -> str:
     """The last line of a log that says anything, of which only the end is read."""
     with log.open("rb") as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -168,6 +169,24 @@ def test_a_program_that_fails_before_its_step_passes_its_exit_code_on(captured):
     with pytest.raises(WorkloadError, match=r"ended with 3 before its step was executed twice") as failed:
         captured("import jax.numpy as jnp\njnp.ones(3)\nraise SystemExit(3)")
     assert failed.value.exit_code == 3
+
+
+def test_a_program_that_a_signal_ends_passes_on_what_a_shell_says(tmp_path):
+    with pytest.raises(WorkloadError, match="was ended by SIGSEGV before") as raised:
+        capture_modules(["sh", "-c", "kill -SEGV $$"], tmp_path / "captured", devices=1, quiet_s=60)
+    assert raised.value.exit_code == 128 + 11
+
+
+def test_what_a_stopped_program_started_ends_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("pgle.run.launch.capture_modules.GRACE_S", 0.2)
+    folder = tmp_path / "captured"
+    rank = "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done"
+    dump = "echo 'module @jit_f' > captured/jax_ir0001_jit_f_compile.mlir"
+    launcher = f"cd {tmp_path}; (exec sh -c {shlex.quote(rank)}) & {dump}; wait"
+    capture_modules(["sh", "-c", launcher], folder, devices=1, quiet_s=0.2)
+    with pytest.raises(ProcessLookupError):
+        while True:  # until init has taken note of its end
+            os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_a_program_that_fails_after_steps_is_rehearsed_with_a_warning(captured):
