@@ -45,7 +45,10 @@ def command(as_json: bool, **options: Any) -> None:
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
     from pgle.report import complete as report
+    from pgle.report.onward import after_conversion, show_next
     from pgle.run.coverage import complete_file
 
     result = complete_file(**options)
     (report.show_json if as_json else report.show_text)(result)
+    if not as_json:
+        show_next(after_conversion(result.written.path, options["hlo"]))

@@ -37,4 +37,5 @@ def command(old: AnyPath, new: AnyPath, top: int, as_json: bool) -> None:
         report.show_json(str(old), str(new), result)
     else:
         report.show_text(str(old), str(new), result, top)
-        show_next(after_difference(old, new, changed=result.count(Change.CHANGED) + result.count(Change.REPLACED) > 0))
+        noisy = {item.change for item in result.differences} - {Change.SAME} == {Change.NOISE}
+        show_next(after_difference(old, new, noisy=noisy))

@@ -90,7 +90,7 @@ def lint(
         json.show("pgle.flags/1", {"ok": result.ok, **json.plain(result)})
     else:
         report.lint_text(result)
-        show_next(after_lint(flags, file, ok=result.ok, findings=bool(result.findings)))
+        show_next(after_lint(flags, file, clean=all(finding.level == "note" for finding in result.findings)))
     ctx.exit(0 if result.ok else 1)
 
 

@@ -56,6 +56,7 @@ def command(
         from pgle.costs.profile.merge import MergeOptions, Of
         from pgle.costs.statistic import parse_statistic
         from pgle.report import merge as report
+        from pgle.report.onward import after_summary, show_next
         from pgle.run.profiles import merge_files
 
     options = MergeOptions(
@@ -65,3 +66,5 @@ def command(
     )
     result = merge_files(profiles, output, options, force=force)
     (report.show_json if as_json else report.show_text)(result)
+    if not as_json:
+        show_next(after_summary(result.written.path))

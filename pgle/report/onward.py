@@ -75,9 +75,9 @@ def _held_against_its_module(profile: AnyPath, modules: Collection[str] = ()) ->
     return f"next{where}: {typed('pgle', 'verify', profile, '--hlo', dump)}"
 
 
-def after_difference(old: AnyPath, new: AnyPath, *, changed: bool) -> list[str]:
+def after_difference(old: AnyPath, new: AnyPath, *, noisy: bool) -> list[str]:
     """Hold the new profile against its module; two that are the same but for noise are steadier together."""
-    if changed:
+    if not noisy:
         return [_held_against_its_module(new)]
     return [f"next: {typed('pgle', 'merge', old, new, '-o', onward.free(Path('merged.pbtxt')))}"]
 
@@ -125,9 +125,9 @@ def _kept_in(path: Path) -> tuple[str, ...]:
     return () if path == Path("perf/history.jsonl") else ("--file", str(path))
 
 
-def after_lint(flags: Sequence[str], file: str | None, *, ok: bool, findings: bool) -> list[str]:
+def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> list[str]:
     """What flags that hold do to the schedule; those that do not have their remedies above."""
-    if not ok or findings:
+    if not clean:
         return []
     given = ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)
     return [f"next, what they do to your step: {typed('pgle', 'rehearse', *given, '--', *onward.UNKNOWN)}"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from pgle.costs.fit.contention import Contention
 from pgle.report import json
 from pgle.report.text import WIDTH, console, duration, printable, table, warn
 from pgle.report.timeline.scene import panel_of
 from pgle.report.timeline.text import text_timeline
-from pgle.run.predict import Predicted, TargetFrom
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.onward import UNKNOWN, following, free, launch_of, profile_of, typed
+from pgle.run.predict import Predicted, PredictRequest, TargetFrom
 from pgle.schedule.predict import Prediction, Unsure
 from pgle.schedule.timeline import Exposure
 
@@ -105,16 +109,51 @@ def advice(found: Predicted) -> str:
         return "Nothing of it runs on a GPU: give the dump of a job's step, or choose its module with --module."
     room = 1 - prediction.ceiling.step_us / prediction.step_us
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
+    asked = found.asked
     if doubt > MUCH_DOUBT:
         name = printable(prediction.unsure[0].name)
-        return f"Data decides up to {doubt:.0%} more, most of it {name}: measure it first, 'pgle profile -- COMMAND'."
+        return f"Data decides up to {doubt:.0%} more, most of it {name}: measure it first\n  {_measure(asked)}"
     if room < LITTLE:
-        return f"Another schedule can save at most {room:.1%}: look at the compute ('pgle show' lists what costs most)."
-    saved = f"Hiding all communication would save up to {room:.1%}"
+        costs = () if asked.profile is None else ("--profile", asked.profile)
+        look = typed("pgle", "analyze", asked.hlo, *costs)
+        return f"Another schedule can save at most {room:.1%}; where the time goes:\n  {look}"
+    saved, rehearse = f"Hiding all communication would save up to {room:.1%}", _rehearse(found)
     if prediction.costs_are == "measured":
-        return f"{saved}: ask the compiler what a profile gives, 'pgle rehearse MODULE --profile PROFILE'."
-    by = f"{saved}, by {prediction.costs_are} costs"
-    return f"{by}: measure them with 'pgle profile -- COMMAND', or ask the compiler with 'pgle rehearse MODULE'."
+        return f"{saved}; what the compiler makes of a profile:\n  {rehearse}"
+    return (
+        f"{saved}, by {prediction.costs_are} costs; measured costs say it surely:\n  {_measure(asked)}\n"
+        f"What the compiler makes of a profile:\n  {rehearse}"
+    )
+
+
+def _measure(asked: PredictRequest) -> str:
+    """The command that takes measured costs: those that lie in the HLO's run directory, else of the program."""
+    run = _run_of(asked)
+    profile = None if run is None else profile_of(run)
+    if run is None or profile is None:
+        return typed("pgle", "profile", "--", *UNKNOWN) if run is None else following(run)
+    if asked.profile is None:
+        return typed("pgle", "predict", asked.hlo, "--profile", profile)
+    return replace(launch_of(run), capture="").line("run", free(run.path.with_name(f"{run.path.name}-gpu")))
+
+
+def _rehearse(found: Predicted) -> str:
+    """The command that compiles the module again: of its run directory, of its dump, else of a module to be named."""
+    asked, run = found.asked, _run_of(found.asked)
+    if run is not None:
+        return typed("pgle", "rehearse", run.path)
+    costs = () if asked.profile is None else ("--profile", asked.profile)
+    devices = found.module.num_partitions * found.module.num_replicas
+    whole = asked.hlo.is_dir() and any(".before_optimizations." in path.name for path in asked.hlo.iterdir())
+    named = asked.target or ("" if found.target_from == "nothing" else found.target)
+    target = ("--target", named) if named else ()
+    return typed("pgle", "rehearse", asked.hlo if whole else "MODULE", *costs, *target, "--devices", devices)
+
+
+def _run_of(asked: PredictRequest) -> RunDirectory | None:
+    """The run directory in which the HLO lies."""
+    folders = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
+    return next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
 
 
 def _room(prediction: Prediction) -> str:

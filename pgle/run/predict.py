@@ -49,6 +49,7 @@ class Predicted:
     """A module with its prediction.
 
     Attributes:
+        asked: as it was requested.
         module: scheduled.
         target: the GPU's name.
         target_from: what says so.
@@ -57,6 +58,7 @@ class Predicted:
         warnings: one line each.
     """
 
+    asked: PredictRequest
     module: Module
     target: str
     target_from: TargetFrom
@@ -91,6 +93,7 @@ def predict_file(request: PredictRequest) -> Predicted:
         found.append((predict(module, profile, hardware), module, hardware.name, target_from))
     prediction, module, target, target_from = max(found, key=lambda item: item[0].step_us)
     return Predicted(
+        asked=request,
         module=module,
         target=target,
         target_from=target_from,

@@ -125,14 +125,14 @@ def after_results(run: RunDirectory) -> Iterator[str]:
             yield from report.after_conversion(profile, hlo)
         yield from report.after_verification(profile, (Path("dump"),), ok=True)
         yield from report.after_summary(profile)
-        for changed in (False, True):
-            yield from report.after_difference(profile, Path("b.pbtxt"), changed=changed)
+        for noisy in (False, True):
+            yield from report.after_difference(profile, Path("b.pbtxt"), noisy=noisy)
     used = SimpleNamespace(main=SimpleNamespace(verdict="used"))
     yield from report.after_confirmation(Path("a.log"), used)  # type: ignore[arg-type]
     yield from report.after_confirmation(run.path / "perf", used)  # type: ignore[arg-type]
     yield from report.after_entry(Path("h.sqlite"), "a name")
     yield from report.after_trends(Path("perf/history.jsonl"), SimpleNamespace(trends=()))  # type: ignore[arg-type]
-    yield from report.after_lint(("--xla_a=1 2",), None, ok=True, findings=False)
+    yield from report.after_lint(("--xla_a=1 2",), None, clean=True)
 
 
 def rehearsed(*words: str, **options: Any) -> RehearseCommand:

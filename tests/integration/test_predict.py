@@ -80,7 +80,9 @@ def test_a_module_that_is_not_scheduled_is_sent_to_the_compiler(
 
 def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", str(PAX / "proc0" / "dump"), "--target", "a100"]) == 0
-    assert "'pgle profile -- COMMAND'" in capsys.readouterr().out.splitlines()[-1]
+    last = capsys.readouterr().out.splitlines()[-4:]
+    rehearse = f"  pgle rehearse {PAX / 'proc0' / 'dump'} --target a100 --devices 4"
+    assert [last[1], last[3]] == ["  pgle profile -- COMMAND", rehearse]
 
 
 @pytest.mark.parametrize(
