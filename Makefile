@@ -38,7 +38,7 @@ endif
 compare: export PGLE_NEXT := 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo profile convert verify baseline perf compare tune rehearse test lint types unit fuzz minutes jax-releases format
+.PHONY: help demo profile convert verify baseline perf compare tune rehearse test lint types unit fuzz minutes frameworks jax-releases format
 .DELETE_ON_ERROR:
 
 help:  ## List the targets
@@ -98,6 +98,13 @@ unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
 
 minutes: $(VENV)/.installed-dev  ## The tests that take minutes: a module of 2024 compiled, guides that compile
 	$(BIN)/python -m pytest -m minutes
+
+frameworks:  ## Flax, Equinox and Levanter in .venv-frameworks, under pgle as they are; PYTHON=python3.12 or newer
+	test -e .venv-frameworks || $(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --pre marin-levanter
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13]' \
+	  pytest flax equinox optax
+	.venv-frameworks/bin/python -m pytest -rs tests/integration/test_guides.py -k framework
 
 jax-releases:  ## The workflow with every release line of jax that pgle serves
 	PYTHON=$(PYTHON) scripts/try_jax.sh $(JAX_RELEASES)

@@ -17,10 +17,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 COMPILE = ("from-zero", "one-node")
+FRAMEWORKS = ROOT / "docs" / "guides" / "frameworks.md"
 BLOCK = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.M | re.S)
 
 
-def follow(guide: Path, folder: Path) -> None:
+def follow(text: str, folder: Path) -> None:
     bin_folder = folder / ".bin"
     bin_folder.mkdir()
     for name, words in {"pgle": "-m pgle", "python": ""}.items():
@@ -31,30 +32,45 @@ def follow(guide: Path, folder: Path) -> None:
         **os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
         "XDG_CACHE_HOME": str(folder / ".cache"),
     }  # fmt: skip
-    for language, title, text in BLOCK.findall(guide.read_text()):
+    for language, title, block in BLOCK.findall(text):
         if title:
-            (folder / title).write_text(text)
+            (folder / title).write_text(block)
         elif language == "sh":
-            for line in text.replace("\\\n", "").splitlines():
+            for line in block.replace("\\\n", "").splitlines():
                 expected = int((re.findall(r"# exit code (\d)$", line) or [0])[0])
                 done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
                 assert done.returncode == expected, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
 
 
-@pytest.mark.parametrize("guide", [path for path in GUIDES if path.stem not in COMPILE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "guide", [path for path in GUIDES if path.stem not in (*COMPILE, "frameworks")], ids=lambda path: path.stem
+)
 def test_a_guide_is_followed_literally(guide: Path, tmp_path: Path) -> None:
-    follow(guide, tmp_path)
+    follow(guide.read_text(), tmp_path)
 
 
 @pytest.mark.rehearse
 @pytest.mark.minutes
 @pytest.mark.parametrize("guide", [path for path in GUIDES if path.stem in COMPILE], ids=lambda path: path.stem)
 def test_a_guide_that_compiles_is_followed_literally(guide: Path, tmp_path: Path) -> None:
-    follow(guide, tmp_path)
+    follow(guide.read_text(), tmp_path)
 
 
-def test_there_are_five_guides_and_each_runs_something() -> None:
-    assert len(GUIDES) == 5
+@pytest.mark.rehearse
+@pytest.mark.minutes
+@pytest.mark.parametrize("framework", ["flax", "equinox", "levanter"])
+def test_a_program_of_a_framework_runs_as_it_is(framework: str, tmp_path: Path) -> None:
+    """`make frameworks` installs them and runs this."""
+    pytest.importorskip("optax" if framework == "flax" else framework)
+    pytest.importorskip(framework)
+    section = next(part for part in FRAMEWORKS.read_text().split("\n## ") if part.startswith(framework.capitalize()))
+    follow(section, tmp_path)
+    page = (tmp_path / f"rehearsal-{framework}/rehearsal/timeline.html").read_text()
+    assert "train_step" in page
+
+
+def test_there_are_guides_and_each_runs_something() -> None:
+    assert len(GUIDES) == 6
     assert all(any(language == "sh" for language, _, _ in BLOCK.findall(guide.read_text())) for guide in GUIDES)
 
 
