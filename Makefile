@@ -102,8 +102,8 @@ minutes: $(VENV)/.installed-dev  ## The tests that take minutes: a module of 202
 frameworks:  ## Flax, Equinox and Levanter in .venv-frameworks, under pgle as they are; PYTHON=python3.12 or newer
 	test -e .venv-frameworks || $(PYTHON) -m venv .venv-frameworks
 	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --pre marin-levanter
-	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13]' \
-	  pytest flax equinox optax
+	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13,dev]' \
+	  flax equinox optax
 	.venv-frameworks/bin/python -m pytest -rs tests/integration/test_guides.py -k framework
 
 jax-releases:  ## The workflow with every release line of jax that pgle serves

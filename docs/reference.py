@@ -12,7 +12,10 @@ from pgle.cli import main
 from pgle.xla.flags.catalogue import catalogue
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+OUTSIDE = {
+    "index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md",
+    "benchmarks.md": "benchmarks/README.md", "nsys.md": "benchmarks/nsys.md",
+}  # fmt: skip
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -26,14 +29,22 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links that lead out of docs/ in the repository."""
+    return markdown.replace("](../benchmarks/README.md)", "](benchmarks.md)")
+
+
 def _moved(text: str) -> str:
-    """Links of a page at the root of the repository as those of one in docs/."""
+    """Links of a page outside docs/ as those of one in it."""
     text = (
-        text.replace("](docs/", "](")
+        text.replace("](../docs/", "](")
+        .replace("](../README.md)", "](index.md)")
+        .replace("](docs/", "](")
         .replace("](README.md)", "](index.md)")
         .replace("](schemas/)", "](schemas/README.md)")
     )
-    for name in ("benchmarks/", "NOTICE", "LICENSE"):
+    text = text.replace("](benchmarks/)", "](benchmarks.md)").replace("](benchmarks/README.md)", "](benchmarks.md)")
+    for name in ("NOTICE", "LICENSE"):
         text = text.replace(f"]({name})", "](index.md)")
     return text.replace("](CHANGELOG.md)", "](changelog.md)").replace("](CONTRIBUTING.md)", "](contributing.md)")
 

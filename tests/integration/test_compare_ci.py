@@ -136,7 +136,8 @@ def run_action(folder: Path, **inputs: str) -> tuple[int, dict[str, str], str]:
         }
         done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=folder, env=environment, capture_output=True)
         code = code or done.returncode
-    outputs = dict(line.split("=", 1) for line in (folder / "output").read_text().splitlines())
+    written = (folder / "output").read_text().splitlines() if (folder / "output").exists() else []
+    outputs = dict(line.split("=", 1) for line in written)
     return code, outputs, (folder / "summary").read_text() if (folder / "summary").exists() else ""
 
 
@@ -161,6 +162,21 @@ def test_the_action_keeps_a_baseline_per_hardware(tmp_path: Path) -> None:
     assert run_action(tmp_path, new=bad, hardware="b200", save_baseline="true")[0] == 0
     stored = tmp_path / ".pgle" / "baselines" / "h100" / "steps.jsonl"
     assert stored.read_text() == (Path(good) / "steps.jsonl").read_text()
+
+
+HOSTILE = """x"; touch pwned; $(touch pwned) `touch pwned` '\ntouch pwned\nverdict=faster"""
+
+
+@pytest.mark.parametrize(
+    "given", [("base", "new"), ("options", "launch_spread"), ("command", "profile"), ("hardware",)]
+)
+def test_inputs_are_words_and_never_code(given: tuple[str, ...], tmp_path: Path) -> None:
+    good = write_run(tmp_path / "good", 0.2)
+    inputs = {"base": good, "new": good, "hardware": "h100", **dict.fromkeys(given, HOSTILE)}
+    code, outputs, _ = run_action(tmp_path, **inputs)
+    assert code == 2
+    assert not list(tmp_path.rglob("pwned"))
+    assert outputs.get("verdict") != "faster"
 
 
 def test_hardware_is_no_path(tmp_path: Path) -> None:
