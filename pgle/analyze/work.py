@@ -41,10 +41,6 @@ class Work:
         arithmetic += self.other_operations / (hardware.tflops["f32"] / 2) / 1e6
         return max(arithmetic, self.bytes / hardware.memory_gb_s / 1e3)
 
-    def is_memory_bound(self, hardware: Hardware) -> bool:
-        """Whether memory, not arithmetic, bounds it on the roofline."""
-        return self.roofline_us(hardware) <= self.bytes / hardware.memory_gb_s / 1e3
-
 
 def work_of(module: Module, instruction: Instruction) -> Work:
     """What one execution of a compute instruction does, by its shapes."""
