@@ -26,6 +26,8 @@ from pgle.run.analyze import Analysis
 from pgle.trace.nsys.kernels import WHOLE
 
 CLEAN = "Nothing stands out."
+SAME = 0.00005
+"""Of a step: less is not shown."""
 
 
 def show_text(found: Analysis) -> None:
@@ -54,6 +56,8 @@ def _headline(found: Analysis) -> str:
     if found.against is None:
         return line
     change = found.against.delta_us
+    if abs(found.against.share) < SAME:
+        return f"{line}: as long as before"
     word = "longer" if change > 0 else "shorter"
     return f"{line}: {duration(abs(change))} ({abs(found.against.share):.2%}) {word} than before"
 

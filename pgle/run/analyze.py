@@ -128,6 +128,8 @@ def _runs(side: Side) -> list[RunDirectory]:
 def _next_of(found: Differences) -> str:
     """After a comparison: where to look, and what it would bring."""
     worst = next((change for change in found.changes if change.delta_us > 0), None)
+    if not found.changes:
+        return "Nothing changed that is worth a look."
     if found.share <= 0 or worst is None:
         return "Nothing got slower that is worth a look: keep the change."
     where = f" ({worst.source})" if worst.source else ""

@@ -66,7 +66,7 @@ def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
     given = find_hardware(target) if target else None
     profile = _profile(side)
     if len(side.inputs) == 1 and _is_schedule(side.inputs[0]):
-        trace, dumps = _simulated(side.inputs[0], profile, given)
+        trace, dumps = _simulated(side.inputs[0], profile or _measured_costs(side.inputs[0]), given)
     else:
         dumps = read_dumps(side.hlo or _dumped(side.inputs))
         trace = _read([trace for path in side.inputs for trace in _traces(path)], progress)
@@ -129,6 +129,12 @@ def _profile(side: Side) -> Profile | None:
     return None
 
 
+def _measured_costs(path: AnyPath) -> Profile | None:
+    """The costs that a stage's schedule is simulated with: those of its run, so that all its stages have the same."""
+    stage = stage_of(path)
+    return read_profile(stage.run.profile) if stage is not None and stage.run.profile.is_file() else None
+
+
 def _is_schedule(path: AnyPath) -> bool:
     """Whether it is a rehearsal, a dump, or a module, and no trace."""
     if path.is_dir():
@@ -143,7 +149,9 @@ def _is_schedule(path: AnyPath) -> bool:
 
 def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None) -> tuple[Trace, Dumps]:
     """The timeline of the schedule with the longest step, as a trace of two equal steps."""
-    folder = next((path / name for name in REHEARSED if path.is_dir() and (path / name).is_dir()), path)
+    stage = stage_of(path)
+    folder = path if stage is None else stage.rank().hlo
+    folder = next((path / name for name in REHEARSED if path.is_dir() and (path / name).is_dir()), folder)
     modules = [module for module in read_modules(folder) if module.is_scheduled]
     if not modules:
         raise UserError("no module is scheduled yet", where=path, remedy=f"compile it: pgle rehearse {path}")
@@ -151,7 +159,7 @@ def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
     trace = record(module, prediction.timeline, ranks=1, executions=2, noise=STILL)
     told = [f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"]
-    if (stage := stage_of(path)) is not None:
+    if stage is not None:
         told.append(f"{path} was not traced: its step is simulated from its schedule; on a GPU: {_again(stage)}")
     return replace(trace, warnings=(*trace.warnings, *told)), Dumps((folder,), (module,))
 
