@@ -186,7 +186,7 @@ def once_per_step(series: Series) -> Series:
         times = "once" if back == 1 else f"{back} times"
         note = f"{series.source}: step numbers go back {times} (a restart, or epochs): all of the steps count"
         return replace(series, warnings=(*series.warnings, note))
-    note = f"{series.source}: a step is written {int(np.median(counts))} times (by several ranks?): the slowest counts"
+    note = f"{series.source}: a step is written up to {counts.max()} times (by several ranks?): the slowest counts"
     return _slowest(replace(series, warnings=(*series.warnings, note)))
 
 

@@ -40,6 +40,8 @@ def module_from_bytes(data: bytes, source: str) -> Module:
     """
     if data.lstrip()[:9] == b"HloModule":
         raise UserError("is HLO text, not a protocol buffer", where=source, remedy="name the file .txt")
+    if re.match(rb"\s*costs\s*\{", data):
+        raise UserError("a cost profile, not HLO", where=source, remedy=_NOT_HLO)
     if _STABLEHLO.match(data):
         raise UserError("StableHLO, not yet scheduled", where=source, remedy=f"pgle rehearse {shlex.quote(source)}")
     proto = hlo_pb2.HloProto()
