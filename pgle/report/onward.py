@@ -135,6 +135,8 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> list[s
 
 def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
     """What the comparison of a run directory's stages leads to."""
+    from pgle.schedule.worth import WORTH_SHARE  # numpy and the schedules, which most answers do without
+
     profile = onward.profile_of(run) or run.profile
     if found is None:
         return [
@@ -153,13 +155,13 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
             f"next: {typed('pgle', 'flags', 'preset', 'pgle-perf', '--profile', profile)}",
             f"next: {typed('pgle', 'init', 'github')}",
         ]
+    if found.verdict == "same" or (found.verdict == "slower" and found.change < WORTH_SHARE):
+        return ["The profile alone changes next to nothing here; flags beside it may:", f"next: {onward.tune(run)}"]
     if found.verdict == "slower":
         return [
             "Leave this profile out of your jobs. What it changed for the worse:",
             f"next: {typed('pgle', 'analyze', run.stage('perf').path, '--against', run.stage('baseline').path)}",
         ]
-    if found.verdict == "same":
-        return ["The profile alone changes nothing here; flags beside it may:", f"next: {onward.tune(run)}"]
     if found.simulated:
         return [
             "Not decided by these steps; the schedules, compared without noise, say more:",

@@ -108,7 +108,7 @@ def compared(verdict: str, simulated: bool = False, *sources: str) -> Any:
         SimpleNamespace(label="label", runs=[SimpleNamespace(series=SimpleNamespace(source=source))])
         for source in sources or ("old.log", "new.log")
     )
-    return SimpleNamespace(verdict=Verdict(verdict), simulated=simulated, base=base, new=new, change=0.0)
+    return SimpleNamespace(verdict=Verdict(verdict), simulated=simulated, base=base, new=new, change=0.02)
 
 
 def after_results(run: RunDirectory) -> Iterator[str]:
