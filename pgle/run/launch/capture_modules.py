@@ -19,6 +19,7 @@ from pgle.run.launch.captured import (
     CODE,
     LOWERED,
     PROGRAM,
+    UNCOMPUTED,
     candidates,
     choose_module,
     is_step,
@@ -71,37 +72,66 @@ def capture_modules(
         UserError: the command cannot be started or compiled nothing.
         WorkloadError: it failed before it had compiled anything, or before its step was executed again and again.
     """
+    base = os.environ if environment is None else environment
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        child = subprocess.Popen(
-            command,
-            env=capture_environment(os.environ if environment is None else environment, folder, devices),
-            stdout=STDERR,
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
-    try:
-        code = _wait_or_stop(child, folder, quiet_s)
-    except BaseException:
-        _stop(child)
-        raise
+    code = _run(command, capture_environment(base, folder, devices), folder, quiet_s)
+    left_out = _left_out(folder)
+    if code and left_out and not _has_step(folder):
+        _say(f"the program failed with zeros for the results of {left_out}; running it again, all computed")
+        for path in folder.iterdir():
+            path.unlink()
+        code = _run(command, capture_environment(base, folder, devices, compute=True), folder, quiet_s)
+    elif left_out:
+        _say(f"not executed on the CPU, their results were zeros: {left_out}")
     found, shown = modules_in(folder), shlex.join(kept_argv(command))
-    _copy_for_user((os.environ if environment is None else environment).get("JAX_DUMP_IR_TO", ""), found)
+    _copy_for_user(base.get("JAX_DUMP_IR_TO", ""), found)
     if not found and code:
         raise WorkloadError(code, f"{shown} {ended(code)} before it had compiled anything")
     if not found:
         remedy = "does it call a jitted function, and do its processes get the environment that it is given?"
         raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
-    if code and step_needed and not is_step(choose_module(found, None)):
+    if code and step_needed and not _has_step(folder):
         there = ", ".join(candidates(found)[:SHOWN])
         what = f"{shown} {ended(code)} before its step was executed twice; it had compiled {there}"
         raise WorkloadError(code, what)
     if code:
         write_files({folder / CODE: str(code)}, force=True)
     return found
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, quiet_s: float) -> int:
+    """The exit code of a command, as `_wait_or_stop` gives it."""
+    try:
+        child = subprocess.Popen(
+            command, env=environment, stdout=STDERR, start_new_session=True, preexec_fn=end_with_parent
+        )
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
+    try:
+        return _wait_or_stop(child, folder, quiet_s)
+    except BaseException:
+        _stop(child)
+        raise
+
+
+def _left_out(folder: Path) -> str:
+    """The modules that the hook did not execute, in words; empty where it executed all."""
+    try:
+        names = list(dict.fromkeys((folder / UNCOMPUTED).read_text().splitlines()))
+    except OSError:
+        return ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _has_step(folder: Path) -> bool:
+    modules = modules_in(folder)
+    return bool(modules) and is_step(choose_module(modules, None))
+
+
+def _say(text: str) -> None:
+    print(f"pgle: {text}", file=sys.stderr, flush=True)
 
 
 def _copy_for_user(wanted: str, modules: Sequence[Path]) -> None:
@@ -112,17 +142,26 @@ def _copy_for_user(wanted: str, modules: Sequence[Path]) -> None:
             shutil.copyfile(path, Path(wanted) / path.name)
 
 
-def capture_environment(base: Mapping[str, str], folder: Path, devices: int) -> dict[str, str]:
+def capture_environment(
+    base: Mapping[str, str], folder: Path, devices: int, *, compute: bool = False
+) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
 
     The hook in it has modules that move data to host memory dumped as jax lowers them for GPUs; for CPUs it drops that.
+
+    Args:
+        base: the environment of the user.
+        folder: for the modules.
+        devices: virtual CPU devices.
+        compute: execute large modules too, instead of taking their results as zeros.
     """
     flags = base.get("XLA_FLAGS", "")
     if "xla_force_host_platform_device_count" not in flags:
         flags = f"{flags} --xla_force_host_platform_device_count={devices}".strip()
     if "xla_backend_optimization_level" not in flags:  # the code for CPUs is thrown away
         flags = f"{flags} --xla_backend_optimization_level=0"
-    files = {"program": str(folder.resolve() / PROGRAM), "lowered": str(folder.resolve() / LOWERED)}
+    files = {"program": PROGRAM, "lowered": LOWERED} | ({} if compute else {"uncomputed": UNCOMPUTED})
+    files = {what: str(folder.resolve() / name) for what, name in files.items()}
     return {
         **with_hook(base, {"captured": files}),
         "JAX_PLATFORMS": "cpu",
@@ -147,27 +186,23 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
         if size != seen:
             seen, since = size, time.monotonic()
         if not seen and time.monotonic() - since > told_s:
-            said = f"pgle: the program has compiled nothing in {told_s:g} s; waiting on (Ctrl-C ends it)"
-            print(said, file=sys.stderr, flush=True)
+            _say(f"the program has compiled nothing in {told_s:g} s; waiting on (Ctrl-C ends it)")
             told_s *= 2
         patience = quiet_s * _patience(folder)
         if seen and time.monotonic() - since > patience:
             count = len(modules_in(folder))
-            what = (
-                f"pgle: stopping the program on purpose: {count} modules are captured, none in the last {patience:g} s"
-            )
-            print(f"{what} (--quiet-for)", file=sys.stderr, flush=True)
+            what = f"stopping the program on purpose: {count} modules are captured, none in the last {patience:g} s"
+            _say(f"{what} (--quiet-for)")
             _stop(child)
             return 0
 
 
 def _patience(folder: Path) -> int:
     """How many times the quiet time a program is given: more before a step has been seen."""
-    modules, program = modules_in(folder), read_program(folder)
+    program = read_program(folder)
     if not program.python:
         return 1  # no hook, nothing is known
-    is_settled = not program.compiling and bool(modules) and is_step(choose_module(modules, None))
-    return 1 if is_settled else UNSETTLED
+    return 1 if not program.compiling and _has_step(folder) else UNSETTLED
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -17,6 +17,9 @@ LOWERED = ".lowered_for_cuda"
 PROGRAM = ".program.json"
 """What the hook writes of the program: its interpreter, and how often each module was executed."""
 
+UNCOMPUTED = ".uncomputed"
+"""The hook's list of modules that it did not execute, by the names of their functions."""
+
 CODE = ".exit_code"
 """There where the program failed."""
 

@@ -205,3 +205,53 @@ def test_a_folder_of_xlas_dumps_has_the_modules_before_optimisation(tmp_path):
 def test_a_folder_without_modules_says_how_to_get_some(tmp_path):
     with pytest.raises(UserError, match=r"no module is dumped there; dump them with JAX_DUMP_IR_TO=DIR"):
         modules_in(tmp_path, dumps=True)
+
+
+LARGE = """
+import jax, jax.numpy as jnp, numpy as np, resource
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()), ("x",))
+rows = NamedSharding(mesh, P("x"))
+@functools.partial(jax.jit, out_shardings={shardings})
+def create_model(key):
+    return [jax.random.normal(k, (65536, 65536), jnp.bfloat16) for k in jax.random.split(key, 4)], jax.random.key(7)
+@jax.jit
+def train_step(weights, x):
+    return [w - 1e-3 * jnp.tanh(x.T @ (x @ w)) for w in weights], jnp.sum(x)
+weights, key = create_model(jax.random.key(0))
+x = jnp.ones((8, 65536), jnp.bfloat16)
+for _ in range(3):
+    weights, loss = train_step(weights, x)
+assert weights[0].shape == (65536, 65536) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+small = jax.jit(lambda x: x + 1)(jnp.arange(3))
+assert small.tolist() == [1, 2, 3], "small modules are computed"
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20, "kB, of 32 GiB of weights"
+{more}
+"""
+
+
+@pytest.mark.parametrize("shardings", ["([rows] * 4, None)", "None"])
+def test_a_model_larger_than_the_machine_is_captured(captured, capfd, shardings):
+    module = captured("import functools" + LARGE.format(shardings=shardings, more=""))
+    assert module_name(module) == "jit_train_step"
+    assert "tensor<65536x65536xbf16>" in module.read_text()
+    assert "not executed on the CPU, their results were zeros: jit(create_model), jit(train_step)" in (
+        capfd.readouterr().err
+    )
+
+
+COUNTED = """
+import jax, jax.numpy as jnp
+steps = int(jax.jit(lambda x: (x @ x)[0, 0])(jnp.ones((2048, 2048))))
+assert steps == 2048, steps
+step = jax.jit(lambda x: jnp.sin(x))
+x = jnp.ones((8, 8))
+for _ in range(3):
+    x = step(x)
+"""
+
+
+def test_a_program_that_needs_the_results_is_run_again_with_all_computed(captured, capfd):
+    module = captured(COUNTED)
+    assert read_program(module.parent).executed[module.name] == 3
+    assert "running it again, all computed" in capfd.readouterr().err

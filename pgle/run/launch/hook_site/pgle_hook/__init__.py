@@ -37,11 +37,9 @@ def _attach(config, place, jax):
 
 
 def _capture(files):
-    from pgle_hook import offload
-    from pgle_hook.executed import Executed
+    from pgle_hook import capture
 
-    guarded(lambda: Executed(files["program"]).watch())
-    offload.watch(files["lowered"])
+    capture.watch(files)
 
 
 def active():

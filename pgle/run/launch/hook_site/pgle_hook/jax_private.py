@@ -5,6 +5,7 @@ Known to work: jax 0.4.31 to 0.12.
 
 import importlib
 import logging
+import re
 import sys
 import threading
 
@@ -80,13 +81,14 @@ def jaxlib_version():
     return importlib.import_module("jaxlib.version").__version__
 
 
-def compiled_and_executed(on_compiling, on_compiled, on_executed):
+def compiled_and_executed(on_compiling, on_compiled, on_executed, results):
     """Hear of every compilation and every execution, for which the calls that C++ makes by itself are switched off.
 
     Args:
         on_compiling: called with the file that a module was dumped to, before it is compiled.
         on_compiled: called with XLA's executable and the file that the module was dumped to, or None.
         on_executed: called with XLA's executable before each execution.
+        results: called with jax's record of an executable and what executes it, instead of executing it.
     """
     compiler = importlib.import_module("jax._src.compiler")
     pxla = importlib.import_module("jax._src.interpreters.pxla")
@@ -108,9 +110,135 @@ def compiled_and_executed(on_compiling, on_compiled, on_executed):
 
     def new_call(this, *args, **kwargs):
         on_executed(this.xla_executable)
-        return call(this, *args, **kwargs)
+        return results(this, lambda: call(this, *args, **kwargs))
 
     compiler.compile_or_get_cached, mlir.dump_module_to_file = new_compile, new_dump
     pxla.ExecuteReplicated.__call__ = new_call
     pxla.MeshExecutable.create_cpp_call = lambda *args, **kwargs: None
     python_calls(lambda *args, **kwargs: None, lambda rebuild, *args: rebuild(*args))
+
+
+def compiled_instead(other):
+    """Have every module compiled that `other(module)` returns instead; None: the module itself.
+
+    Args:
+        other: called with the module.
+
+    Returns:
+        The ids of the executables of other modules, which jax keeps; filled as modules are compiled.
+    """
+    compiler = importlib.import_module("jax._src.compiler")
+    name = "backend_compile_and_load" if hasattr(compiler, "backend_compile_and_load") else "backend_compile"
+    compile_, found = getattr(compiler, name), {}
+
+    def new_compile(backend, module, *args, **kwargs):
+        instead = other(module)
+        executable = compile_(backend, module if instead is None else instead, *args, **kwargs)
+        if instead is not None:
+            found[id(executable)] = executable
+        return executable
+
+    setattr(compiler, name, new_compile)
+    return found
+
+
+def signature(module, least):
+    """A module with the arguments, results and shardings of another whose results are zeros.
+
+    Args:
+        module: the other.
+        least: bytes of arguments and results.
+
+    Returns:
+        The module; None where there are fewer bytes, or a result has no sharding of its own, which XLA then decides.
+    """
+    ir = importlib.import_module("jaxlib.mlir.ir")
+    operations = list(module.body.operations)
+    main = next(item for item in operations if _symbol(item) == "main")
+    results = list(main.type.results)
+    size = sum(_bytes(ir, item) for item in [*main.type.inputs, *results])
+    if size < least or not _all_sharded(ir, module, main, results):
+        return None
+    with module.context, ir.Location.unknown():
+        made = ir.Module.create()
+        for attribute in module.operation.attributes:
+            name = attribute if isinstance(attribute, str) else attribute.name  # a mapping in later releases
+            made.operation.attributes[name] = module.operation.attributes[name]
+        for item in operations:
+            if item.operation.name != "func.func" or _symbol(item) == "main":
+                made.body.append(item.operation.clone())
+        block = next(item for item in made.body.operations if _symbol(item) == "main").regions[0].blocks[0]
+        for item in reversed(list(block.operations)):
+            item.operation.erase()
+        with ir.InsertionPoint(block):
+            zeros = [_zeros(ir, item) for item in results]
+            ir.Operation.create("func.return", operands=zeros)
+    return made
+
+
+def _symbol(operation):
+    attributes = operation.operation.attributes
+    return attributes["sym_name"].value if "sym_name" in attributes else None
+
+
+def _all_sharded(ir, module, main, results):
+    """Whether every result says how it is laid out over the devices, or cannot be."""
+    attributes = module.operation.attributes
+    if "mhlo.num_partitions" not in attributes or attributes["mhlo.num_partitions"].value == 1:
+        return True
+    given = list(main.attributes["res_attrs"]) if "res_attrs" in main.attributes else [{}] * len(results)
+    return all(
+        "sdy.sharding" in said or "mhlo.sharding" in said or not ir.RankedTensorType(result).shape
+        for said, result in zip(given, results)  # noqa: B905 (Python 3.9)
+    )
+
+
+def _bytes(ir, given):
+    count = 1
+    for size in ir.RankedTensorType(given).shape:
+        count *= size
+    element = ir.RankedTensorType(given).element_type
+    return count * getattr(element, "width", 32) / 8
+
+
+def _zeros(ir, result):
+    element = ir.RankedTensorType(result).element_type
+    is_integer = re.fullmatch(r"[su]?i\d+", str(element))
+    zero = (ir.IntegerAttr if is_integer else ir.FloatAttr).get(element, 0)
+    value = ir.DenseElementsAttr.get_splat(result, zero)
+    return ir.Operation.create("stablehlo.constant", results=[result], attributes={"value": value}).result
+
+
+def may_be_left_out(call):
+    """Whether nothing but its results comes of an execution: no ordered effect, no reference that it writes to."""
+    return not call.ordered_effects and not getattr(call, "mut", None)
+
+
+def work_of(call):
+    """Arithmetic operations and bytes read and written by one execution on one device; loops count once."""
+    found = call.xla_executable.cost_analysis()
+    found = found[0] if isinstance(found, list) else found
+    return found.get("flops", 0.0), found.get("bytes accessed", 0.0)
+
+
+def results_of(call, values):
+    """Arrays as an execution returns them.
+
+    Args:
+        call: jax's record of an executable.
+        values: called with a shape and a dtype: the NumPy array that each device holds.
+    """
+    jax = sys.modules["jax"]
+    found, out = [], call.out_handler
+    for number, aval in enumerate(out.out_avals):
+        shape, dtype = tuple(out.out_shardings[number].shard_shape(aval.shape)), aval.dtype
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # keys
+            shape, dtype = shape + tuple(dtype._impl.key_shape), "uint32"
+        value = values(shape, dtype)
+        found.append([jax.device_put(value, device) for device in call._local_devices])
+    return out(found)
+
+
+def wait_for(results):
+    """Until an execution has ended."""
+    sys.modules["jax"].block_until_ready(results)

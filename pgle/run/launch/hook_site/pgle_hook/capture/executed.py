@@ -37,12 +37,13 @@ class Executed:
         }
         self._write()
 
-    def watch(self):
-        """Have jax tell of every compilation and every execution."""
+    def watch(self, results):
+        """Have jax tell of every compilation and every execution, and take results from `results`."""
         jax_private.compiled_and_executed(
             lambda dump: guarded(lambda: self._compiling(dump)),
             lambda executable, dump: guarded(lambda: self._compiled(executable, dump)),
             lambda executable: guarded(lambda: self._executed(executable)),
+            results,
         )
 
     def _compiling(self, dump):
