@@ -13,7 +13,9 @@ ALLOWED = re.compile(
     r"|(RANK|LOCAL_RANK|WORLD_SIZE|JOB_COMPLETION_INDEX|LD_PRELOAD)\Z"
 )
 """Variables that may be kept."""
-_NAMES = r"(?i:secret|token(?!s|i[sz])|passw|credential|auth|(?:api|access|private)[_-]?key)"
+_NAMES = (
+    r"(?i:secret|token(?!s|i[sz])|passw|credential|auth|passphrase|pwd|(?:api|access|private)key|[a-z0-9]+[_-]key\b)"
+)
 _SECRET_NAME = re.compile(_NAMES)
 _SECRET_VALUE = re.compile(
     r"://[^/\s:@]+:[^/\s@]+@"  # a password in a URL

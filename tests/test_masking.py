@@ -33,8 +33,13 @@ def test_credentials_on_the_command_line_are_masked():
     assert kept_argv(argv) == ("python", "t.py", "--api-key=***", "--token", "***", "--token", "--lr=1", "***")
 
 
+@pytest.mark.parametrize("name", ["--wandb_key", "--api-key", "--apikey", "--hf-token", "--db-pwd", "--passphrase"])
+def test_what_follows_the_name_of_a_credential_is_masked(name):
+    assert kept_argv([name, "abcdef", f"{name}=abcdef"]) == (name, "***", f"{name}=***")
+
+
 def test_tokens_of_a_model_are_not_credentials():
-    argv = ("--max_tokens=4096", "--tokens", "x", "--tokenizer=/data/t.model", "--token=12")
+    argv = ("--max_tokens=4096", "--tokens", "x", "--tokenizer=/data/t.model", "--token=12", "--keys", "q")
     assert kept_argv(argv) == argv
 
 

@@ -129,7 +129,7 @@ def main() -> NoReturn:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):  # for odd names and ASCII
             stream.reconfigure(errors="backslashreplace")
-    for number in (signal.SIGTERM, signal.SIGHUP):  # scancel, timeout, kubelet: what we started must end with us
+    for number in ENDS.values():  # what we started must end with us
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _ended)
     if (program := _program()) != "pgle":
@@ -205,6 +205,8 @@ def explained(error: BaseException) -> tuple[str | None, int]:
             return error.format_message(), 2
         case KeyboardInterrupt() | click.Abort():
             return "interrupted", 130
+        case SystemExit() if error.code in ENDS:
+            return f"ended by {signal.Signals(ENDS[error.code]).name}", error.code
         case BrokenPipeError():  # the reader of our output went away, e.g. `pgle show | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return None, 0
@@ -220,6 +222,8 @@ def explained(error: BaseException) -> tuple[str | None, int]:
     raise error
 
 
+ENDS = {128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)}
+"""Exit codes of a shell for the signals that end us: scancel, timeout, kubelet, a closed terminal."""
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 

@@ -27,6 +27,8 @@ __all__ = ["bar", "console", "duration", "near", "printable", "say", "size_bytes
 
 WIDTH = 100
 """Columns where nothing says how many there are."""
+MIN_WIDTH = 30
+"""A narrower terminal breaks the lines itself: no table can be laid out in less."""
 MAX_WIDTH = 200
 SHORT = 14
 """Characters of a cell that stays on one line."""
@@ -127,11 +129,11 @@ def console(*, stderr: bool = False) -> Console:
 
 def _width(stream: TextIO) -> int:
     asked = os.environ.get("COLUMNS", "")
-    columns = int(asked) if asked.isdecimal() else 0
+    columns = int(asked) if asked.isdecimal() and len(asked) < 10 else 0
     if not columns and stream.isatty():
         with suppress(OSError):
             columns = os.get_terminal_size(stream.fileno()).columns
-    return min(columns, MAX_WIDTH) if columns else WIDTH
+    return max(MIN_WIDTH, min(columns, MAX_WIDTH)) if columns else WIDTH
 
 
 class _Table(Table):

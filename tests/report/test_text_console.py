@@ -43,3 +43,9 @@ def test_a_path_below_the_working_directory_is_shown_as_it_can_be_typed(
     monkeypatch.chdir(tmp_path)
     assert near(tmp_path / "a" / "b") == Path("a/b")
     assert near(Path("/elsewhere/b")) == Path("/elsewhere/b")
+
+
+@pytest.mark.parametrize("width", ["0", "1", "-5", "x", "99999999", "٣"])
+def test_a_width_in_which_nothing_can_be_laid_out_is_not_taken(width: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    assert 30 <= console().width <= 200
