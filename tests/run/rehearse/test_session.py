@@ -93,6 +93,14 @@ def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -
     assert 'xla_enable_hlo_passes_only: "rematerialization"' not in config
 
 
+def test_no_step_is_wrapped_into_command_buffers(base: RehearsalRequest, tmp_path: Path) -> None:
+    with Compiler() as compiler:
+        result = Session(compiler, base, tmp_path).schedule("plain", ["--xla_gpu_enable_command_buffer=FUSION", LHS])
+    config = next(result.log.parent.glob("*.config.pbtxt")).read_text()
+    assert "xla_gpu_all_reduce_combine_threshold_bytes" in config
+    assert "xla_gpu_enable_command_buffer: " not in config
+
+
 def test_a_session_that_is_not_trusted_any_more_compiles_whole(base: RehearsalRequest, tmp_path: Path) -> None:
     profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
     profile.write_text(COSTS)
