@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare
+from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare, produce
 from rich.cells import cell_len
 
 from pgle.cli.main import run
@@ -21,6 +26,13 @@ COMMANDS = {
     "predict": ["predict", NEW],
     "analyze": ["analyze", *PAX, *DUMP],
     "flags": ["flags", "preset"],
+    "history": ["history", "show", "--file", "h.jsonl"],
+    "lint": ["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"],
+    "explain": ["flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"],
+    "complete": ["complete", BF16, "--hlo", NEW, "--force", "-o", "k.pbtxt"],
+    "doctor": ["doctor"],
+    "init": ["init"],
+    "here": [],
     "merge": ["merge", BF16, BIG, "--force", "-o", "m.pbtxt"],
 }
 SHORTENED = ("confirm",)
@@ -33,6 +45,8 @@ DRAWN = re.compile(r"[^\w]*[█-▏░▒▓┤├^'│┼─▁-▇\ue000-\uf8f
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("widths")
     prepare(place)
+    produce(["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"], place)
+    produce(["history", "add", "slower.jsonl", "--name", "a", "--hardware", "h100", "--file", "h.jsonl"], place)
     return place
 
 
@@ -63,3 +77,33 @@ def test_it_fits_and_nothing_is_broken_or_missing(
     assert not [line for line in lines if cell_len(line) > width and max(map(cell_len, line.split())) < width - 12]
     assert not words(whole) - words(lines) or (name in SHORTENED and "…" in "".join(lines)), "cut"
     assert not words(lines) - words(whole), "broken"
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+@pytest.mark.parametrize(
+    ("name", "width", "colour"), [("verify", 60, True), ("predict", 80, True), ("diff", 140, False)]
+)
+def test_a_real_terminal_shows_what_a_pipe_of_its_width_does(
+    name: str, width: int, colour: bool, folder: Path, tmp_path: Path
+) -> None:
+    command = shlex.join([sys.executable, "-m", "pgle", *COMMANDS[name]])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "COLUMNS": str(width)}
+    piped = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True).stdout
+    environment |= {} if colour else {"NO_COLOR": "1"}
+    del environment["COLUMNS"]
+    tmux = ["tmux", "-u", "-S", str(tmp_path / "tmux")]
+    shown = f"{command} 2>/dev/null; {shlex.join(tmux)} wait-for -S done; cat"
+    size = ["-x", str(width), "-y", "400"]
+    try:
+        subprocess.run([*tmux, "new-session", "-d", *size, "-c", str(folder), shown], env=environment, check=True)
+        subprocess.run([*tmux, "wait-for", "done"], timeout=60, check=True)
+        plain, escaped = (
+            subprocess.run(
+                [*tmux, "capture-pane", "-p", "-J", *more], capture_output=True, text=True, check=True
+            ).stdout
+            for more in ([], ["-e"])
+        )
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False)
+    assert [line.rstrip() for line in plain.rstrip().splitlines()] == [line.rstrip() for line in piped.splitlines()]
+    assert colour or not re.search(r"\x1b\[(?:\d+;)*3[0-7]m", escaped)
