@@ -94,7 +94,7 @@ def _uncounted(main: ModuleVerdict) -> str:
         )
     ):
         return ""
-    also = [f"it found {main.mismatched} costs of other instructions by name"] if main.mismatched else []
+    also = [f"{main.mismatched} of those found are costs of other instructions of that name"] if main.mismatched else []
     if main.found + (main.missing or 0) != main.wanted:
         also.append("it counts dones and loop conditions too, which need no cost, and asynchronous fusions twice")
     return f"XLA's log counts {main.found} found and {main.missing or 0} missed: {', and '.join(also)}" if also else ""

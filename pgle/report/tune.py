@@ -178,7 +178,11 @@ def gains(found: Tuning) -> list[str]:
 
 def proven(proof: Proof) -> str:
     """Whether XLA took the profile under the accepted flags, with its line, and what the new profile covers."""
-    head = "proven by a whole compilation" if proof.used else "NOT proven: compiled whole, XLA did not use the profile"
+    head = (
+        "proven by a whole compilation"
+        if proof.used
+        else "NOT proven: compiled whole, the profile does not count as used"
+    )
     same = f"its step is {proof.change:+.2%} of the trial's" if abs(proof.change) > 1e-4 else "its step is the trial's"
     return f"{head} ({same}, the profile has costs for {proof.coverage:.1%} of it): {proof.why}"
 

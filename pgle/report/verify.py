@@ -134,10 +134,10 @@ def _percent(share: Share) -> str:
 def _basis(module: ModuleCoverage) -> str:
     parts = []  # short: a longer text narrows the numbers
     if module.basis.get(Origin.SAME_SHAPE):
-        parts.append(f"gaps: {module.basis[Origin.SAME_SHAPE]:,} from the same shape")
+        parts.append(f"{module.basis[Origin.SAME_SHAPE]:,} from the same shape")
     if module.basis.get(Origin.ESTIMATED):
         parts.append(f"{module.basis[Origin.ESTIMATED]:,} estimated ({module.estimated_for})")
-    return ", ".join(parts)
+    return f"gaps: {', '.join(parts)}" if parts else ""
 
 
 def _gaps(out: Console, module: ModuleCoverage) -> None:
