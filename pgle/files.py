@@ -230,9 +230,12 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
         check_absent(path, force=force, inputs=given)
     staged: list[tuple[Path, Path]] = []
     made: list[Path] = []
+    folders: list[Path] = []
     try:
         for path, content in files.items():
             data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+            if isinstance(path, Path):
+                folders += [folder for folder in path.parents if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
             if not isinstance(path, Path):  # object stores write whole objects or none
                 path.write_bytes(data)
@@ -248,6 +251,7 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
                 _put(temporary, path)
                 made.append(path)
         made.clear()
+        folders.clear()
     except FileExistsError as error:  # since `check_absent`: another process
         where = error.filename2 or error.filename
         raise UserError("already exists", where=where, remedy="choose another name or pass --force") from None
@@ -260,6 +264,9 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
         for leftover in (*made, *(temporary for temporary, _ in staged)):
             with suppress(OSError):
                 leftover.unlink(missing_ok=True)
+        for folder in sorted(folders, key=lambda item: -len(item.parts)):  # those that hold something stay
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def _put(temporary: Path, path: Path) -> None:

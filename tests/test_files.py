@@ -21,6 +21,16 @@ def test_nothing_is_written_where_one_of_the_files_is_a_directory(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
+def test_a_full_disk_leaves_no_folders(tmp_path, monkeypatch):
+    def full(path, data):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UserError, match=r"a/x: cannot be written \(No space left on device\); free some space"):
+        write_files({tmp_path / "a/x": "1", tmp_path / "a/b/c/y": "2"})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_in_the_way_of_a_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file: is a file, not a directory"):

@@ -210,7 +210,10 @@ def _about(found: Gathered) -> Iterator[tuple[str, str]]:
             "trace",
             "; ".join(f"{item.path} ({item.format} {item.version})".replace(" )", ")") for item in step.trace.sources),
         )
-        steps = f"{step.costs.program.key.name}, {step.steps} steady steps on {len(step.windows)} devices"
+        devices = len(step.windows)
+        each = step.steps / max(devices, 1)
+        on = f"{each:g} steady step{'s' * (each != 1)} on {devices} device{'s' * (devices != 1)}"
+        steps = f"{step.costs.program.key.name}, {on}"
         yield "main module", steps if step.costs.program.key.name != WHOLE else "unknown: no XLA ranges in the trace"
         yield "GPU for expected times", "unknown" if step.hardware is None else step.hardware.name
         kind = "simulated: no GPU ran this" if step.trace.simulated else "measured; expected times are estimates"
