@@ -88,7 +88,9 @@ def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -
     screen.print(sentence(found), style="bold", soft_wrap=True)
     for line in gains(found):
         screen.print(line, soft_wrap=True)
-    for line in why_exposed(found):
+    if why := why_exposed(found):
+        screen.print("With the profile alone these stay exposed:")
+    for line in why:
         screen.print(line, soft_wrap=True)
     if found.proof is not None:
         screen.print(proven(found.proof), soft_wrap=True)
@@ -105,7 +107,8 @@ def legend(found: Tuning) -> str:
     of = len(found.pgle.trial.worlds_us)
     return (
         f"change: of the step against 'the profile', on average over {of} worlds, in which costs, latencies and "
-        "contention differ as far as they are uncertain; negative is shorter. won: in how many worlds it is shorter"
+        "contention differ as far as they are uncertain; negative is shorter. won: in how many worlds it is shorter. "
+        "+: on top of the best before it. →: the one chosen"
     )
 
 
@@ -183,7 +186,8 @@ def proven(proof: Proof) -> str:
         if proof.used
         else "NOT proven: compiled whole, the profile does not count as used"
     )
-    same = f"its step is {proof.change:+.2%} of the trial's" if abs(proof.change) > 1e-4 else "its step is the trial's"
+    moved = f"changes by {proof.change:+.2%}" if abs(proof.change) > 1e-4 else "is the same"
+    same = f"against the trial its step {moved}"
     return f"{head} ({same}, the profile has costs for {proof.coverage:.1%} of it): {proof.why}"
 
 

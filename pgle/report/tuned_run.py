@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pgle.report import compare, json, pipeline
 from pgle.report.onward import after_tuning, show_next
-from pgle.report.text import warn
+from pgle.report.text import console, warn
 from pgle.report.tune import document, show_text, write_pages
 from pgle.run.convert import Conversion
 from pgle.run.experiment.pipeline import Pipeline
@@ -32,6 +32,7 @@ def show_end(found: TunedRun, run: Path) -> None:
     warn(found.warnings)
     if found.second is None or found.comparison is None:
         return
+    console().print("\nWith the profile both times: under the new flags against before them", style="bold")
     compare.show_text(found.comparison, found.checks)
     show_next(after_tuning(found.second.run, found.comparison, run / TUNED / "flags.txt"))
 
