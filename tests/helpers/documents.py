@@ -89,7 +89,7 @@ COMPILED: dict[str, list[list[str]]] = {
     "profile": [["profile", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "baseline": [["perf", "--baseline", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "perf": [["convert", "r"], ["perf", "--run-dir", "r", *SIMULATED, *OVERLAP]],
-    "run": [["run", "--run-dir", "r", *SIMULATED, *OVERLAP]],
+    "run": [["run", "--run-dir", "whole", *SIMULATED, *OVERLAP]],
     "perf-table": [["perf-table", "r", "-o", "cluster.pbtxt", "--target", "b200", "--force"]],
     "proof": [["doctor", "--prove", "--capture", "simulated", "--target", "a100"]],
 }
