@@ -25,7 +25,8 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
     if result.rank:
         warn(f"rank {result.rank}: {line}" for line in (*result.warnings, *_failed(result)))
         return
-    out = console(stderr=not result.simulated and request.stdout == 1)
+    aside = not result.simulated and request.stdout == 1
+    out = console(stderr=aside)
     label = " on the simulated GPU" if result.simulated else ""
     module = f" of {result.facts['module']}" if result.facts.get("module") else ""
     out.print(f"{_RUNS.get(request.stage, request.stage)}{module}{label}, in {request.folder.path}", style="bold",
@@ -44,7 +45,7 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
             out.print(printable(line), soft_wrap=True)
     warn((*result.warnings, *_failed(result)))
     if next_step and (result.good or result.verdict is None) and not result.failed:
-        show_next([next_line(request.run, following(request.run))], stderr=out.stderr)
+        show_next([next_line(request.run, following(request.run))], stderr=aside)
 
 
 def _simulated(result: StageResult) -> str:
