@@ -37,7 +37,7 @@ DEFAULT_TARGET = "h100"
 DEFAULT_DEVICES = 4
 """Virtual CPU devices for a captured program whose user names no topology."""
 
-LOOK_S = 10.0
+LOOK_S = 5.0
 """Rehearsals that took longer get no look at flags: it takes up to three times as long."""
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
@@ -93,7 +93,7 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
         found = replace(rehearse(request, on_phase), tune=tune_line(command), measure=measure(command))
         if time.monotonic() - began > LOOK_S or not _leaves_room(found):
             return found
-        return replace(found, look=_look(request))
+        return replace(found, look=_look(request, on_phase))
 
 
 def _leaves_room(found: Rehearsal) -> bool:
@@ -102,14 +102,15 @@ def _leaves_room(found: Rehearsal) -> bool:
     return found.used and change.share < WORTH_SHARE and not no_room(found.profiled.prediction)
 
 
-def _look(request: RehearseRequest) -> QuickLook | None:
+def _look(request: RehearseRequest, on_phase: OnPhase) -> QuickLook | None:
     """What the strongest moves bring; the rehearsal stands whatever becomes of it."""
     try:
         return quick_look(
             TuneRequest(
                 request.setting, request.target, request.out, request.profile, request.topology, worlds=0,
                 cached=request.cached,
-            )
+            ),
+            on_phase,
         )  # fmt: skip
     except UserError:
         return None

@@ -21,7 +21,7 @@ from pgle.errors import UserError, points_into
 from pgle.files import sha256, write_files
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.rehearse import LHS
-from pgle.run.rehearse.request import RehearsalResult
+from pgle.run.rehearse.request import OnPhase, RehearsalResult
 from pgle.run.rehearse.session import SCHEDULER_FLAGS, Session, open_session
 from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.schedule.predict import predict
@@ -169,13 +169,13 @@ class Bench:
 
 
 @contextmanager
-def open_bench(request: TuneRequest) -> Iterator[Bench]:
+def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> Iterator[Bench]:
     """A bench whose dumps go to a folder of their own, emptied of what a killed search left, and removed at the end."""
     flags = (LHS, *request.setting.flags)
     base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
     folder = request.out / "trials"
     shutil.rmtree(folder, ignore_errors=True)
-    with open_session(base, folder, python=request.setting.python, cached=request.cached) as session:
+    with open_session(base, folder, python=request.setting.python, cached=request.cached, on_phase=on_phase) as session:
         try:
             yield Bench(request, session)
         except BaseException as error:

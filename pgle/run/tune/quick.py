@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from pgle.run.rehearse.request import OnPhase
 from pgle.run.tune.bench import open_bench
 from pgle.run.tune.request import TuneRequest
 from pgle.tune.moves import by_exposure
@@ -38,13 +39,17 @@ class QuickLook:
         return (trial.step_us or 0.0) / max(self.pgle.step_us or 0.0, 1e-9) - 1
 
 
-def quick_look(request: TuneRequest) -> QuickLook:
+def quick_look(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> QuickLook:
     """Try the moves that are about the most exposed time; nothing is left in `request.out`.
+
+    Args:
+        request: the module and what it is compiled for.
+        on_phase: hears what compilations are at.
 
     Raises:
         UserError: as `tune`.
     """
-    with open_bench(request) as bench:
+    with open_bench(request, on_phase) as bench:
         bench.session.base = replace(bench.session.base, timeout_s=LIMIT_S)
         _, pgle = bench.start()
         first = by_exposure(bench.axes(), pgle.trial.exposed_by_kind)[:MOVES]
