@@ -183,22 +183,16 @@ def _share(_: click.Context, param: click.Parameter, value: float) -> float:
     return value
 
 
+def _bound(name: str, default: float, text: str) -> Callable[[F], F]:
+    """A share from 0 to 1 that a profile must reach."""
+    share = click.FloatRange(0, 1)
+    return click.option(name, default=default, show_default=True, type=share, callback=_share, help=text)
+
+
 bounds_options = _together(
-    click.option(
-        "--min-time-coverage",
-        default=0.95,
-        show_default=True,
-        type=click.FloatRange(0, 1),
-        callback=_share,
-        help="Exit with 1 where the profile covers less of the main module's time.",
-    ),
-    click.option(
-        "--min-collectives",
-        default=0.99,
-        show_default=True,
-        type=click.FloatRange(0, 1),
-        callback=_share,
-        help="Exit with 1 where collectives without a cost weigh more than the rest of the step.",
+    _bound("--min-time-coverage", 0.95, "Exit with 1 where the profile covers less of the main module's time."),
+    _bound(
+        "--min-collectives", 0.99, "Exit with 1 where collectives without a cost weigh more than the rest of the step."
     ),
 )
 """What a profile must cover to count as used; the defaults are those of `pgle.xla.log.module_verdict.Bounds`."""
