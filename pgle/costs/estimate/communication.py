@@ -9,7 +9,7 @@ tuner (NVIDIA/nccl `src/graph/tuning.cc`, 2.18 and later; microseconds); bus ban
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
@@ -125,22 +125,27 @@ def _queued_us(kind: str, calls: Collection[int], size: int, group: Group, hardw
     """
     if kind in ("all-to-all", "ragged-all-to-all") or len(calls) < 2 or not sum(calls):
         return 0.0
-    bandwidth, scale = bus_bandwidth_gb_s(group, hardware) * 1e3, size / sum(calls)
-    ordered = sorted(calls)
-    latency: list[float] = []
-    while len(latency) < len(ordered):
-        first = ordered[len(latency)]
-        alike = [item for item in ordered[len(latency) :] if item < SAME_PROTOCOL * max(first, 1)]
-        alike = ordered if hardware.nccl < BINNED else alike
-        latency += [_least(kind, sum(alike) * scale, group, bandwidth)[1]] * len(alike)
-    share, on = sum(ordered) / CHANNELS, [[0.0, 0.0] for _ in range(CHANNELS)]
+    ordered, share = sorted(calls), sum(calls) / CHANNELS
+    queued, longest = [0.0] * CHANNELS, [0.0] * CHANNELS
     begin = 0
-    for each, late in zip(ordered, latency, strict=True):
+    for each, latency in zip(ordered, _latencies_us(kind, ordered, size, group, hardware), strict=True):
         end = begin + each
         for at in range(int(begin / share), min(int((end - 1) / share), CHANNELS - 1) + 1):
-            on[at] = [on[at][0] + late, max(on[at][1], late)]
+            queued[at] += latency
+            longest[at] = max(longest[at], latency)
         begin = end
-    return max(queued - longest for queued, longest in on)
+    return max(total - once for total, once in zip(queued, longest, strict=True))
+
+
+def _latencies_us(kind: str, ordered: Sequence[int], size: int, group: Group, hardware: Hardware) -> list[float]:
+    """Of each call of a group, in order of bytes, the latency of the protocol that NCCL chooses for those like it."""
+    bandwidth, scale = bus_bandwidth_gb_s(group, hardware) * 1e3, size / sum(ordered)
+    latency: list[float] = []
+    while len(latency) < len(ordered):
+        rest = ordered[len(latency) :]
+        alike = [item for item in rest if hardware.nccl < BINNED or item < SAME_PROTOCOL * max(rest[0], 1)]
+        latency += [_least(kind, sum(alike) * scale, group, bandwidth)[1]] * len(alike)
+    return latency
 
 
 def _measured_us(kind: str, size: int, group: Group, hardware: Hardware) -> float | None:
