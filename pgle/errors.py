@@ -66,6 +66,11 @@ class UserError(Exception):
         return one_line(text)
 
 
+def shell_code(code: int) -> int:
+    """The exit code of a process as a shell gives it: 128 + N where signal N ended it, which `subprocess` has as -N."""
+    return code if code >= 0 else 128 - code
+
+
 def points_into(error: BaseException, folder: Path) -> bool:
     """Whether a message names a folder or something in it, which then is to stay."""
     names = {str(folder), str(folder.resolve())}

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pgle.errors import UserError, WorkloadError
+from pgle.errors import UserError, WorkloadError, shell_code
 from pgle.run.inputs.traces import stage_of
 
 XPLANE = ".xplane.pb"
@@ -85,7 +85,7 @@ def view(path: Path, port: int, tell: Callable[[str], None]) -> None:
         with suppress(KeyboardInterrupt):
             code = subprocess.run([str(xprof), f"--logdir={folder}", f"--port={port}"], check=False).returncode
             if code:
-                code = code if code > 0 else 128 - code
+                code = shell_code(code)
                 raise WorkloadError(
                     code, f"XProf ended with exit code {code}; is port {port} taken? --port chooses another"
                 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pgle.errors import UserError, WorkloadError
+from pgle.errors import UserError, WorkloadError, shell_code
 from pgle.files import read_bytes, write_files
 from pgle.masking import kept_argv
 from pgle.run.launch.process import end_with_parent, last_line
@@ -180,7 +180,7 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
     except OSError as error:
         raise UserError(f"cannot be started ({error.strerror})", where=words[0], remedy="check the command") from None
     if child.returncode:
-        code = child.returncode if child.returncode > 0 else 128 - child.returncode
+        code = shell_code(child.returncode)
         last = last_line(log)
         reason = f": {last[:200]}" if last else ""
         what = f"{name} ended with code {code}{reason}; see {log}; the same command goes on with this run"

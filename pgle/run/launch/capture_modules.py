@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pgle.errors import UserError, WorkloadError
+from pgle.errors import UserError, WorkloadError, shell_code
 from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.run.launch.captured import (
@@ -178,8 +178,7 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
     told_s = SAY_S
     while True:
         try:
-            code = child.wait(POLL_S)
-            return code if code >= 0 else 128 - code
+            return shell_code(child.wait(POLL_S))
         except subprocess.TimeoutExpired:
             pass
         size = sum(path.stat().st_size for path in modules_in(folder))

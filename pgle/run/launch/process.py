@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from pgle.errors import UserError
+from pgle.errors import UserError, shell_code
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16
@@ -73,7 +73,7 @@ def launch(
         until = time.monotonic() + GRACE_S
         for pump in pumps:
             pump.join(timeout=max(0.0, until - time.monotonic()))
-    return code if code >= 0 else 128 - code
+    return shell_code(code)
 
 
 def end_with_parent() -> None:
