@@ -25,11 +25,9 @@ from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.xla.collectives import guess_kind
+from pgle.xla.flags.modes import SYNC_MODES
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module
-
-MEASURES_ALONE = ("sync", "sync-legacy")
-"""Modes of profile runs that keep every collective synchronous."""
 
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
 
@@ -107,7 +105,7 @@ class MeasuredStep:
     @property
     def measures_alone(self) -> bool:
         """Whether collectives were kept synchronous to measure each alone."""
-        return self.mode in MEASURES_ALONE
+        return self.mode in SYNC_MODES
 
     @property
     def steps(self) -> int:

@@ -10,6 +10,7 @@ from pgle.report.onward import next_line, show_next
 from pgle.report.text import console, duration, printable, warn
 from pgle.run.experiment.onward import following
 from pgle.run.experiment.stage import StageResult
+from pgle.xla.flags.modes import SYNC_MODES
 
 _RUNS = {
     "profile": "profile run",
@@ -54,7 +55,7 @@ def _simulated(result: StageResult) -> str:
         return ""
     alone = f"the schedule alone is predicted to take {duration(float(result.facts['predicted_step_us']))}"
     why = "but kernels vary, and every rank waits for the slowest"
-    if result.request.stage == "profile" and result.request.mode != "async":
+    if result.request.stage == "profile" and result.request.mode in SYNC_MODES:
         why += "; collectives are synchronous in this run alone, to be measured one by one"
     return f" (simulated: {alone}, {why})"
 

@@ -32,6 +32,9 @@ Mode: TypeAlias = Literal["sync", "async", "sync-legacy", "baseline", "perf"]
 PROFILE_MODES: tuple[Mode, ...] = ("sync", "async", "sync-legacy")
 """Those that measure."""
 
+SYNC_MODES: tuple[Mode, ...] = ("sync", "sync-legacy")
+"""Those that keep every collective synchronous, to measure each alone."""
+
 MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
     # LHS stays on, since only then XLA (0.11.1 and newer) records the name each collective had when it was scheduled
     "sync": (
