@@ -12,7 +12,6 @@ from pgle.cli.options import PATH, jaxlib_option, json_option, python_option
 from pgle.files import AnyPath
 from pgle.report import flags as report
 from pgle.report import json
-from pgle.report.onward import after_lint, show_next
 from pgle.report.text import warn
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.launch.environment import read_flag_file, user_flags
@@ -89,6 +88,8 @@ def lint(
     if as_json:
         json.show("pgle.flags/1", {"ok": result.ok, **json.plain(result)})
     else:
+        from pgle.report.onward import after_lint, show_next
+
         report.lint_text(result)
         show_next(after_lint(flags, file, clean=all(finding.level == "note" for finding in result.findings)))
     ctx.exit(0 if result.ok else 1)

@@ -7,7 +7,7 @@ from typing import Any
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import Differences
-from pgle.analyze.findings import THRESHOLDS, Evidence, Finding
+from pgle.analyze.findings import THRESHOLDS, Evidence, Finding, many
 from pgle.analyze.overlap import Overlap
 from pgle.report import json
 from pgle.report.analyze_parts import (
@@ -102,11 +102,11 @@ def verdict(found: Analysis) -> str:
         return f"{kept} {said}" if saving else kept
     if saving:
         return said
-    return f"Nothing that would save time stands out; {_noted(len(found.findings))}" if found.findings else CLEAN
-
-
-def _noted(count: int) -> str:
-    return f"{count} remark{'s' * (count != 1)} on the recording."
+    return (
+        f"Nothing that would save time stands out; {many(len(found.findings), 'remark')} on the recording."
+        if found.findings
+        else CLEAN
+    )
 
 
 def heading(finding: Finding) -> str:
