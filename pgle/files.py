@@ -90,6 +90,10 @@ def _unreadable(path: AnyPath, error: Exception) -> UserError:
     return UserError(f"cannot be read ({reason})", where=path, remedy="check the path and who may read it")
 
 
+def _too_large(path: AnyPath, max_bytes: int) -> UserError:
+    return UserError(f"larger than {max_bytes:,} bytes", where=path, remedy="give the part that matters")
+
+
 def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = False) -> io.BufferedReader:
     """A file as a stream; ``.xz`` and ``.gz`` are decompressed as they are read. To be closed by the caller.
 
@@ -99,11 +103,14 @@ def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = Fals
         pipe: a named pipe is taken too.
 
     Raises:
-        UserError: it is missing, unreadable or no file; while it is read: damaged, larger than `max_bytes`, or an
-            archive that becomes larger than `MAX_EXPANSION` allows.
+        UserError: it is missing, unreadable or no file, or larger than `max_bytes`; while it is read: damaged, it or
+            what it holds larger than `max_bytes`, or an archive that becomes larger than `MAX_EXPANSION` allows.
     """
     check_file(path, pipe=pipe)
     try:
+        is_plain = isinstance(path, Path) and path.suffix not in _COMPRESSED
+        if max_bytes is not None and is_plain and path.stat().st_size > max_bytes:
+            raise _too_large(path, max_bytes)
         file = cast(IO[bytes], path.open("rb"))
     except OSError as error:
         raise _unreadable(path, error) from None
@@ -133,9 +140,7 @@ class _Bounded(io.RawIOBase):
         buffer[: len(data)] = data
         self._size += len(data)
         if self._max_bytes is not None and self._size > self._max_bytes:
-            raise UserError(
-                f"larger than {self._max_bytes:,} bytes", where=self._path, remedy="give the part that matters"
-            )
+            raise _too_large(self._path, self._max_bytes)
         if self._archive and self._size > FREE_BYTES + self._expansion * self._file.tell():
             raise UserError(
                 f"an archive that becomes more than {self._expansion} times larger",

@@ -82,6 +82,15 @@ def test_a_file_of_several_pieces_is_read_whole(tmp_path, monkeypatch):
         read_bytes(path, max_bytes=4)
 
 
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("pgle.files._Bounded.readinto", lambda *_: pytest.fail("read"))
+    path = tmp_path / "sparse.xplane.pb"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match="larger than 8,589,934,592 bytes"):
+        read_bytes(path)
+
+
 def archive(path, content: bytes, repeated: int):
     with lzma.open(path, "wb", preset=0) if path.suffix == ".xz" else gzip.open(path, "wb", 1) as file:
         for _ in range(repeated):
