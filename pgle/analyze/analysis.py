@@ -34,21 +34,13 @@ _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COP
 
 @dataclass(frozen=True, slots=True)
 class MeasuredInstruction:
-    """One compute instruction of the main module.
+    """One compute instruction of the main module."""
 
-    Attributes:
-        cost: its measured cost.
-        count: executions in a step.
-        instruction: of the final module; None without HLO.
-        work: of its HLO; None without.
-        ran: what its kernels multiplied in; None where their names do not say.
-    """
-
-    cost: Cost
-    count: float
-    instruction: Instruction | None
-    work: Work | None = None
-    ran: Multiplied | None = None
+    cost: Cost  # its measured cost
+    count: float  # executions in a step
+    instruction: Instruction | None  # of the final module; None without HLO
+    work: Work | None = None  # of its HLO; None without
+    ran: Multiplied | None = None  # what its kernels multiplied in; None where their names do not say
 
     @property
     def step_us(self) -> float:
@@ -68,38 +60,23 @@ class MeasuredInstruction:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What is known of the steady steps of a main module.
+    """What is known of the steady steps of a main module."""
 
-    Attributes:
-        trace: of all ranks.
-        costs: of the main module.
-        module: its HLO; None where none was given or embedded.
-        hardware: for estimates; None where neither the user nor the HLO says it.
-        windows: of the devices that ran it.
-        breakdown: of a step, mean over steps and devices.
-        collectives: the one with most exposed time first.
-        compute: the costliest first.
-        async_exposed_us: of asynchronous collectives together, after the last rank arrived, in a step.
-        layers: by part of the program; None without HLO.
-        products: matrix products by the type that they were computed in.
-        memory: of the main module; None without scheduled HLO.
-        overlap: what the scheduler knew and could still hide; None without scheduled HLO and hardware.
-        mode: of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no profile run.
-    """
-
-    trace: Trace
-    costs: ProgramCosts
-    module: Module | None
-    hardware: Hardware | None
-    windows: tuple[DeviceWindow, ...]
-    breakdown: Breakdown
-    collectives: tuple[MeasuredCollective, ...]
-    compute: tuple[MeasuredInstruction, ...]
-    async_exposed_us: float
-    layers: Layers | None = None
-    products: tuple[Products, ...] = ()
-    memory: Memory | None = None
+    trace: Trace  # of all ranks
+    costs: ProgramCosts  # of the main module
+    module: Module | None  # its HLO; None where none was given or embedded
+    hardware: Hardware | None  # for estimates; None where neither the user nor the HLO says it
+    windows: tuple[DeviceWindow, ...]  # of the devices that ran it
+    breakdown: Breakdown  # of a step, mean over steps and devices
+    collectives: tuple[MeasuredCollective, ...]  # the one with most exposed time first
+    compute: tuple[MeasuredInstruction, ...]  # the costliest first
+    async_exposed_us: float  # of asynchronous collectives together, after the last rank arrived, in a step
+    layers: Layers | None = None  # by part of the program; None without HLO
+    products: tuple[Products, ...] = ()  # matrix products by the type that they were computed in
+    memory: Memory | None = None  # of the main module; None without scheduled HLO
+    # what the scheduler knew and could still hide; None without scheduled HLO and hardware
     overlap: Overlap | None = None
+    # of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no profile run
     mode: str = ""
 
     @property

@@ -26,50 +26,29 @@ NEIGHBOURS = 3
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What the HLO and public figures say of one collective.
+    """What the HLO and public figures say of one collective."""
 
-    Attributes:
-        group: devices in its largest replica group.
-        payload_bytes: as nccl-tests count them.
-        moved_bytes: times their factor: what bus bandwidth is measured by.
-        peak_gb_s: bus bandwidth of the links, 0 where the collective is no ring.
-        estimate_us: from XLA's measured tables, scaled where they have no such GPU or group.
-    """
-
-    group: int
-    payload_bytes: int
-    moved_bytes: float
-    peak_gb_s: float
-    estimate_us: float
+    group: int  # devices in its largest replica group
+    payload_bytes: int  # as nccl-tests count them
+    moved_bytes: float  # times their factor: what bus bandwidth is measured by
+    peak_gb_s: float  # bus bandwidth of the links, 0 where the collective is no ring
+    estimate_us: float  # from XLA's measured tables, scaled where they have no such GPU or group
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCollective:
-    """One collective over a step, mean over steps and devices.
+    """One collective over a step, mean over steps and devices."""
 
-    Attributes:
-        name: as traced.
-        kind: ``all-gather`` …; without HLO the name.
-        sync: it runs in turn with compute. Without HLO: on the stream where most compute ran.
-        count: executions in a step.
-        time_us: of one execution, after the last rank arrived.
-        exposed_us: of all executions in a step, the part during which nothing computes.
-        wait_us: the part of `exposed_us` before the last rank arrived.
-        beside: instructions that ran meanwhile in the first step on the first device, longest first.
-        link: None without HLO or hardware.
-        instruction: of the final module; None without HLO.
-    """
-
-    name: str
-    kind: str
-    sync: bool
-    count: float
-    time_us: float
-    exposed_us: float
-    wait_us: float
-    beside: tuple[str, ...] = ()
-    link: Link | None = None
-    instruction: Instruction | None = None
+    name: str  # as traced
+    kind: str  # ``all-gather`` …; without HLO the name
+    sync: bool  # it runs in turn with compute. Without HLO: on the stream where most compute ran.
+    count: float  # executions in a step
+    time_us: float  # of one execution, after the last rank arrived
+    exposed_us: float  # of all executions in a step, the part during which nothing computes
+    wait_us: float  # the part of `exposed_us` before the last rank arrived
+    beside: tuple[str, ...] = ()  # instructions that ran meanwhile in the first step on the first device, longest first
+    link: Link | None = None  # None without HLO or hardware
+    instruction: Instruction | None = None  # of the final module; None without HLO
 
     @property
     def op_name(self) -> str:

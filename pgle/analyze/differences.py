@@ -37,48 +37,31 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What an instruction takes of a step.
+    """What an instruction takes of a step."""
 
-    Attributes:
-        name: in its trace.
-        us: what counts: of compute its GPU time in a step, of collectives the exposed part.
-        each_us: one execution; of collectives after the last rank arrived.
-        count: executions in a step.
-        sync: a collective in turn with compute.
-        beside: what computes beside a collective.
-    """
-
-    name: str
-    us: float
-    each_us: float
-    count: float
-    sync: bool = False
-    beside: tuple[str, ...] = ()
+    name: str  # in its trace
+    us: float  # what counts: of compute its GPU time in a step, of collectives the exposed part
+    each_us: float  # one execution; of collectives after the last rank arrived
+    count: float  # executions in a step
+    sync: bool = False  # a collective in turn with compute
+    beside: tuple[str, ...] = ()  # what computes beside a collective
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One instruction in both steps.
+    """One instruction in both steps."""
 
-    Attributes:
-        kind: what happened.
-        before, after: None where it is not in that step.
-        delta_us: what it adds to the step, or takes from it.
-        share: that of the step before.
-        opcode: of the one after, or before where it is gone.
-        op_name, source: the framework's name, file and line; empty where unknown.
-        note: what else differs, in words.
-    """
-
-    kind: Kind
+    kind: Kind  # what happened
+    # before, after: None where it is not in that step
     before: Part | None
     after: Part | None
-    delta_us: float
-    share: float
-    opcode: str
+    delta_us: float  # what it adds to the step, or takes from it
+    share: float  # that of the step before
+    opcode: str  # of the one after, or before where it is gone
+    # op_name, source: the framework's name, file and line; empty where unknown
     op_name: str
     source: str
-    note: str = ""
+    note: str = ""  # what else differs, in words
 
     @property
     def name(self) -> str:
@@ -89,26 +72,18 @@ class Change:
 
 @dataclass(frozen=True)
 class Differences:
-    """What changed between two steps.
+    """What changed between two steps."""
 
-    Attributes:
-        before: breakdown of the step compared with.
-        after: breakdown of this step; the four parts of the difference add up to that of the steps.
-        waiting_us: by how much waits for other ranks grew.
-        changes: of instructions, the largest first.
-        layers: scope, phase, GPU time before and after, those that changed most first.
-        matched, renamed: instructions in both steps, and those of them under another name.
-        other_us: changes below `NOISE` together.
-    """
-
-    before: Breakdown
-    after: Breakdown
-    waiting_us: float
-    changes: tuple[Change, ...]
+    before: Breakdown  # breakdown of the step compared with
+    after: Breakdown  # breakdown of this step; the four parts of the difference add up to that of the steps
+    waiting_us: float  # by how much waits for other ranks grew
+    changes: tuple[Change, ...]  # of instructions, the largest first
+    # scope, phase, GPU time before and after, those that changed most first
     layers: tuple[tuple[str, str, float, float], ...]
+    # matched, renamed: instructions in both steps, and those of them under another name
     matched: int
     renamed: int
-    other_us: float
+    other_us: float  # changes below `NOISE` together
 
     @property
     def delta_us(self) -> float:

@@ -16,19 +16,12 @@ LEAST_SAVED = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """From where on a number is a finding.
+    """From where on a number is a finding."""
 
-    Attributes:
-        title: what the finding is called.
-        limit: what the number must reach; a share of the step where `rule` says nothing else.
-        rule: in words.
-        source: who says so.
-    """
-
-    title: str
-    limit: float
-    rule: str
-    source: str
+    title: str  # what the finding is called
+    limit: float  # what the number must reach; a share of the step where `rule` says nothing else
+    rule: str  # in words
+    source: str  # who says so
 
 
 _OWN = "pgle's proposal"
@@ -141,40 +134,24 @@ THRESHOLDS: Mapping[str, Threshold] = {
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One row that a finding stands on.
+    """One row that a finding stands on."""
 
-    Attributes:
-        name: an instruction, or what the row is of.
-        us: microseconds in a step.
-        note: in words.
-        op_name: the framework's name; empty where unknown.
-    """
-
-    name: str
-    us: float
-    note: str = ""
-    op_name: str = ""
+    name: str  # an instruction, or what the row is of
+    us: float  # microseconds in a step
+    note: str = ""  # in words
+    op_name: str = ""  # the framework's name; empty where unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that costs time.
+    """Something that costs time."""
 
-    Attributes:
-        id: of `THRESHOLDS`.
-        share: of the step, what it could save at most; 0 where it saves nothing but spoils the measurement.
-        number: what was found, in words.
-        evidence: rows, the most important first.
-        remedy: what to do next.
-        unclaimed: why no saving is claimed, where the recording itself makes what was found; else empty.
-    """
-
-    id: str
-    share: float
-    number: str
-    evidence: tuple[Evidence, ...]
-    remedy: str
-    unclaimed: str = ""
+    id: str  # of `THRESHOLDS`
+    share: float  # of the step, what it could save at most; 0 where it saves nothing but spoils the measurement
+    number: str  # what was found, in words
+    evidence: tuple[Evidence, ...]  # rows, the most important first
+    remedy: str  # what to do next
+    unclaimed: str = ""  # why no saving is claimed, where the recording itself makes what was found; else empty
 
     @property
     def title(self) -> str:

@@ -26,65 +26,39 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What ran in a step, as layers count it.
+    """What ran in a step, as layers count it."""
 
-    Attributes:
-        instruction: of the final module.
-        us: time of all its executions on the GPU; 0 of collectives.
-        exposed_us: of collectives, the part with no compute beside it.
-        count: executions in a step.
-        work: of one execution; None of collectives.
-    """
-
-    instruction: Instruction
-    us: float
-    exposed_us: float
-    count: float
-    work: Work | None = None
+    instruction: Instruction  # of the final module
+    us: float  # time of all its executions on the GPU; 0 of collectives
+    exposed_us: float  # of collectives, the part with no compute beside it
+    count: float  # executions in a step
+    work: Work | None = None  # of one execution; None of collectives
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Instructions of one part of the program.
+    """Instructions of one part of the program."""
 
-    Attributes:
-        name: scopes, ``decoder/layers/mlp``; or file and line.
-        phase: empty in tables over all phases.
-        us: GPU time in a step, a sum of kernels.
-        exposed_us: of its collectives.
-        instructions: how many.
-        flops: of matrix products, in a step.
-        bytes: moved in a step.
-        roofline_us: what the same would take at the GPU's peaks; None without hardware.
-        source: file and line of the costliest instruction; empty where unknown.
-    """
-
-    name: str
-    phase: str
-    us: float
-    exposed_us: float
-    instructions: int
-    flops: float
-    bytes: float
-    roofline_us: float | None
-    source: str = ""
+    name: str  # scopes, ``decoder/layers/mlp``; or file and line
+    phase: str  # empty in tables over all phases
+    us: float  # GPU time in a step, a sum of kernels
+    exposed_us: float  # of its collectives
+    instructions: int  # how many
+    flops: float  # of matrix products, in a step
+    bytes: float  # moved in a step
+    roofline_us: float | None  # what the same would take at the GPU's peaks; None without hardware
+    source: str = ""  # file and line of the costliest instruction; empty where unknown
 
 
 @dataclass(frozen=True)
 class Layers:
-    """A step by parts of the program.
+    """A step by parts of the program."""
 
-    Attributes:
-        scopes: by scope and phase, the costliest first.
-        lines: by file and line, that with most GPU time first.
-        mfu: model flops utilisation: what forward and backward compute, by the GPU's peak in the time of the step.
-        hfu: the same with what is computed again by rematerialisation.
-    """
-
-    scopes: tuple[Layer, ...]
-    lines: tuple[Layer, ...]
+    scopes: tuple[Layer, ...]  # by scope and phase, the costliest first
+    lines: tuple[Layer, ...]  # by file and line, that with most GPU time first
+    # model flops utilisation: what forward and backward compute, by the GPU's peak in the time of the step
     mfu: float | None = None
-    hfu: float | None = None
+    hfu: float | None = None  # the same with what is computed again by rematerialisation
 
     def phase_us(self, phase: Phase) -> float:
         """GPU time of a phase."""

@@ -33,50 +33,34 @@ _Peak: TypeAlias = tuple[list[Buffer], str]
 
 @dataclass(frozen=True, slots=True)
 class LiveValue:
-    """One value in memory at the peak.
+    """One value in memory at the peak."""
 
-    Attributes:
-        name: the instruction that makes it.
-        size_bytes: of it.
-        shape: as text.
-        op_name, source: the framework's name, file and line; empty where unknown.
-    """
-
-    name: str
-    size_bytes: int
-    shape: str
+    name: str  # the instruction that makes it
+    size_bytes: int  # of it
+    shape: str  # as text
+    # op_name, source: the framework's name, file and line; empty where unknown
     op_name: str
     source: str
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Device memory of one execution.
+    """Device memory of one execution."""
 
-    Attributes:
-        peak_bytes: all it needs.
-        arguments_bytes, outputs_bytes, constants_bytes, temporary_bytes: parts that add up to it.
-        at: instruction at which temporary values are most; empty where unknown.
-        at_op_name: the framework's name of it.
-        live: the largest temporary values there.
-        live_bytes: all of them; what `temporary_bytes` exceeds it by is fragmentation.
-        device_bytes: of the GPU; None where unknown.
-        limit_bytes: what a program can have: JAX's default share of it, or all where the program needs more than that.
-        origin: where the figures come from.
-    """
-
-    peak_bytes: int
+    peak_bytes: int  # all it needs
+    # arguments_bytes, outputs_bytes, constants_bytes, temporary_bytes: parts that add up to it
     arguments_bytes: int
     outputs_bytes: int
     constants_bytes: int
     temporary_bytes: int
-    at: str
-    at_op_name: str
-    live: tuple[LiveValue, ...]
-    live_bytes: int
-    device_bytes: int | None
+    at: str  # instruction at which temporary values are most; empty where unknown
+    at_op_name: str  # the framework's name of it
+    live: tuple[LiveValue, ...]  # the largest temporary values there
+    live_bytes: int  # all of them; what `temporary_bytes` exceeds it by is fragmentation
+    device_bytes: int | None  # of the GPU; None where unknown
+    # what a program can have: JAX's default share of it, or all where the program needs more than that
     limit_bytes: int | None
-    origin: str
+    origin: str  # where the figures come from
 
     @property
     def used_share(self) -> float | None:

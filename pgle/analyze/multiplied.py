@@ -18,17 +18,11 @@ from pgle.xla.hardware import Hardware
 
 @dataclass(frozen=True, slots=True)
 class Multiplied:
-    """How one kernel multiplies.
+    """How one kernel multiplies."""
 
-    Attributes:
-        kernel: its name.
-        dtype: of the factors as the hardware took them, ``tf32`` of f32 ones that it rounded; empty where unknown.
-        tensor_cores: whether they went through the Tensor Cores.
-    """
-
-    kernel: str
-    dtype: str
-    tensor_cores: bool
+    kernel: str  # its name
+    dtype: str  # of the factors as the hardware took them, ``tf32`` of f32 ones that it rounded; empty where unknown
+    tensor_cores: bool  # whether they went through the Tensor Cores
 
 
 _SIMT = re.compile(r"ffma|_simt_|(?:^|_)(?:[sdhc]|fp16_s)gemm|convolve_[sdh]gemm")
@@ -74,22 +68,14 @@ def slowest(kernels: Iterable[str]) -> Multiplied | None:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Matrix products, convolutions and attention of one type.
+    """Matrix products, convolutions and attention of one type."""
 
-    Attributes:
-        dtype: they were computed in.
-        tensor_cores: whether there.
-        us: GPU time of the kernels that hold them, in a step.
-        flops: in a step; 0 without HLO.
-        peak_tflops: of the GPU; None without hardware.
-        named_us: the part of `us` of which the kernels' names say it; of the rest it is what the HLO asks for.
-    """
-
-    dtype: str
-    tensor_cores: bool
-    us: float
-    flops: float
-    peak_tflops: float | None
+    dtype: str  # they were computed in
+    tensor_cores: bool  # whether there
+    us: float  # GPU time of the kernels that hold them, in a step
+    flops: float  # in a step; 0 without HLO
+    peak_tflops: float | None  # of the GPU; None without hardware
+    # the part of `us` of which the kernels' names say it; of the rest it is what the HLO asks for
     named_us: float = 0.0
 
     @property
@@ -100,19 +86,12 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Multiplying:
-    """One instruction as `find_products` counts it.
+    """One instruction as `find_products` counts it."""
 
-    Attributes:
-        us: its time in a step.
-        count: executions in a step.
-        asked: of its HLO; None without.
-        ran: by its kernels' names; None where they do not say.
-    """
-
-    us: float
-    count: float
-    asked: Work | None
-    ran: Multiplied | None
+    us: float  # its time in a step
+    count: float  # executions in a step
+    asked: Work | None  # of its HLO; None without
+    ran: Multiplied | None  # by its kernels' names; None where they do not say
 
     @property
     def tensor_cores(self) -> bool | None:

@@ -26,43 +26,27 @@ LOOKED_AT = 64
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What of one collective's exposed time a schedule could hide.
+    """What of one collective's exposed time a schedule could hide."""
 
-    Attributes:
-        name: of the instruction.
-        exposed_us: after the last rank arrived, in a step.
-        hideable_us: as much of it as there is independent compute.
-        why: it is exposed, in words; empty where little of it is.
-    """
-
-    name: str
-    exposed_us: float
-    hideable_us: float
-    why: str
+    name: str  # of the instruction
+    exposed_us: float  # after the last rank arrived, in a step
+    hideable_us: float  # as much of it as there is independent compute
+    why: str  # it is exposed, in words; empty where little of it is
 
 
 @dataclass(frozen=True, slots=True)
 class Believed:
-    """One instruction as the profile has it and as it ran.
+    """One instruction as the profile has it and as it ran."""
 
-    Attributes:
-        name: when LHS ran.
-        kind: compute, collective or copy.
-        profile_us: what the scheduler was told; None where the profile lacks it.
-        measured_us: what it took, once.
-        count: executions in a step.
-        exposed_predicted_us, exposed_us: of collectives, in a step; None of others.
-        origin: of the profile's cost.
-    """
-
-    name: str
-    kind: str
-    profile_us: float | None
-    measured_us: float
-    count: float
+    name: str  # when LHS ran
+    kind: str  # compute, collective or copy
+    profile_us: float | None  # what the scheduler was told; None where the profile lacks it
+    measured_us: float  # what it took, once
+    count: float  # executions in a step
+    # exposed_predicted_us, exposed_us: of collectives, in a step; None of others
     exposed_predicted_us: float | None = None
     exposed_us: float | None = None
-    origin: str = ""
+    origin: str = ""  # of the profile's cost
 
     @property
     def error_us(self) -> float:
@@ -72,40 +56,24 @@ class Believed:
 
 @dataclass(frozen=True)
 class ProfileUse:
-    """A profile against what ran.
+    """A profile against what ran."""
 
-    Attributes:
-        rows: every instruction with a measured cost, the largest error first.
-        step_us: predicted with the profile's costs.
-        exposed_us: predicted exposed communication.
-        covered: share of the measured time whose instructions the profile has.
-        off: sum of all errors, whatever their sign, as a share of the measured time it covers.
-    """
-
-    rows: tuple[Believed, ...]
-    step_us: float
-    exposed_us: float
-    covered: float
-    off: float
+    rows: tuple[Believed, ...]  # every instruction with a measured cost, the largest error first
+    step_us: float  # predicted with the profile's costs
+    exposed_us: float  # predicted exposed communication
+    covered: float  # share of the measured time whose instructions the profile has
+    off: float  # sum of all errors, whatever their sign, as a share of the measured time it covers
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """What the scheduler can still do.
+    """What the scheduler can still do."""
 
-    Attributes:
-        rooms: of exposed collectives, the one with most to hide first.
-        hideable_us: together, in a step; what a schedule could save at most.
-        stuck_us: exposed communication that no schedule hides.
-        predicted: a step of the module with its measured costs.
-        use: of the profile that the scheduler had; None where none is given.
-    """
-
-    rooms: tuple[Room, ...]
-    hideable_us: float
-    stuck_us: float
-    predicted: Prediction
-    use: ProfileUse | None = None
+    rooms: tuple[Room, ...]  # of exposed collectives, the one with most to hide first
+    hideable_us: float  # together, in a step; what a schedule could save at most
+    stuck_us: float  # exposed communication that no schedule hides
+    predicted: Prediction  # a step of the module with its measured costs
+    use: ProfileUse | None = None  # of the profile that the scheduler had; None where none is given
 
 
 def find_overlap(

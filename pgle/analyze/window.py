@@ -26,60 +26,37 @@ LONG_GAP_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One device's window in nanoseconds; the first four parts add up to it, those from `launch_gaps_ns` to `idle_ns`.
+    """One device's window in ns; the first four parts add up to it, those from `launch_gaps_ns` to `idle_ns`."""
 
-    Attributes:
-        compute_ns: something computes.
-        exposed_communication_ns: collectives run and nothing computes.
-        exposed_copy_ns: only copies run.
-        idle_ns: nothing runs.
-        window_ns: from the start of the first steady step to the end of the last.
-        communication_ns, copy_ns: collectives or copies run, hidden or not.
-        launch_gaps_ns: idle inside steps, in gaps of up to `LAUNCH_GAP_NS`.
-        waits_ns: idle inside steps, in gaps of up to `LONG_GAP_NS`.
-        long_waits_ns: idle inside steps, in longer gaps.
-        between_steps_ns: idle between steps.
-        compile_ns: of all idle time, that while XLA compiles in the device's process.
-    """
-
-    compute_ns: int
-    exposed_communication_ns: int
-    exposed_copy_ns: int
-    idle_ns: int
-    window_ns: int
+    compute_ns: int  # something computes
+    exposed_communication_ns: int  # collectives run and nothing computes
+    exposed_copy_ns: int  # only copies run
+    idle_ns: int  # nothing runs
+    window_ns: int  # from the start of the first steady step to the end of the last
+    # communication_ns, copy_ns: collectives or copies run, hidden or not
     communication_ns: int
     copy_ns: int
-    launch_gaps_ns: int
-    waits_ns: int
-    long_waits_ns: int
-    between_steps_ns: int
-    compile_ns: int = 0
+    launch_gaps_ns: int  # idle inside steps, in gaps of up to `LAUNCH_GAP_NS`
+    waits_ns: int  # idle inside steps, in gaps of up to `LONG_GAP_NS`
+    long_waits_ns: int  # idle inside steps, in longer gaps
+    between_steps_ns: int  # idle between steps
+    compile_ns: int = 0  # of all idle time, that while XLA compiles in the device's process
 
 
 @dataclass(frozen=True)
 class DeviceWindow:
-    """What one device ran, of all programs, from the start of the first steady step to the end of the last.
+    """What one device ran, of all programs, from the start of the first steady step to the end of the last."""
 
-    Attributes:
-        device: index into the trace's devices.
-        steps: steady executions of the main module.
-        rows: int32[m], rows of the trace, ordered by start.
-        start, end: float64[m], of those rows, clipped to the window.
-        stream: uint8[m], values of `Stream`.
-        spans: the steps.
-        length: of the window.
-        compiling: when XLA compiles in its process.
-    """
-
-    device: int
-    steps: int
-    rows: npt.NDArray[np.int32]
+    device: int  # index into the trace's devices
+    steps: int  # steady executions of the main module
+    rows: npt.NDArray[np.int32]  # int32[m], rows of the trace, ordered by start
+    # start, end: float64[m], of those rows, clipped to the window
     start: npt.NDArray[np.float64]
     end: npt.NDArray[np.float64]
-    stream: npt.NDArray[np.uint8]
-    spans: Intervals
-    length: float
-    compiling: Intervals = EMPTY
+    stream: npt.NDArray[np.uint8]  # uint8[m], values of `Stream`
+    spans: Intervals  # the steps
+    length: float  # of the window
+    compiling: Intervals = EMPTY  # when XLA compiles in its process
 
     def busy(self, stream: Stream) -> Intervals:
         """When activities of a kind run."""

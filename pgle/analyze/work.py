@@ -15,21 +15,13 @@ _EXACT = frozenset(("HIGHEST", "HIGH"))
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One execution of an instruction.
+    """One execution of an instruction."""
 
-    Attributes:
-        flops: multiplications and additions of matrix products, convolutions and attention.
-        other_operations: elements computed one by one.
-        bytes: moved between the kernel and device memory, each operand once.
-        dtype: of the matrix products; empty where there are none.
-        tensor_cores: whether its type and precision let the products run there; None without products.
-    """
-
-    flops: float
-    other_operations: float
-    bytes: int
-    dtype: str = ""
-    tensor_cores: bool | None = None
+    flops: float  # multiplications and additions of matrix products, convolutions and attention
+    other_operations: float  # elements computed one by one
+    bytes: int  # moved between the kernel and device memory, each operand once
+    dtype: str = ""  # of the matrix products; empty where there are none
+    tensor_cores: bool | None = None  # whether its type and precision let the products run there; None without products
 
     def peak_tflops(self, hardware: Hardware) -> float:
         """What the GPU does at best of these products."""

@@ -15,15 +15,10 @@ _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?|100)")
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A statistic of a group of samples.
+    """A statistic of a group of samples."""
 
-    Attributes:
-        name: as the user gave it.
-        percentile: 0 to 100 with linear interpolation; None for the mean.
-    """
-
-    name: str
-    percentile: float | None
+    name: str  # as the user gave it
+    percentile: float | None  # 0 to 100 with linear interpolation; None for the mean
 
     def over_groups(
         self, values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], count: int

@@ -13,21 +13,13 @@ from pgle.xla.hlo.module import Module
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """A lower bound of the step time of any schedule of a module; XLA need not be able to reach it.
+    """A lower bound of the step time of any schedule of a module; XLA need not be able to reach it."""
 
-    Attributes:
-        step_us: the bound: the largest of the following, and no less than the step without what is exposed.
-        compute_us: all compute and its launch gaps, one after the other.
-        communication_us: the busiest communication queue.
-        copy_us: the copy queue.
-        dependencies_us: the longest chain of instructions that need each other's results.
-    """
-
-    step_us: float
-    compute_us: float
-    communication_us: float
-    copy_us: float
-    dependencies_us: float
+    step_us: float  # the bound: the largest of the following, and no less than the step without what is exposed
+    compute_us: float  # all compute and its launch gaps, one after the other
+    communication_us: float  # the busiest communication queue
+    copy_us: float  # the copy queue
+    dependencies_us: float  # the longest chain of instructions that need each other's results
 
     @property
     def bound(self) -> str:

@@ -30,33 +30,19 @@ DISABLE_ASYNC = "--xla_gpu_disable_async_collectives"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One collective in one schedule.
+    """One collective in one schedule."""
 
-    Attributes:
-        name: when LHS ran.
-        kind: ``all-gather`` …
-        sync: nothing runs beside it.
-        between: compute instructions from its start to its done.
-        cover_us: their time.
-        cost_us: its own time, once.
-        count: its executions in a step.
-        exposed_us: the part of all its executions in a step during which nothing computes.
-        independent_us: compute of its computation that neither needs it nor is needed by it.
-        kept_by: the flag that keeps it synchronous; empty where none does.
-        unread: no instruction on the way to the computation's result needs it.
-    """
-
-    name: str
-    kind: str
-    sync: bool
-    between: int
-    cover_us: float
-    cost_us: float
-    exposed_us: float
-    independent_us: float
-    count: int = 1
-    kept_by: str = ""
-    unread: bool = False
+    name: str  # when LHS ran
+    kind: str  # ``all-gather`` …
+    sync: bool  # nothing runs beside it
+    between: int  # compute instructions from its start to its done
+    cover_us: float  # their time
+    cost_us: float  # its own time, once
+    exposed_us: float  # the part of all its executions in a step during which nothing computes
+    independent_us: float  # compute of its computation that neither needs it nor is needed by it
+    count: int = 1  # its executions in a step
+    kept_by: str = ""  # the flag that keeps it synchronous; empty where none does
+    unread: bool = False  # no instruction on the way to the computation's result needs it
 
     @property
     def reason(self) -> str:

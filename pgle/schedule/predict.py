@@ -33,36 +33,25 @@ MODEL_ERROR = 0.006
 
 
 class Steps(NamedTuple):
-    """Microseconds of a step, with one thing changed in each but the first.
+    """Microseconds of a step, with one thing changed in each but the first."""
 
-    Attributes:
-        likely: as it is predicted.
-        least_contention, most_contention: at the ends of the range of contention.
-        least_data, most_data: with all costs that data decides at their least and at their most.
-    """
-
-    likely: float
+    likely: float  # as it is predicted
+    # least_contention, most_contention: at the ends of the range of contention
     least_contention: float
     most_contention: float
+    # least_data, most_data: with all costs that data decides at their least and at their most
     least_data: float
     most_data: float
 
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """An instruction whose estimate data decides, microseconds per execution.
+    """An instruction whose estimate data decides, microseconds per execution."""
 
-    Attributes:
-        name: the instruction.
-        cost_us: that the prediction takes.
-        range: what it may be, and why.
-        count: executions in the step.
-    """
-
-    name: str
-    cost_us: float
-    range: Range
-    count: int
+    name: str  # the instruction
+    cost_us: float  # that the prediction takes
+    range: Range  # what it may be, and why
+    count: int  # executions in the step
 
 
 DIFFERING = 0.1
@@ -71,34 +60,21 @@ DIFFERING = 0.1
 
 @dataclass(frozen=True)
 class Prediction:
-    """A scheduled module on a model of the device.
+    """A scheduled module on a model of the device."""
 
-    Attributes:
-        timeline: one step.
-        ceiling: lower bound of any schedule of the same instructions.
-        program: what the runtime does, each op with the cost that the timeline takes.
-        costs_are: ``measured``, ``estimated`` or ``mixed``.
-        estimated_share: of the activity time, the part whose cost was not measured.
-        launch: the gaps that were used.
-        contention: how much longer kernels take beside collectives: measured, and then the timeline holds it; else a
-            range, and the timeline holds none.
-        steps_us: the step as it is likely to be and at the ends of what is not known.
-        unsure: costs that data decides, the widest range first.
-        contended_us: compute that the step loses to it: the likely one where it was measured, else the most.
-        skew_us: part of the step that is the wait for the slowest rank; 0 where ranks were not compared.
-    """
-
-    timeline: Timeline
-    ceiling: Ceiling
-    program: Program
-    costs_are: str
-    estimated_share: float
-    launch: Launch
+    timeline: Timeline  # one step
+    ceiling: Ceiling  # lower bound of any schedule of the same instructions
+    program: Program  # what the runtime does, each op with the cost that the timeline takes
+    costs_are: str  # ``measured``, ``estimated`` or ``mixed``
+    estimated_share: float  # of the activity time, the part whose cost was not measured
+    launch: Launch  # the gaps that were used
+    # how much longer kernels take beside collectives: measured, and then the timeline holds it; else a range, and the
+    # timeline holds none
     contention: Contention
-    steps_us: Steps
-    unsure: tuple[Unsure, ...] = ()
-    contended_us: float = 0.0
-    skew_us: float = 0.0
+    steps_us: Steps  # the step as it is likely to be and at the ends of what is not known
+    unsure: tuple[Unsure, ...] = ()  # costs that data decides, the widest range first
+    contended_us: float = 0.0  # compute that the step loses to it: the likely one where it was measured, else the most
+    skew_us: float = 0.0  # part of the step that is the wait for the slowest rank; 0 where ranks were not compared
 
     @property
     def step_us(self) -> float:
@@ -124,20 +100,14 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a schedule gains over another, as shares of the other's step; positive is shorter.
+    """What a schedule gains over another, as shares of the other's step; positive is shorter."""
 
-    Attributes:
-        share: with the costs as they are.
-        low, high: its range, from the least contention to the most.
-        idle_share: the part in which nothing runs, which is the model's noise rather than overlap.
-        samples: launches that the contention was measured on; 0: it is a model's.
-    """
-
-    share: float
+    share: float  # with the costs as they are
+    # low, high: its range, from the least contention to the most
     low: float
     high: float
-    idle_share: float
-    samples: int = 0
+    idle_share: float  # the part in which nothing runs, which is the model's noise rather than overlap
+    samples: int = 0  # launches that the contention was measured on; 0: it is a model's
 
 
 def gain(before: Prediction, after: Prediction) -> Gain:

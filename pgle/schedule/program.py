@@ -43,37 +43,21 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One instruction that does something.
+    """One instruction that does something."""
 
-    Attributes:
-        name: of the instruction.
-        action: what the host does.
-        stream: where its time is spent.
-        lane: queue of the stream; activities of one queue run in order.
-        cost_us: per execution.
-        origin: where the cost comes from.
-        priced: False where no cost was found.
-        kernels: launches.
-        kind: the collective (``all-gather``), ``matmul``, or the opcode.
-        lhs_name: of a collective, its name when LHS ran; else `name`.
-        start: of a done, the name of the op it waits for.
-        bodies: of loops, calls and branches, the computations.
-        trips: of a loop.
-    """
-
-    name: str
-    action: Action
-    stream: Stream = Stream.COMPUTE
-    lane: str = "compute"
-    cost_us: float = 0.0
-    origin: Origin = Origin.MEASURED
-    priced: bool = True
-    kernels: float = 1.0
-    kind: str = ""
-    lhs_name: str = ""
-    start: str = ""
-    bodies: tuple[str, ...] = ()
-    trips: int = 1
+    name: str  # of the instruction
+    action: Action  # what the host does
+    stream: Stream = Stream.COMPUTE  # where its time is spent
+    lane: str = "compute"  # queue of the stream; activities of one queue run in order
+    cost_us: float = 0.0  # per execution
+    origin: Origin = Origin.MEASURED  # where the cost comes from
+    priced: bool = True  # False where no cost was found
+    kernels: float = 1.0  # launches
+    kind: str = ""  # the collective (``all-gather``), ``matmul``, or the opcode
+    lhs_name: str = ""  # of a collective, its name when LHS ran; else `name`
+    start: str = ""  # of a done, the name of the op it waits for
+    bodies: tuple[str, ...] = ()  # of loops, calls and branches, the computations
+    trips: int = 1  # of a loop
 
     @property
     def is_sync(self) -> bool:
@@ -83,19 +67,12 @@ class Op:
 
 @dataclass(frozen=True)
 class Program:
-    """The ops of every computation that runs on its own, in schedule order.
+    """The ops of every computation that runs on its own, in schedule order."""
 
-    Attributes:
-        entry: name of the entry computation.
-        computations: ops by computation name.
-        missing: instructions without a cost.
-        warnings: one line each.
-    """
-
-    entry: str
-    computations: Mapping[str, tuple[Op, ...]]
-    missing: tuple[str, ...]
-    warnings: tuple[str, ...]
+    entry: str  # name of the entry computation
+    computations: Mapping[str, tuple[Op, ...]]  # ops by computation name
+    missing: tuple[str, ...]  # instructions without a cost
+    warnings: tuple[str, ...]  # one line each
 
 
 def read_program(

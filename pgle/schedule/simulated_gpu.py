@@ -28,24 +28,17 @@ class Noise:
     """How executions differ. The defaults resemble the real 4 × A100 run in testdata/pax_fsdp4: per instruction, max
     over min of four executions has median 1.035 and 90th percentile 1.17; the first two executions are 17 and 12 %
     slower; ranks begin a step of 127 ms some hundred microseconds apart.
-
-    Attributes:
-        kernel: standard deviation of the logarithm of a kernel's time.
-        outliers: share of kernels that take up to twice their time.
-        outlier_us: the most that they take longer; small kernels of the real run sometimes double, large ones do not.
-        warm_up: extra share of compute time of the first executions.
-        skew: standard deviation of the time at which a rank begins a step, as a share of the step.
-        first_wait_us: how long the other ranks wait for the last one in the first execution (it compiled last).
-        pause_us: host time between steps.
     """
 
-    kernel: float = 0.012
-    outliers: float = 0.01
+    kernel: float = 0.012  # standard deviation of the logarithm of a kernel's time
+    outliers: float = 0.01  # share of kernels that take up to twice their time
+    # the most that they take longer; small kernels of the real run sometimes double, large ones do not
     outlier_us: float = 20.0
-    warm_up: tuple[float, ...] = (0.17, 0.12)
-    skew: float = 0.002
+    warm_up: tuple[float, ...] = (0.17, 0.12)  # extra share of compute time of the first executions
+    skew: float = 0.002  # standard deviation of the time at which a rank begins a step, as a share of the step
+    # how long the other ranks wait for the last one in the first execution (it compiled last)
     first_wait_us: float = 2e6
-    pause_us: float = 150.0
+    pause_us: float = 150.0  # host time between steps
 
 
 def record(

@@ -26,25 +26,18 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One loop of a timeline.
+    """One loop of a timeline."""
 
-    Attributes:
-        name: of the ``while``.
-        trips: how often the body runs.
-        start_us, end_us: of all its iterations.
-        depth: 0 for the outermost.
-        folded_start_us, folded_end_us: the part that is drawn once for many iterations.
-        folded: how many iterations it stands for; 0 where every one is drawn.
-    """
-
-    name: str
-    trips: int
+    name: str  # of the ``while``
+    trips: int  # how often the body runs
+    # start_us, end_us: of all its iterations
     start_us: float
     end_us: float
-    depth: int = 0
+    depth: int = 0  # 0 for the outermost
+    # folded_start_us, folded_end_us: the part that is drawn once for many iterations
     folded_start_us: float = 0.0
     folded_end_us: float = 0.0
-    folded: int = 0
+    folded: int = 0  # how many iterations it stands for; 0 where every one is drawn
 
     def moved(self, clock: float, times: int, shift: float = 0.0) -> Loop:
         """The loop with its times stretched away from `clock`, then shifted."""
@@ -55,25 +48,15 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Where the time of one step goes; the first four add up to `step_us`.
+    """Where the time of one step goes; the first four add up to `step_us`."""
 
-    Attributes:
-        compute_us: something computes.
-        exposed_communication_us: collectives run and nothing computes.
-        exposed_copy_us: only copies run.
-        idle_us: nothing runs: launch gaps and waits.
-        step_us: all of it.
-        communication_us: collectives run, hidden or not.
-        copy_us: copies run, hidden or not.
-    """
-
-    compute_us: float
-    exposed_communication_us: float
-    exposed_copy_us: float
-    idle_us: float
-    step_us: float
-    communication_us: float
-    copy_us: float
+    compute_us: float  # something computes
+    exposed_communication_us: float  # collectives run and nothing computes
+    exposed_copy_us: float  # only copies run
+    idle_us: float  # nothing runs: launch gaps and waits
+    step_us: float  # all of it
+    communication_us: float  # collectives run, hidden or not
+    copy_us: float  # copies run, hidden or not
 
     @property
     def overlap(self) -> float:
@@ -85,42 +68,25 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class Exposure:
-    """One collective or copy over the step.
+    """One collective or copy over the step."""
 
-    Attributes:
-        name: the instruction.
-        kind: ``all-gather`` …, ``copy``.
-        duration_us: all its executions together.
-        exposed_us: the part of it during which nothing computes.
-        count: executions.
-        sync: it runs on the compute stream, nothing can hide it.
-        origin: where its cost comes from.
-        lhs_name: its name when LHS ran.
-    """
-
-    name: str
-    kind: str
-    duration_us: float
-    exposed_us: float
-    count: int
-    sync: bool
-    origin: Origin
-    lhs_name: str = ""
+    name: str  # the instruction
+    kind: str  # ``all-gather`` …, ``copy``
+    duration_us: float  # all its executions together
+    exposed_us: float  # the part of it during which nothing computes
+    count: int  # executions
+    sync: bool  # it runs on the compute stream, nothing can hide it
+    origin: Origin  # where its cost comes from
+    lhs_name: str = ""  # its name when LHS ran
 
 
 @dataclass(frozen=True, slots=True)
 class PathStep:
-    """One activity of the critical path, in time order.
+    """One activity of the critical path, in time order."""
 
-    Attributes:
-        row: of the timeline.
-        gap_us: between the end of what it waited for and its start.
-        on_path_us: how long the step waited for it: its end minus that of what came before on the path.
-    """
-
-    row: int
-    gap_us: float
-    on_path_us: float
+    row: int  # of the timeline
+    gap_us: float  # between the end of what it waited for and its start
+    on_path_us: float  # how long the step waited for it: its end minus that of what came before on the path
 
 
 @dataclass(frozen=True)
@@ -129,42 +95,26 @@ class Timeline:
 
     A loop in its steady state is *folded*: one iteration stands for many, its activities stretched over the time that
     all of them take, so that `start_us` and `duration_us` are true on the clock of the step and every sum is exact.
-
-    Attributes:
-        names: instruction names.
-        instruction: int32[n], index into `names`.
-        stream: uint8[n], values of `Stream`.
-        sync: bool[n], a collective on the compute stream.
-        start_us: float64[n], from the start of the step.
-        duration_us: float64[n], of all `count` executions.
-        count: int64[n], executions that the row stands for.
-        cause: int32[n], the row whose end released this one; -1: none.
-        origin: uint8[n], index into `ORIGINS`.
-        loops: the loops, in order of their start.
-        step_us: length of the step, from the start of the first activity to the end of the last.
-        module: name of the module.
-        kinds: what each of `names` is: ``all-gather``, ``matmul``, else its opcode; empty where unknown.
-        lhs_names: what each of `names` was called when LHS ran, by which schedules are compared; empty where unknown.
-        missing: instructions that had no cost from anywhere and count as nothing.
-        warnings: what the user should know, one line each.
     """
 
-    names: tuple[str, ...]
-    instruction: npt.NDArray[np.int32]
-    stream: npt.NDArray[np.uint8]
-    sync: npt.NDArray[np.bool_]
-    start_us: npt.NDArray[np.float64]
-    duration_us: npt.NDArray[np.float64]
-    count: npt.NDArray[np.int64]
-    cause: npt.NDArray[np.int32]
-    origin: npt.NDArray[np.uint8]
-    step_us: float
-    module: str = ""
-    loops: tuple[Loop, ...] = ()
+    names: tuple[str, ...]  # instruction names
+    instruction: npt.NDArray[np.int32]  # int32[n], index into `names`
+    stream: npt.NDArray[np.uint8]  # uint8[n], values of `Stream`
+    sync: npt.NDArray[np.bool_]  # bool[n], a collective on the compute stream
+    start_us: npt.NDArray[np.float64]  # float64[n], from the start of the step
+    duration_us: npt.NDArray[np.float64]  # float64[n], of all `count` executions
+    count: npt.NDArray[np.int64]  # int64[n], executions that the row stands for
+    cause: npt.NDArray[np.int32]  # int32[n], the row whose end released this one; -1: none
+    origin: npt.NDArray[np.uint8]  # uint8[n], index into `ORIGINS`
+    step_us: float  # length of the step, from the start of the first activity to the end of the last
+    module: str = ""  # name of the module
+    loops: tuple[Loop, ...] = ()  # the loops, in order of their start
+    # what each of `names` is: ``all-gather``, ``matmul``, else its opcode; empty where unknown
     kinds: tuple[str, ...] = ()
+    # what each of `names` was called when LHS ran, by which schedules are compared; empty where unknown
     lhs_names: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # instructions that had no cost from anywhere and count as nothing
+    warnings: tuple[str, ...] = ()  # what the user should know, one line each
 
     def __len__(self) -> int:
         return len(self.instruction)

@@ -33,29 +33,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result.
+    """The result."""
 
-    Attributes:
-        verdict: what can be said.
-        method: the statistical method.
-        estimate: what it found.
-        summaries: of base and new.
-        assumptions: as given.
-        base: the one side.
-        new: the other.
-        guards: loss, memory, compile time.
-        warnings: what the reader should know, one line each.
-    """
-
-    verdict: Verdict
-    method: Method
-    estimate: Estimate
-    summaries: tuple[Summary, Summary]
-    assumptions: Assumptions
-    base: Side
-    new: Side
-    guards: tuple[Guard, ...]
-    warnings: tuple[str, ...]
+    verdict: Verdict  # what can be said
+    method: Method  # the statistical method
+    estimate: Estimate  # what it found
+    summaries: tuple[Summary, Summary]  # of base and new
+    assumptions: Assumptions  # as given
+    base: Side  # the one side
+    new: Side  # the other
+    guards: tuple[Guard, ...]  # loss, memory, compile time
+    warnings: tuple[str, ...]  # what the reader should know, one line each
 
     @property
     def ratio(self) -> float:

@@ -14,38 +14,25 @@ from pgle.steps.methods.blocks import FEW_STEPS
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What NEW must keep; None: not asked.
+    """What NEW must keep; None: not asked."""
 
-    Attributes:
-        fail_slower: fail where NEW is shown to be slower by more than this share: the whole interval lies above it.
-        fail_unless_ruled_out: fail unless a slowdown of this share is ruled out: the whole interval lies below it.
-        require_faster: fail unless NEW is faster.
-        max_loss_change: band of the relative difference of losses, both directions.
-        max_memory_growth: of the peak memory, relative.
-        max_compile_growth: of the compile time, relative.
-    """
-
+    # fail where NEW is shown to be slower by more than this share: the whole interval lies above it
     fail_slower: float | None = None
+    # fail unless a slowdown of this share is ruled out: the whole interval lies below it
     fail_unless_ruled_out: float | None = None
-    require_faster: bool = False
-    max_loss_change: float | None = None
-    max_memory_growth: float | None = None
-    max_compile_growth: float | None = None
+    require_faster: bool = False  # fail unless NEW is faster
+    max_loss_change: float | None = None  # band of the relative difference of losses, both directions
+    max_memory_growth: float | None = None  # of the peak memory, relative
+    max_compile_growth: float | None = None  # of the compile time, relative
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One limit and how it went.
+    """One limit and how it went."""
 
-    Attributes:
-        name: ``step time``, ``loss``, ``peak memory`` or ``compile time``.
-        ok: whether it was kept.
-        message: what was found and what to do, one line.
-    """
-
-    name: str
-    ok: bool
-    message: str
+    name: str  # ``step time``, ``loss``, ``peak memory`` or ``compile time``
+    ok: bool  # whether it was kept
+    message: str  # what was found and what to do, one line
 
 
 def gate(comparison: Comparison, limits: Limits) -> tuple[Check, ...]:

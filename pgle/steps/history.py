@@ -22,46 +22,27 @@ NEAR = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One run, or several of one state, as kept.
+    """One run, or several of one state, as kept."""
 
-    Attributes:
-        time: ISO 8601.
-        name: of the workload.
-        hardware: what it ran on; series of different hardware are never joined.
-        commit: of the program; empty where unknown.
-        median_s: median step time.
-        spread: half the distance of the quartiles, relative.
-        runs: how many.
-        steps: steady steps in all.
-        simulated: on the simulated GPU.
-        note: free text.
-    """
-
-    time: str
-    name: str
-    hardware: str
-    commit: str
-    median_s: float
-    spread: float
-    runs: int
-    steps: int
-    simulated: bool = False
-    note: str = ""
+    time: str  # ISO 8601
+    name: str  # of the workload
+    hardware: str  # what it ran on; series of different hardware are never joined
+    commit: str  # of the program; empty where unknown
+    median_s: float  # median step time
+    spread: float  # half the distance of the quartiles, relative
+    runs: int  # how many
+    steps: int  # steady steps in all
+    simulated: bool = False  # on the simulated GPU
+    note: str = ""  # free text
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change point of a trend.
+    """A change point of a trend."""
 
-    Attributes:
-        index: of the first entry of the new level.
-        before_s: median of the level before.
-        after_s: median of the level after.
-    """
-
-    index: int
-    before_s: float
-    after_s: float
+    index: int  # of the first entry of the new level
+    before_s: float  # median of the level before
+    after_s: float  # median of the level after
 
     @property
     def change(self) -> float:
@@ -90,15 +71,10 @@ class Trend:
 
 @dataclass(frozen=True)
 class History:
-    """All trends.
+    """All trends."""
 
-    Attributes:
-        trends: by name, then hardware.
-        warnings: what could not be read, one line each.
-    """
-
-    trends: tuple[Trend, ...]
-    warnings: tuple[str, ...] = field(default=())
+    trends: tuple[Trend, ...]  # by name, then hardware
+    warnings: tuple[str, ...] = field(default=())  # what could not be read, one line each
 
 
 def make_entry(side: Side, *, time: str, name: str, hardware: str, commit: str = "", note: str = "") -> Entry:

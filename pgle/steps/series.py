@@ -47,17 +47,11 @@ class Mark(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A line that should hold a step time and does not: a record, not an exception.
+    """A line that should hold a step time and does not: a record, not an exception."""
 
-    Attributes:
-        line: its number, from 1.
-        text: its beginning.
-        reason: what is wrong.
-    """
-
-    line: int
-    text: str
-    reason: str
+    line: int  # its number, from 1
+    text: str  # its beginning
+    reason: str  # what is wrong
 
 
 class Step(NamedTuple):
@@ -72,34 +66,20 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """The steps of one run, n of them in the order recorded.
+    """The steps of one run, n of them in the order recorded."""
 
-    Attributes:
-        source: where it was read.
-        format: ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``pax``, ``keras``, ``plain``, ``pattern``, ``trace``.
-        step: int64[n], step numbers as recorded.
-        step_time_s: float64[n], seconds, all positive and finite.
-        loss: float64[n], NaN where not recorded, infinite where it was no finite number.
-        peak_memory_bytes: float64[n], NaN where not recorded.
-        mark: uint8[n], `Mark` values.
-        compile_time_s: seconds the main compilation took, None where unknown.
-        malformed: lines that could not be read.
-        simulated: True where the times come from the simulated GPU.
-        warnings: what the user should know, one line each.
-        about: where and when it ran, by name, such as ``hardware``; what is not known is left out.
-    """
-
-    source: str
-    format: str
-    step: npt.NDArray[np.int64]
-    step_time_s: Floats
-    loss: Floats
-    peak_memory_bytes: Floats
-    mark: npt.NDArray[np.uint8]
-    compile_time_s: float | None = None
-    malformed: tuple[Malformed, ...] = ()
-    simulated: bool = False
-    warnings: tuple[str, ...] = field(default=())
+    source: str  # where it was read
+    format: str  # ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``pax``, ``keras``, ``plain``, ``pattern``, ``trace``
+    step: npt.NDArray[np.int64]  # int64[n], step numbers as recorded
+    step_time_s: Floats  # float64[n], seconds, all positive and finite
+    loss: Floats  # float64[n], NaN where not recorded, infinite where it was no finite number
+    peak_memory_bytes: Floats  # float64[n], NaN where not recorded
+    mark: npt.NDArray[np.uint8]  # uint8[n], `Mark` values
+    compile_time_s: float | None = None  # seconds the main compilation took, None where unknown
+    malformed: tuple[Malformed, ...] = ()  # lines that could not be read
+    simulated: bool = False  # True where the times come from the simulated GPU
+    warnings: tuple[str, ...] = field(default=())  # what the user should know, one line each
+    # where and when it ran, by name, such as ``hardware``; what is not known is left out
     about: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:

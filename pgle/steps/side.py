@@ -20,15 +20,10 @@ OTHER_UNIT = 100.0
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison.
+    """One side of a comparison."""
 
-    Attributes:
-        label: what it is called.
-        runs: its runs, steady steps.
-    """
-
-    label: str
-    runs: tuple[StepTimes, ...]
+    label: str  # what it is called
+    runs: tuple[StepTimes, ...]  # its runs, steady steps
 
     @property
     def steps(self) -> int:
@@ -97,21 +92,13 @@ def check_runs(runs: Sequence[StepTimes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One figure of both sides.
+    """One figure of both sides."""
 
-    Attributes:
-        name: ``loss``, ``peak memory`` or ``compile time``.
-        unit: ``""``, ``bytes`` or ``s``.
-        base: of BASE.
-        new: of NEW; infinite where the loss is not a finite number.
-        basis: what was compared.
-    """
-
-    name: str
-    unit: str
-    base: float
-    new: float
-    basis: str
+    name: str  # ``loss``, ``peak memory`` or ``compile time``
+    unit: str  # ``""``, ``bytes`` or ``s``
+    base: float  # of BASE
+    new: float  # of NEW; infinite where the loss is not a finite number
+    basis: str  # what was compared
 
     @property
     def change(self) -> float:

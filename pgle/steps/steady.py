@@ -28,56 +28,35 @@ LEVEL_SHIFT = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How steps are chosen.
+    """How steps are chosen."""
 
-    Attributes:
-        warmup: steps to leave out at the start; None: found by rule.
-        first: first step number to take; None: from the start.
-        last: last step number to take; None: to the end.
-        keep_stalls: do not leave out stalls.
-    """
-
-    warmup: int | None = None
-    first: int | None = None
-    last: int | None = None
-    keep_stalls: bool = False
+    warmup: int | None = None  # steps to leave out at the start; None: found by rule
+    first: int | None = None  # first step number to take; None: from the start
+    last: int | None = None  # last step number to take; None: to the end
+    keep_stalls: bool = False  # do not leave out stalls
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Steps that a rule left out.
+    """Steps that a rule left out."""
 
-    Attributes:
-        rule: ``outside --steps``, ``profiled``, ``compile``, ``checkpoint``, ``stall after the profiler``, ``stall``,
-            ``not waited for``, ``warm-up``, ``truncated``.
-        steps: their numbers.
-        seconds: their total time.
-    """
-
+    # ``outside --steps``, ``profiled``, ``compile``, ``checkpoint``, ``stall after the profiler``, ``stall``, ``not
+    # waited for``, ``warm-up``, ``truncated``
     rule: str
-    steps: tuple[int, ...]
-    seconds: float
+    steps: tuple[int, ...]  # their numbers
+    seconds: float  # their total time
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The steady steps of one run.
+    """The steady steps of one run."""
 
-    Attributes:
-        series: the run as recorded.
-        step: int64[n], numbers of the steady steps.
-        step_time_s: float64[n], their times.
-        left_out: what was left out, by rule, in the order of the rules.
-        stall_share: share of the run's time after warm-up that went into stalls; profiled steps do not count.
-        warnings: what the user should know, one line each.
-    """
-
-    series: Series
-    step: npt.NDArray[np.int64]
-    step_time_s: Floats
-    left_out: tuple[LeftOut, ...]
-    stall_share: float
-    warnings: tuple[str, ...] = ()
+    series: Series  # the run as recorded
+    step: npt.NDArray[np.int64]  # int64[n], numbers of the steady steps
+    step_time_s: Floats  # float64[n], their times
+    left_out: tuple[LeftOut, ...]  # what was left out, by rule, in the order of the rules
+    stall_share: float  # share of the run's time after warm-up that went into stalls; profiled steps do not count
+    warnings: tuple[str, ...] = ()  # what the user should know, one line each
 
     def __len__(self) -> int:
         return len(self.step)

@@ -15,15 +15,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Intervals:
-    """A set of time: ordered, disjoint, non-empty intervals.
+    """A set of time: ordered, disjoint, non-empty intervals."""
 
-    Attributes:
-        start: float64[n], increasing.
-        end: float64[n], each after its start and not after the next start.
-    """
-
-    start: Floats
-    end: Floats
+    start: Floats  # float64[n], increasing
+    end: Floats  # float64[n], each after its start and not after the next start
 
     def __len__(self) -> int:
         return len(self.start)

@@ -28,42 +28,25 @@ class DeviceSummary:
 
 @dataclass(frozen=True)
 class ExecutionSummary:
-    """One execution of a module.
+    """One execution of a module."""
 
-    Attributes:
-        number: from 0 in the window.
-        devices: that ran it.
-        activities: on all devices.
-        span_us: first start to last end, median over devices.
-        left_out: why its costs do not count; empty where they do.
-    """
-
-    number: int
-    devices: int
-    activities: int
-    span_us: float
-    left_out: str
+    number: int  # from 0 in the window
+    devices: int  # that ran it
+    activities: int  # on all devices
+    span_us: float  # first start to last end, median over devices
+    left_out: str  # why its costs do not count; empty where they do
 
 
 @dataclass(frozen=True)
 class ModuleSummary:
-    """One executable.
+    """One executable."""
 
-    Attributes:
-        module: name and program id.
-        instructions: that ran.
-        gpu_time_us: on all devices.
-        share: of the trace's.
-        step_us: median span of a steady execution on a device; NaN where there is none.
-        executions: by number.
-    """
-
-    module: ModuleKey
-    instructions: int
-    gpu_time_us: float
-    share: float
-    step_us: float
-    executions: tuple[ExecutionSummary, ...]
+    module: ModuleKey  # name and program id
+    instructions: int  # that ran
+    gpu_time_us: float  # on all devices
+    share: float  # of the trace's
+    step_us: float  # median span of a steady execution on a device; NaN where there is none
+    executions: tuple[ExecutionSummary, ...]  # by number
 
     @property
     def steady(self) -> int:
@@ -86,27 +69,18 @@ class InstructionSummary:
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """A trace; see the attributes of `Trace`.
-
-    Attributes:
-        kinds: activities by kind.
-        span_us: longest of the processes, first start to last end.
-        gpu_time_us: of all activities.
-        modules: the one with most time, the main module, first.
-        instructions: costliest first.
-        meanings: in plain words, by reason in `unresolved`.
-    """
+    """A trace; see the attributes of `Trace`."""
 
     sources: tuple[Source, ...]
     recordings: Mapping[str, Recording]
-    kinds: Mapping[str, int]
-    span_us: float
-    gpu_time_us: float
+    kinds: Mapping[str, int]  # activities by kind
+    span_us: float  # longest of the processes, first start to last end
+    gpu_time_us: float  # of all activities
     devices: tuple[DeviceSummary, ...]
-    modules: tuple[ModuleSummary, ...]
-    instructions: tuple[InstructionSummary, ...]
+    modules: tuple[ModuleSummary, ...]  # the one with most time, the main module, first
+    instructions: tuple[InstructionSummary, ...]  # costliest first
     unresolved: tuple[Unresolved, ...]
-    meanings: Mapping[str, str]
+    meanings: Mapping[str, str]  # in plain words, by reason in `unresolved`
     simulated: bool
     xla_flags: str
     warnings: tuple[str, ...]

@@ -42,17 +42,11 @@ class ModuleKey:
 
 @dataclass(frozen=True, order=True)
 class Device:
-    """One device of one process.
+    """One device of one process."""
 
-    Attributes:
-        process: what tells processes apart in the inputs: ``HOST:PID``, or the input's name and the pid.
-        ordinal: the device's number inside that process.
-        global_id: JAX's global device id, None where the trace does not say.
-    """
-
-    process: str
-    ordinal: int
-    global_id: int | None = None
+    process: str  # what tells processes apart in the inputs: ``HOST:PID``, or the input's name and the pid
+    ordinal: int  # the device's number inside that process
+    global_id: int | None = None  # JAX's global device id, None where the trace does not say
 
 
 class Reason(IntEnum):
@@ -89,17 +83,11 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Unresolved:
-    """GPU activities that belong to no instruction, by reason.
+    """GPU activities that belong to no instruction, by reason."""
 
-    Attributes:
-        reason: the `word` of a `Reason`.
-        count: how many activities.
-        duration_ns: their total GPU time.
-    """
-
-    reason: str
-    count: int
-    duration_ns: int
+    reason: str  # the `word` of a `Reason`
+    count: int  # how many activities
+    duration_ns: int  # their total GPU time
 
 
 @dataclass(frozen=True)
@@ -113,68 +101,46 @@ class Source:
 
 @dataclass(frozen=True)
 class Recording:
-    """What is known of one process's recording besides its activities.
+    """What is known of one process's recording besides its activities."""
 
-    Attributes:
-        utc_ns: the wall clock, in ns since 1970, when `Trace.start_ns` is 0; None where unknown.
-        gpus: ``uuid:…`` and ``bus:…`` of the GPUs that the process used, or else saw; empty where unknown.
-        namespace: the container's process namespace; empty where unknown.
-    """
-
-    utc_ns: int | None = None
+    utc_ns: int | None = None  # the wall clock, in ns since 1970, when `Trace.start_ns` is 0; None where unknown
+    # ``uuid:…`` and ``bus:…`` of the GPUs that the process used, or else saw; empty where unknown
     gpus: frozenset[str] = frozenset()
-    namespace: str = ""
+    namespace: str = ""  # the container's process namespace; empty where unknown
 
 
 @dataclass(frozen=True)
 class Trace:
-    """GPU activities of one or several inputs, n rows.
+    """GPU activities of one or several inputs, n rows."""
 
-    Attributes:
-        start_ns: int64[n], since an origin common to the rows of one process.
-        duration_ns: int64[n].
-        kind: uint8[n], values of `Kind`.
-        device: int32[n], index into `devices`.
-        stream: int32[n], as recorded.
-        module: int32[n], index into `modules`.
-        instruction: int32[n], index into `instructions`: the run-time (final) HLO instruction name.
-        execution: int32[n], running number of the module's execution on that device, from 0 in the window; -1 unknown.
-        instance: int32[n], number of the launch (thunk range) that issued the activity; activities of one launch on one
-            device share it; -1 unknown, then every row is its own launch.
-        modules: the executables.
-        instructions: instruction names.
-        devices: the devices.
-        unresolved: activities that were seen and left out, by reason.
-        hlo: serialized HloProto by executable, where the trace embeds them.
-        sources: the inputs.
-        xla_flags: XLA_FLAGS of the profiled process where the trace tells, else empty. Nothing else of the recorded
-            environment is kept: it may hold secrets.
-        warnings: what the user should know, one line each.
-        recordings: by process; one may be missing.
-        compiling: int64[n, 2] by process, start and end of the times in which XLA compiled there; a process is missing
-            where none are recorded.
-        kernels: names of libraries' kernels (`LIBRARIES`) by module name and instruction; empty where not recorded.
-    """
-
-    start_ns: npt.NDArray[np.int64]
-    duration_ns: npt.NDArray[np.int64]
-    kind: npt.NDArray[np.uint8]
-    device: npt.NDArray[np.int32]
-    stream: npt.NDArray[np.int32]
-    module: npt.NDArray[np.int32]
-    instruction: npt.NDArray[np.int32]
+    start_ns: npt.NDArray[np.int64]  # int64[n], since an origin common to the rows of one process
+    duration_ns: npt.NDArray[np.int64]  # int64[n]
+    kind: npt.NDArray[np.uint8]  # uint8[n], values of `Kind`
+    device: npt.NDArray[np.int32]  # int32[n], index into `devices`
+    stream: npt.NDArray[np.int32]  # int32[n], as recorded
+    module: npt.NDArray[np.int32]  # int32[n], index into `modules`
+    instruction: npt.NDArray[np.int32]  # int32[n], index into `instructions`: the run-time (final) HLO instruction name
+    # int32[n], running number of the module's execution on that device, from 0 in the window; -1 unknown
     execution: npt.NDArray[np.int32]
+    # int32[n], number of the launch (thunk range) that issued the activity; activities of one launch on one device
+    # share it; -1 unknown, then every row is its own launch
     instance: npt.NDArray[np.int32]
-    modules: tuple[ModuleKey, ...]
-    instructions: tuple[str, ...]
-    devices: tuple[Device, ...]
-    unresolved: tuple[Unresolved, ...] = ()
+    modules: tuple[ModuleKey, ...]  # the executables
+    instructions: tuple[str, ...]  # instruction names
+    devices: tuple[Device, ...]  # the devices
+    unresolved: tuple[Unresolved, ...] = ()  # activities that were seen and left out, by reason
+    # serialized HloProto by executable, where the trace embeds them
     hlo: Mapping[ModuleKey, bytes] = field(default_factory=dict)
-    sources: tuple[Source, ...] = ()
+    sources: tuple[Source, ...] = ()  # the inputs
+    # XLA_FLAGS of the profiled process where the trace tells, else empty. Nothing else of the recorded environment is
+    # kept: it may hold secrets.
     xla_flags: str = ""
-    warnings: tuple[str, ...] = ()
-    recordings: Mapping[str, Recording] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()  # what the user should know, one line each
+    recordings: Mapping[str, Recording] = field(default_factory=dict)  # by process; one may be missing
+    # int64[n, 2] by process, start and end of the times in which XLA compiled there; a process is missing where none
+    # are recorded
     compiling: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    # names of libraries' kernels (`LIBRARIES`) by module name and instruction; empty where not recorded
     kernels: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:

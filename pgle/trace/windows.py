@@ -37,26 +37,19 @@ _MAD_TO_DEVIATION = 1.4826
 
 @dataclass(frozen=True)
 class Executions:
-    """Executions of modules on devices, n rows ordered by (module, device, execution).
+    """Executions of modules on devices, n rows ordered by (module, device, execution)."""
 
-    Attributes:
-        module, device, execution: int64[n] keys into the trace.
-        rows: int64[n], GPU activities.
-        start_ns, end_ns: int64[n], first start and last end.
-        compute_ns: float64[n], GPU time of activities that are not collectives.
-        keep: bool[n], False for warm-up and truncated ones.
-        reasons: why, for the dropped ones, by (module, execution).
-    """
-
+    # module, device, execution: int64[n] keys into the trace
     module: npt.NDArray[np.int64]
     device: npt.NDArray[np.int64]
     execution: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]  # int64[n], GPU activities
+    # start_ns, end_ns: int64[n], first start and last end
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
-    compute_ns: npt.NDArray[np.float64]
-    keep: npt.NDArray[np.bool_]
-    reasons: dict[tuple[int, int], str]
+    compute_ns: npt.NDArray[np.float64]  # float64[n], GPU time of activities that are not collectives
+    keep: npt.NDArray[np.bool_]  # bool[n], False for warm-up and truncated ones
+    reasons: dict[tuple[int, int], str]  # why, for the dropped ones, by (module, execution)
 
     def __len__(self) -> int:
         return len(self.module)

@@ -25,18 +25,13 @@ _SM = re.compile(r"\bsm_(\d+)\.(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class CheckerCounts:
-    """The accuracy checker's "Found N instructions" and "Missing M instructions".
+    """The accuracy checker's "Found N instructions" and "Missing M instructions"."""
 
-    Attributes:
-        found: N.
-        missing: the M names that it lists.
-        idle: of these the names that need no cost: dones of asynchronous fusions and copies, which run nothing and are
-            taken for 1 µs without a cost (with one, for that long); their starts where what they wrap has a cost; and
-            what `unscheduled_conditions` hold.
-    """
-
-    found: int
-    missing: tuple[str, ...]
+    found: int  # N
+    missing: tuple[str, ...]  # the M names that it lists
+    # of these the names that need no cost: dones of asynchronous fusions and copies, which run nothing and are taken
+    # for 1 µs without a cost (with one, for that long); their starts where what they wrap has a cost; and what
+    # `unscheduled_conditions` hold
     idle: tuple[str, ...] = ()
 
 

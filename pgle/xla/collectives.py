@@ -16,27 +16,17 @@ from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, Shape, b
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of one kind of collective.
+    """What is known of one kind of collective."""
 
-    Attributes:
-        name: its opcode; a start, update or done adds a suffix.
-        primitives: what JAX calls it, and so its instructions.
-        flag: its name in ``--xla_gpu_disable_async_collectives``; empty where there is none.
-        payload: what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand.
-        measured: the measured table that it takes (`pgle.costs.estimate.perf_tables`); empty: none.
-        rounds: how often each byte goes around a ring.
-        ends_together: whether no rank can end before the last has begun.
-        moves: what a sharded training step moves with it, where XLA combines its kind by bytes.
-    """
-
-    name: str
-    primitives: tuple[str, ...] = ()
-    flag: str = ""
+    name: str  # its opcode; a start, update or done adds a suffix
+    primitives: tuple[str, ...] = ()  # what JAX calls it, and so its instructions
+    flag: str = ""  # its name in ``--xla_gpu_disable_async_collectives``; empty where there is none
+    # what nccl-tests count as its bytes: the ``result``, all ``operands``, or the ``first`` operand
     payload: str = "operands"
-    measured: str = ""
-    rounds: int = 1
-    ends_together: bool = True
-    moves: str = ""
+    measured: str = ""  # the measured table that it takes (`pgle.costs.estimate.perf_tables`); empty: none
+    rounds: int = 1  # how often each byte goes around a ring
+    ends_together: bool = True  # whether no rank can end before the last has begun
+    moves: str = ""  # what a sharded training step moves with it, where XLA combines its kind by bytes
 
 
 KINDS: Mapping[str, Kind] = {
@@ -118,21 +108,13 @@ def is_sync(module: Module, instruction: Instruction) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AsyncPair:
-    """An asynchronous operation.
+    """An asynchronous operation."""
 
-    Attributes:
-        start: name of the instruction that begins it.
-        done: name of the one that waits for it.
-        computation: that holds both.
-        kind: of a collective one of `COLLECTIVES`; ``copy`` of a copy-start; else the wrapped opcode, ``fusion``.
-        is_collective: whether `kind` is one of `COLLECTIVES`.
-    """
-
-    start: str
-    done: str
-    computation: str
-    kind: str
-    is_collective: bool
+    start: str  # name of the instruction that begins it
+    done: str  # name of the one that waits for it
+    computation: str  # that holds both
+    kind: str  # of a collective one of `COLLECTIVES`; ``copy`` of a copy-start; else the wrapped opcode, ``fusion``
+    is_collective: bool  # whether `kind` is one of `COLLECTIVES`
 
 
 def async_pairs(module: Module) -> tuple[AsyncPair, ...]:

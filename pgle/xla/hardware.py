@@ -40,36 +40,23 @@ NVIDIA/cuda-samples)."""
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One GPU and its links.
+    """One GPU and its links."""
 
-    Attributes:
-        name: of the target.
-        tflops: peak by dtype, 10^12 operations per second.
-        memory_gb_s: device memory bandwidth, 10^9 bytes per second.
-        cores: streaming multiprocessors.
-        clock_ghz: of the cores, boosted.
-        nvlink_gb_s: bus bandwidth of NCCL's rings inside a host: links times the bandwidth per link that NCCL assumes
-            (`SM80_NVLINK_BW` 20, capped at 235 for all; `SM90_NVLINK_BW` 20.6; `SM100_NVLINK_BW` 40.1; NVIDIA/nccl
-            `src/graph/topo.h` and `tuning.cc`).
-        nic_gb_s: network bandwidth per GPU and direction: DGX A100 200 Gbit/s, DGX H100, H200 and B200 400 Gbit/s.
-        pcie_gb_s: line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64.
-        measured_as: the GPU of `TABLE` whose measured tables (`costs.estimate.perf_tables`) are nearest: itself where
-            there are some.
-        devices_per_host: GPUs that share NVLink.
-        nccl: release of NCCL whose rules are taken.
-    """
-
-    name: str
-    tflops: Mapping[str, float]
-    memory_gb_s: float
-    cores: int
-    clock_ghz: float
+    name: str  # of the target
+    tflops: Mapping[str, float]  # peak by dtype, 10^12 operations per second
+    memory_gb_s: float  # device memory bandwidth, 10^9 bytes per second
+    cores: int  # streaming multiprocessors
+    clock_ghz: float  # of the cores, boosted
+    # bus bandwidth of NCCL's rings inside a host: links times the bandwidth per link that NCCL assumes
+    # (`SM80_NVLINK_BW` 20, capped at 235 for all; `SM90_NVLINK_BW` 20.6; `SM100_NVLINK_BW` 40.1; NVIDIA/nccl
+    # `src/graph/topo.h` and `tuning.cc`)
     nvlink_gb_s: float
-    nic_gb_s: float
-    pcie_gb_s: float
+    nic_gb_s: float  # network bandwidth per GPU and direction: DGX A100 200 Gbit/s, DGX H100, H200 and B200 400 Gbit/s
+    pcie_gb_s: float  # line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64
+    # the GPU of `TABLE` whose measured tables (`costs.estimate.perf_tables`) are nearest: itself where there are some
     measured_as: str
-    devices_per_host: int = 8
-    nccl: tuple[int, int] = (2, 22)
+    devices_per_host: int = 8  # GPUs that share NVLink
+    nccl: tuple[int, int] = (2, 22)  # release of NCCL whose rules are taken
 
     def peak_tflops(self, dtype: str) -> float:
         """Peak of dots of that type; unknown types count as f32."""

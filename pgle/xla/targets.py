@@ -42,27 +42,16 @@ _RECENT_BLOCKS = ("scalar_unit_description", "matrix_unit_description", "device_
 
 @dataclass(frozen=True)
 class Target:
-    """A GPU to compile for.
+    """A GPU to compile for."""
 
-    Attributes:
-        name: ``h100-sxm``, or the file's path.
-        text: GpuTargetConfigProto in text form.
-        device: what the description calls the device, ``NVIDIA H100 80GB HBM3``.
-        memory_bytes: device memory.
-        memory_bandwidth: bytes per second.
-        core_count: streaming multiprocessors.
-        clock_ghz: clock of the cores.
-        compute_capability: (major, minor).
-    """
-
-    name: str
-    text: str
-    device: str
-    memory_bytes: int
-    memory_bandwidth: int
-    core_count: int
-    clock_ghz: float
-    compute_capability: tuple[int, int]
+    name: str  # ``h100-sxm``, or the file's path
+    text: str  # GpuTargetConfigProto in text form
+    device: str  # what the description calls the device, ``NVIDIA H100 80GB HBM3``
+    memory_bytes: int  # device memory
+    memory_bandwidth: int  # bytes per second
+    core_count: int  # streaming multiprocessors
+    clock_ghz: float  # clock of the cores
+    compute_capability: tuple[int, int]  # (major, minor)
 
     @property
     def portable_text(self) -> str:

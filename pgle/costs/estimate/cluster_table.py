@@ -29,19 +29,12 @@ _DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32", "f8e4m3fn": "F8E4M3FN", "
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A collective of some size.
+    """A collective of some size."""
 
-    Attributes:
-        kind: ``all-gather`` …
-        size_bytes: as nccl-tests count them: gathered, reduced, to be scattered.
-        group: devices in each replica group.
-        groups: replica groups.
-    """
-
-    kind: str
-    size_bytes: int
-    group: int
-    groups: int = 1
+    kind: str  # ``all-gather`` …
+    size_bytes: int  # as nccl-tests count them: gathered, reduced, to be scattered
+    group: int  # devices in each replica group
+    groups: int = 1  # replica groups
 
 
 def measured_transfers(module: Module, costs: Iterable[Cost]) -> dict[Transfer, float]:

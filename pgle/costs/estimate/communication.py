@@ -57,15 +57,10 @@ TREE = (
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The devices that talk to each other.
+    """The devices that talk to each other."""
 
-    Attributes:
-        size: devices.
-        hosts: hosts they are on.
-    """
-
-    size: int
-    hosts: int
+    size: int  # devices
+    hosts: int  # hosts they are on
 
     @property
     def per_host(self) -> int:

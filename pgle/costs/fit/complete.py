@@ -23,25 +23,15 @@ _CONTROL = ("conditional", "call")
 
 @dataclass(frozen=True)
 class Completion:
-    """A profile with its gaps filled for one module.
+    """A profile with its gaps filled for one module."""
 
-    Attributes:
-        profile: the given costs in their order, then the filled ones by name.
-        module: name of the module.
-        target: the hardware that was estimated for.
-        wanted: instructions and loops of the module that take a cost.
-        measured: of them, those that the given profile covers.
-        filled: the new costs.
-        scales: what estimates were multiplied by, of each kind that needed one.
-    """
-
-    profile: Profile
-    module: str
-    target: str
-    wanted: int
-    measured: int
-    filled: tuple[Cost, ...]
-    scales: tuple[Scale, ...]
+    profile: Profile  # the given costs in their order, then the filled ones by name
+    module: str  # name of the module
+    target: str  # the hardware that was estimated for
+    wanted: int  # instructions and loops of the module that take a cost
+    measured: int  # of them, those that the given profile covers
+    filled: tuple[Cost, ...]  # the new costs
+    scales: tuple[Scale, ...]  # what estimates were multiplied by, of each kind that needed one
 
     def count(self, origin: Origin) -> int:
         """How many of `filled` are of that origin."""

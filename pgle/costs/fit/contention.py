@@ -68,32 +68,22 @@ NONE = Factors(1.0, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """What is known of one factor.
+    """What is known of one factor."""
 
-    Attributes:
-        likely: best guess.
-        low, high: its range; of a measured one half of the time lies within.
-        samples: launches beside collectives that it stands on; 0: it is the model's.
-    """
-
-    likely: float
+    likely: float  # best guess
+    # low, high: its range; of a measured one half of the time lies within
     low: float
     high: float
-    samples: int = 0
+    samples: int = 0  # launches beside collectives that it stands on; 0: it is the model's
 
 
 @dataclass(frozen=True)
 class Contention:
-    """How kernels and collectives slow each other.
+    """How kernels and collectives slow each other."""
 
-    Attributes:
-        product: matrix products, convolutions and attention.
-        other: every other kernel.
-        beside: by instruction, the share of its time that it ran beside collectives where its cost was measured.
-    """
-
-    product: Slowdown
-    other: Slowdown
+    product: Slowdown  # matrix products, convolutions and attention
+    other: Slowdown  # every other kernel
+    # by instruction, the share of its time that it ran beside collectives where its cost was measured
     beside: Mapping[str, float] = field(default_factory=dict)
 
     @property

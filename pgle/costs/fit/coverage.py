@@ -41,58 +41,35 @@ class Share:
 
 @dataclass(frozen=True)
 class ModuleCoverage:
-    """A profile held against one module.
+    """A profile held against one module."""
 
-    Attributes:
-        module: its name.
-        program_id: None where unknown.
-        fingerprint: empty where unknown.
-        source: the dump it was read from.
-        is_main: the module that the verdict is about.
-        against: ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from.
-        count: instructions with a cost, of those that want one; copies and conditions of loops that LHS does not
-            schedule only where they have one.
-        time: µs per execution of the module; see `Gap.weight_us` for what gaps weigh.
-        collectives: collectives with a cost.
-        step_us: time of one execution, gaps as estimated.
-        lost_us: weight of collectives without a cost.
-        basis: instructions by what their cost stands on: ``profile``, ``same-shape``, ``estimated``.
-        estimated_for: the GPU of the estimates, empty where none was needed.
-        filled_in: covered by costs that nobody measured.
-        gaps: without a cost, heaviest first; mismatches are among them.
-        mismatches: names that belong to another instruction.
-        unchecked: covered names of which the profile knows neither opcode nor shape.
-        own_names: costs under this module's fingerprint; `bare_names`: under none; `other_names`: under others.
-        dones: asynchronous fusions and copies whose done has a cost, which XLA takes besides that of the start.
-        log: what XLA's accuracy checker would count; None without a schedule dump.
-        fallback: what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``.
-        hints: what to do, each with a command.
-    """
-
-    module: str
-    program_id: int | None
-    fingerprint: str
-    source: str
-    is_main: bool
-    against: str
+    module: str  # its name
+    program_id: int | None  # None where unknown
+    fingerprint: str  # empty where unknown
+    source: str  # the dump it was read from
+    is_main: bool  # the module that the verdict is about
+    against: str  # ``schedule dump``, ``scheduling names`` or ``final names``: where LHS names come from
+    # instructions with a cost, of those that want one; copies and conditions of loops that LHS does not schedule only
+    # where they have one
     count: Share
-    time: Share
-    collectives: Share
-    step_us: float
-    lost_us: float
-    basis: Mapping[str, int]
-    estimated_for: str
-    filled_in: int
-    gaps: tuple[Gap, ...]
-    mismatches: tuple[Mismatch, ...]
-    unchecked: int
-    own_names: int
+    time: Share  # µs per execution of the module; see `Gap.weight_us` for what gaps weigh
+    collectives: Share  # collectives with a cost
+    step_us: float  # time of one execution, gaps as estimated
+    lost_us: float  # weight of collectives without a cost
+    basis: Mapping[str, int]  # instructions by what their cost stands on: ``profile``, ``same-shape``, ``estimated``
+    estimated_for: str  # the GPU of the estimates, empty where none was needed
+    filled_in: int  # covered by costs that nobody measured
+    gaps: tuple[Gap, ...]  # without a cost, heaviest first; mismatches are among them
+    mismatches: tuple[Mismatch, ...]  # names that belong to another instruction
+    unchecked: int  # covered names of which the profile knows neither opcode nor shape
+    own_names: int  # costs under this module's fingerprint; `bare_names`: under none; `other_names`: under others
     bare_names: int
     other_names: int
+    # asynchronous fusions and copies whose done has a cost, which XLA takes besides that of the start
     dones: tuple[str, ...]
-    log: CheckerCounts | None
-    fallback: str
-    hints: tuple[str, ...] = ()
+    log: CheckerCounts | None  # what XLA's accuracy checker would count; None without a schedule dump
+    fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
+    hints: tuple[str, ...] = ()  # what to do, each with a command
 
     @property
     def kept_share(self) -> float:
@@ -106,19 +83,12 @@ class ModuleCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """A profile held against modules, the main module first.
+    """A profile held against modules, the main module first."""
 
-    Attributes:
-        modules: one each.
-        unused: costs that no module takes.
-        findings: what is odd about the profile itself.
-        warnings: one line each.
-    """
-
-    modules: tuple[ModuleCoverage, ...]
-    unused: tuple[Unused, ...]
-    findings: tuple[Finding, ...]
-    warnings: tuple[str, ...]
+    modules: tuple[ModuleCoverage, ...]  # one each
+    unused: tuple[Unused, ...]  # costs that no module takes
+    findings: tuple[Finding, ...]  # what is odd about the profile itself
+    warnings: tuple[str, ...]  # one line each
 
     @property
     def main(self) -> tuple[ModuleCoverage, ...]:

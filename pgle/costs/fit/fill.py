@@ -41,17 +41,11 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What estimates of one kind of instruction are multiplied by.
+    """What estimates of one kind of instruction are multiplied by."""
 
-    Attributes:
-        kind: ``all-gather``, ``fusion kLoop`` …; ``compute`` and ``collective`` where the kind itself has too few.
-        factor: median of measured / estimated; 1 where nothing was measured.
-        neighbours: measured instructions that it stands on.
-    """
-
-    kind: str
-    factor: float
-    neighbours: int
+    kind: str  # ``all-gather``, ``fusion kLoop`` …; ``compute`` and ``collective`` where the kind itself has too few
+    factor: float  # median of measured / estimated; 1 where nothing was measured
+    neighbours: int  # measured instructions that it stands on
 
 
 def fill(

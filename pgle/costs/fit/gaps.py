@@ -20,34 +20,20 @@ from pgle.xla.hlo.names import owner
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """An instruction without a cost.
+    """An instruction without a cost."""
 
-    Attributes:
-        name: when LHS ran.
-        kind: what the scheduler does with it.
-        opcode: of a collective the wrapped one.
-        shape: of the result.
-        weight_us: time per execution of the module that hangs on it: what it costs or what XLA takes it for, whichever
-            is more.
-        cost_us: what it probably costs, once; nobody measured it.
-        total_us: the same per execution of the module.
-        basis: what `cost_us` stands on; None where nothing can be said.
-        assumed_us: what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction.
-        is_mismatch: the profile has the name, for another instruction.
-        hint: where its cost may have gone, a clause; empty where nothing is known.
-    """
-
-    name: str
-    kind: CostKind
-    opcode: str
-    shape: str
+    name: str  # when LHS ran
+    kind: CostKind  # what the scheduler does with it
+    opcode: str  # of a collective the wrapped one
+    shape: str  # of the result
+    # time per execution of the module that hangs on it: what it costs or what XLA takes it for, whichever is more
     weight_us: float
-    cost_us: float
-    total_us: float
-    basis: Origin | None
-    assumed_us: float
-    is_mismatch: bool = False
-    hint: str = ""
+    cost_us: float  # what it probably costs, once; nobody measured it
+    total_us: float  # the same per execution of the module
+    basis: Origin | None  # what `cost_us` stands on; None where nothing can be said
+    assumed_us: float  # what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction
+    is_mismatch: bool = False  # the profile has the name, for another instruction
+    hint: str = ""  # where its cost may have gone, a clause; empty where nothing is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,23 +29,15 @@ MAX_EXECUTIONS = 8
 
 @dataclass(frozen=True)
 class Launch:
-    """How long the device waits around a kernel.
+    """How long the device waits around a kernel."""
 
-    Attributes:
-        gap_us: between the end of a kernel and the start of the next on the same stream.
-        switch_us: between an event on one stream and the start of a kernel on another that waited for it.
-        host_us: the host's time to issue one launch; a step of short kernels is bound by it.
-        kernels: launches of one run of an instruction where that is not one.
-        origin: measured on a trace, or `Origin.ESTIMATED`: the public figures below.
-        gaps: how many gaps the measurement stands on.
-    """
-
-    gap_us: float = 1.0
-    switch_us: float = 5.0
-    host_us: float = 3.8
+    gap_us: float = 1.0  # between the end of a kernel and the start of the next on the same stream
+    switch_us: float = 5.0  # between an event on one stream and the start of a kernel on another that waited for it
+    host_us: float = 3.8  # the host's time to issue one launch; a step of short kernels is bound by it
+    # launches of one run of an instruction where that is not one
     kernels: Mapping[str, float] = field(default_factory=dict)
-    origin: Origin = Origin.ESTIMATED
-    gaps: int = 0
+    origin: Origin = Origin.ESTIMATED  # measured on a trace, or `Origin.ESTIMATED`: the public figures below
+    gaps: int = 0  # how many gaps the measurement stands on
 
 
 DEFAULT = Launch()

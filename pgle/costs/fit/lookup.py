@@ -21,37 +21,24 @@ from pgle.xla.hlo.names import lhs_names, loops, owner, schedulable, unscheduled
 
 @value_of_many
 class Row:
-    """An instruction that wants a cost.
+    """An instruction that wants a cost."""
 
-    Attributes:
-        name: when LHS ran.
-        accepted: the names under which XLA finds a cost, in this order; empty where nobody can tell.
-        filed_as: the name to write a cost under. Of an asynchronous fusion the wrapped one: under the start's name XLA
-            takes a cost twice, as latency and as time on the compute stream.
-        kind: what the scheduler does with it.
-        opcode: of a collective the wrapped one (``all-gather``).
-        shape: of the result as profiles state it, of a collective that of the wrapped operation.
-        other_shapes: the other ways in which profiles state it.
-        executions: per execution of the module; loops of unknown length count once.
-        is_counted: False where a loop around it is of unknown length.
-        is_optional: XLA does well without its cost: copies, whose names change after LHS, and conditions of loops that
-            LHS does not schedule.
-        groups: replica groups of a collective; empty: all devices.
-        instruction: of the module that it was read from.
-    """
-
-    name: str
-    accepted: tuple[str, ...]
+    name: str  # when LHS ran
+    accepted: tuple[str, ...]  # the names under which XLA finds a cost, in this order; empty where nobody can tell
+    # the name to write a cost under. Of an asynchronous fusion the wrapped one: under the start's name XLA takes a cost
+    # twice, as latency and as time on the compute stream.
     filed_as: str
-    kind: CostKind
-    opcode: str
-    shape: str
-    other_shapes: tuple[str, ...]
-    executions: int
-    is_counted: bool
+    kind: CostKind  # what the scheduler does with it
+    opcode: str  # of a collective the wrapped one (``all-gather``)
+    shape: str  # of the result as profiles state it, of a collective that of the wrapped operation
+    other_shapes: tuple[str, ...]  # the other ways in which profiles state it
+    executions: int  # per execution of the module; loops of unknown length count once
+    is_counted: bool  # False where a loop around it is of unknown length
+    # XLA does well without its cost: copies, whose names change after LHS, and conditions of loops that LHS does not
+    # schedule
     is_optional: bool
-    groups: tuple[tuple[int, ...], ...]
-    instruction: Instruction
+    groups: tuple[tuple[int, ...], ...]  # replica groups of a collective; empty: all devices
+    instruction: Instruction  # of the module that it was read from
 
     def find(self, costs: Mapping[str, Cost]) -> Cost | None:
         """The cost that XLA finds in what `effective_costs` gives; None where it finds none."""
@@ -66,15 +53,10 @@ class Row:
 
 @dataclass(frozen=True)
 class LookupTable:
-    """What XLA looks up for one module.
+    """What XLA looks up for one module."""
 
-    Attributes:
-        final: the final module; one as LHS saw it will do too.
-        lhs_module: as LHS saw it, from a schedule dump of this or of another compilation of the program; None where
-            there is none.
-    """
-
-    final: Module
+    final: Module  # the final module; one as LHS saw it will do too
+    # as LHS saw it, from a schedule dump of this or of another compilation of the program; None where there is none
     lhs_module: Module | None = None
 
     @property

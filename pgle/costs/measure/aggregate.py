@@ -43,17 +43,13 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class AggregateOptions:
-    """How samples become costs.
+    """How samples become costs."""
 
-    Attributes:
-        stat: over the executions, devices and loop iterations of a compute instruction.
-        collective_stat: over executions, of the time after the last rank arrived.
-        keep_all: use warm-up and truncated executions too.
-    """
-
+    # over the executions, devices and loop iterations of a compute instruction
     stat: Statistic = field(default_factory=lambda: parse_statistic("median"))
+    # over executions, of the time after the last rank arrived
     collective_stat: Statistic = field(default_factory=lambda: parse_statistic("median"))
-    keep_all: bool = False
+    keep_all: bool = False  # use warm-up and truncated executions too
 
 
 def aggregate(

@@ -17,21 +17,13 @@ from pgle.xla.hlo.module import Module
 
 @dataclass(frozen=True)
 class Measured:
-    """What a trace says of the costs of its programs.
+    """What a trace says of the costs of its programs."""
 
-    Attributes:
-        trace: with one module index for each program.
-        programs: all of them, the one with most GPU time first.
-        costs: of the chosen programs, in the same order.
-        dumps: the HLO that names and kinds come from.
-        options: the statistics.
-    """
-
-    trace: Trace
-    programs: tuple[Program, ...]
-    costs: tuple[ProgramCosts, ...]
-    dumps: Dumps
-    options: AggregateOptions
+    trace: Trace  # with one module index for each program
+    programs: tuple[Program, ...]  # all of them, the one with most GPU time first
+    costs: tuple[ProgramCosts, ...]  # of the chosen programs, in the same order
+    dumps: Dumps  # the HLO that names and kinds come from
+    options: AggregateOptions  # the statistics
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -26,43 +26,26 @@ _NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """What is known of one name that costs are filed under.
+    """What is known of one name that costs are filed under."""
 
-    Attributes:
-        name: when LHS ran.
-        kind: what the scheduler does with the cost.
-        opcode: HLO opcode, of a collective the wrapped one; empty without HLO.
-        shape: result shape, of a collective that of the wrapped op; empty without HLO.
-        trace_name: the name in the trace where it differs.
-        iterations: occurrences per execution of the module, of a name with rematerialised copies those of all; 0 where
-            unknown.
-        groups: replica groups of a collective; empty: all devices.
-        owner: the instruction of the final module whose time it is; empty without HLO.
-    """
-
-    name: str
-    kind: CostKind
-    opcode: str = ""
-    shape: str = ""
-    trace_name: str = ""
+    name: str  # when LHS ran
+    kind: CostKind  # what the scheduler does with the cost
+    opcode: str = ""  # HLO opcode, of a collective the wrapped one; empty without HLO
+    shape: str = ""  # result shape, of a collective that of the wrapped op; empty without HLO
+    trace_name: str = ""  # the name in the trace where it differs
+    # occurrences per execution of the module, of a name with rematerialised copies those of all; 0 where unknown
     iterations: int = 0
-    groups: tuple[tuple[int, ...], ...] = ()
-    owner: str = ""
+    groups: tuple[tuple[int, ...], ...] = ()  # replica groups of a collective; empty: all devices
+    owner: str = ""  # the instruction of the final module whose time it is; empty without HLO
 
 
 @dataclass(frozen=True)
 class NamingPlan:
-    """Where the names of one program's activities go.
+    """Where the names of one program's activities go."""
 
-    Attributes:
-        naming: for `pgle.costs.measure.samples`.
-        filed: one per name of `naming`, in the same order.
-        left_out: traced names that are no cost, by reason.
-    """
-
-    naming: Naming
-    filed: tuple[Filed, ...]
-    left_out: Mapping[str, tuple[str, ...]]
+    naming: Naming  # for `pgle.costs.measure.samples`
+    filed: tuple[Filed, ...]  # one per name of `naming`, in the same order
+    left_out: Mapping[str, tuple[str, ...]]  # traced names that are no cost, by reason
 
 
 def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None) -> NamingPlan:

@@ -27,55 +27,34 @@ MODULES_SHOWN = 3
 
 @dataclass(frozen=True)
 class MeasuredWindow:
-    """Which executions of a module the costs stand on.
+    """Which executions of a module the costs stand on."""
 
-    Attributes:
-        used: executions used, summed over devices.
-        seen: executions in the trace, summed over devices.
-        dropped: reason by execution number.
-        step_us: median span of a used execution, first start to last end, in microseconds; NaN where none.
-        devices: devices that ran it.
-        fewest, most: executions in the trace on the device with fewest and with most.
-    """
-
-    used: int
-    seen: int
-    dropped: Mapping[int, str]
-    step_us: float
-    devices: int
+    used: int  # executions used, summed over devices
+    seen: int  # executions in the trace, summed over devices
+    dropped: Mapping[int, str]  # reason by execution number
+    step_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
+    devices: int  # devices that ran it
+    # fewest, most: executions in the trace on the device with fewest and with most
     fewest: int = 0
     most: int = 0
 
 
 @dataclass(frozen=True)
 class ProgramCosts:
-    """The costs of one program.
+    """The costs of one program."""
 
-    Attributes:
-        program: what they are of.
-        costs: one per name, ordered by name.
-        window: the executions they stand on.
-        left_out: traced names that are no cost, by reason.
-        occurrences: of each collective, what `Profile.occurrences` keeps.
-        warnings: one line each.
-        launch: gaps between kernels; None where too few were seen.
-        contention: how kernels slowed beside collectives; None where the trace does not show it.
-        ranks: how many meet in the largest collective; 0 where no HLO says it.
-        rank_ids: JAX's global ids of the devices that ran it; empty where the trace does not say all of them.
-        ends: what `Profile.ends` keeps.
-    """
-
-    program: Program
-    costs: tuple[Cost, ...]
-    window: MeasuredWindow
-    left_out: Mapping[str, tuple[str, ...]]
-    occurrences: Mapping[str, Mapping[str, float]]
-    warnings: tuple[str, ...] = ()
-    launch: Launch | None = None
-    contention: Contention | None = None
-    ranks: int = 0
+    program: Program  # what they are of
+    costs: tuple[Cost, ...]  # one per name, ordered by name
+    window: MeasuredWindow  # the executions they stand on
+    left_out: Mapping[str, tuple[str, ...]]  # traced names that are no cost, by reason
+    occurrences: Mapping[str, Mapping[str, float]]  # of each collective, what `Profile.occurrences` keeps
+    warnings: tuple[str, ...] = ()  # one line each
+    launch: Launch | None = None  # gaps between kernels; None where too few were seen
+    contention: Contention | None = None  # how kernels slowed beside collectives; None where the trace does not show it
+    ranks: int = 0  # how many meet in the largest collective; 0 where no HLO says it
+    # JAX's global ids of the devices that ran it; empty where the trace does not say all of them
     rank_ids: tuple[int, ...] = ()
-    ends: tuple[Ends, ...] = ()
+    ends: tuple[Ends, ...] = ()  # what `Profile.ends` keeps
 
     @property
     def skew_us(self) -> float | None:

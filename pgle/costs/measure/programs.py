@@ -31,21 +31,13 @@ MOST_PAIRS = 1 << 26
 
 @dataclass(frozen=True)
 class Program:
-    """One executable, as every process of a job runs it.
+    """One executable, as every process of a job runs it."""
 
-    Attributes:
-        key: name and program id.
-        indices: into `Trace.modules`; several where processes are merged.
-        hlo: its final HLO module, None where none was given or embedded.
-        fingerprints: of the HLO modules of all processes; autotuning can make them differ.
-        gpu_time_ns: total time of its activities in the trace.
-    """
-
-    key: ModuleKey
-    indices: tuple[int, ...]
-    hlo: Module | None
-    fingerprints: tuple[str, ...]
-    gpu_time_ns: int
+    key: ModuleKey  # name and program id
+    indices: tuple[int, ...]  # into `Trace.modules`; several where processes are merged
+    hlo: Module | None  # its final HLO module, None where none was given or embedded
+    fingerprints: tuple[str, ...]  # of the HLO modules of all processes; autotuning can make them differ
+    gpu_time_ns: int  # total time of its activities in the trace
 
 
 def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...]:

@@ -29,17 +29,11 @@ Codes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class AlignedProgram:
-    """How the windows of the devices that ran one program lie on each other.
+    """How the windows of the devices that ran one program lie on each other."""
 
-    Attributes:
-        alignment: of those devices.
-        shift: int64[devices of the trace], what to add to a device's execution numbers.
-        ends: what places these windows among those of other conversions.
-    """
-
-    alignment: Alignment
-    shift: Codes
-    ends: tuple[Ends, ...] = ()
+    alignment: Alignment  # of those devices
+    shift: Codes  # int64[devices of the trace], what to add to a device's execution numbers
+    ends: tuple[Ends, ...] = ()  # what places these windows among those of other conversions
 
 
 def align_program(trace: Trace, program: Program, plan: NamingPlan) -> AlignedProgram:

@@ -23,39 +23,25 @@ CHUNK_ROWS = 1 << 18
 
 @dataclass(frozen=True)
 class Naming:
-    """How the instruction names of a trace map to the names that costs are filed under.
+    """How the instruction names of a trace map to the names that costs are filed under."""
 
-    Attributes:
-        target: int32[len(trace.instructions)], index into `names`; -1: not a cost of this module.
-        names: names to file costs under.
-        iterations: int32[len(names)], occurrences per execution of the module (trip counts of enclosing loops);
-            0 where unknown: launches with nothing in between are then one occurrence.
-    """
-
-    target: npt.NDArray[np.int32]
-    names: tuple[str, ...]
+    target: npt.NDArray[np.int32]  # int32[len(trace.instructions)], index into `names`; -1: not a cost of this module
+    names: tuple[str, ...]  # names to file costs under
+    # int32[len(names)], occurrences per execution of the module (trip counts of enclosing loops); 0 where unknown:
+    # launches with nothing in between are then one occurrence
     iterations: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Occurrences of the instructions of one module, n rows ordered by (device, execution, name, occurrence).
+    """Occurrences of the instructions of one module, n rows ordered by (device, execution, name, occurrence)."""
 
-    Attributes:
-        name: int32[n], index into `names`.
-        device: int32[n], index into the trace's devices.
-        execution: int32[n].
-        occurrence: int32[n], running number within the execution on that device.
-        segment: int32[n], collectives begun before it, in its execution on that device.
-        time_ns: float64[n], busy GPU time.
-    """
-
-    name: npt.NDArray[np.int32]
-    device: npt.NDArray[np.int32]
-    execution: npt.NDArray[np.int32]
-    occurrence: npt.NDArray[np.int32]
-    segment: npt.NDArray[np.int32]
-    time_ns: npt.NDArray[np.float64]
+    name: npt.NDArray[np.int32]  # int32[n], index into `names`
+    device: npt.NDArray[np.int32]  # int32[n], index into the trace's devices
+    execution: npt.NDArray[np.int32]  # int32[n]
+    occurrence: npt.NDArray[np.int32]  # int32[n], running number within the execution on that device
+    segment: npt.NDArray[np.int32]  # int32[n], collectives begun before it, in its execution on that device
+    time_ns: npt.NDArray[np.float64]  # float64[n], busy GPU time
 
     def __len__(self) -> int:
         return len(self.name)

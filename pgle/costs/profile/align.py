@@ -34,19 +34,12 @@ _MATCHED_BY = {
 
 @dataclass(frozen=True, eq=False)
 class EndTable:
-    """When collectives ended on one device, or in one process.
+    """When collectives ended on one device, or in one process."""
 
-    Attributes:
-        columns: the collectives that ran.
-        ns: float64[executions, columns], NaN where one did not run.
-        first: number of the first row's execution.
-        utc_ns: the wall clock, in ns since 1970, when `ns` is 0; None where unknown.
-    """
-
-    columns: tuple[Column, ...]
-    ns: Floats
-    first: int = 0
-    utc_ns: int | None = None
+    columns: tuple[Column, ...]  # the collectives that ran
+    ns: Floats  # float64[executions, columns], NaN where one did not run
+    first: int = 0  # number of the first row's execution
+    utc_ns: int | None = None  # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
 
     def of(self, columns: Sequence[Column]) -> Floats:
         """float64[executions, len(columns)]; all of them are columns of this table."""
@@ -56,17 +49,11 @@ class EndTable:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """What moves as one: a device of a trace, or a profile with one table per process.
+    """What moves as one: a device of a trace, or a profile with one table per process."""
 
-    Attributes:
-        label: what messages call it.
-        tables: at least one.
-        clock: windows of an equal one have one clock; None where that is not known.
-    """
-
-    label: str
-    tables: tuple[EndTable, ...]
-    clock: Hashable = None
+    label: str  # what messages call it
+    tables: tuple[EndTable, ...]  # at least one
+    clock: Hashable = None  # windows of an equal one have one clock; None where that is not known
 
     @property
     def first(self) -> int:
@@ -81,21 +68,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How windows lie on each other.
+    """How windows lie on each other."""
 
-    Attributes:
-        shift: what to add to the execution numbers of each.
-        evidence: the weakest that any was placed by.
-        apart: executions between the first and the last window's beginning.
-        unclear: the label of the one with the weakest, where that is none; else empty.
-        whole: executions that every window has.
-    """
-
-    shift: tuple[int, ...] = ()
-    evidence: Evidence = Evidence.CLOCK
-    apart: int = 0
-    unclear: str = ""
-    whole: int = 0
+    shift: tuple[int, ...] = ()  # what to add to the execution numbers of each
+    evidence: Evidence = Evidence.CLOCK  # the weakest that any was placed by
+    apart: int = 0  # executions between the first and the last window's beginning
+    unclear: str = ""  # the label of the one with the weakest, where that is none; else empty
+    whole: int = 0  # executions that every window has
 
     def describe(self, fewest: int, most: int) -> str:
         """That ranks did not record the same executions, or that nothing tells; empty where they did.
@@ -214,17 +193,11 @@ def covering(every: Iterable[Ends]) -> tuple[Ends, ...]:
 
 @dataclass(frozen=True)
 class AlignedProfiles:
-    """Where the windows of profiles begin.
+    """Where the windows of profiles begin."""
 
-    Attributes:
-        shifts: by input, what to add to its execution numbers, by fingerprint.
-        ends: for their merger, what `Profile.ends` keeps.
-        warnings: one line each.
-    """
-
-    shifts: tuple[Mapping[str, int], ...]
-    ends: Mapping[str, tuple[Ends, ...]]
-    warnings: tuple[str, ...]
+    shifts: tuple[Mapping[str, int], ...]  # by input, what to add to its execution numbers, by fingerprint
+    ends: Mapping[str, tuple[Ends, ...]]  # for their merger, what `Profile.ends` keeps
+    warnings: tuple[str, ...]  # one line each
 
 
 def align_profiles(inputs: Sequence[Source]) -> AlignedProfiles:

@@ -34,25 +34,17 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """What is kept of an input besides its costs.
+    """What is kept of an input besides its costs."""
 
-    Attributes:
-        label: its name.
-        entries: lines of its profile.
-        provenance, warnings, ends: as in `Profile`.
-        described: whether a sidecar came along.
-        refused: a line each on costs that were left out.
-        compared: fingerprints of names with occurrences.
-    """
-
-    label: str
-    entries: int
+    label: str  # its name
+    entries: int  # lines of its profile
+    # provenance, warnings, ends: as in `Profile`
     provenance: Mapping[str, object]
     warnings: tuple[str, ...]
     ends: Mapping[str, tuple[Ends, ...]]
-    described: bool
-    refused: tuple[str, ...]
-    compared: frozenset[str]
+    described: bool  # whether a sidecar came along
+    refused: tuple[str, ...]  # a line each on costs that were left out
+    compared: frozenset[str]  # fingerprints of names with occurrences
 
     @property
     def only_fingerprint(self) -> str:
@@ -64,44 +56,29 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Occurrences:
-    """How long collectives took, m rows.
+    """How long collectives took, m rows."""
 
-    Attributes:
-        row: int32[m], the cost it is an occurrence of.
-        execution, occurrence, group: int32[m], as in the keys of `Profile.occurrences`.
-        time_us: float64[m].
-    """
-
-    row: Small
+    row: Small  # int32[m], the cost it is an occurrence of
+    # execution, occurrence, group: int32[m], as in the keys of `Profile.occurrences`
     execution: Small
     occurrence: Small
     group: Small
-    time_us: Floats
+    time_us: Floats  # float64[m]
 
 
 @dataclass(frozen=True, eq=False)
 class CostTable:
-    """Costs of several profiles, n rows, in the order of the inputs.
+    """Costs of several profiles, n rows, in the order of the inputs."""
 
-    Attributes:
-        names: fingerprint and name.
-        descriptions: each once.
-        source: int32[n], number of the input.
-        name: int32[n], index into `names`; -1: left out.
-        description: int32[n], index into `descriptions`.
-        samples: int64[n].
-        cost_us, min_us, max_us, spread, slowest_us: float64[n], as in `Cost`; `slowest_us` is NaN where unknown.
-        occurrences: of all rows.
-    """
-
-    occurrences: Occurrences
-    names: tuple[tuple[str, str], ...]
-    descriptions: tuple[Description, ...]
-    source: Small
-    name: Small
-    description: Small
+    occurrences: Occurrences  # of all rows
+    names: tuple[tuple[str, str], ...]  # fingerprint and name
+    descriptions: tuple[Description, ...]  # each once
+    source: Small  # int32[n], number of the input
+    name: Small  # int32[n], index into `names`; -1: left out
+    description: Small  # int32[n], index into `descriptions`
+    # cost_us, min_us, max_us, spread, slowest_us: float64[n], as in `Cost`; `slowest_us` is NaN where unknown
     cost_us: Floats
-    samples: Codes
+    samples: Codes  # int64[n]
     min_us: Floats
     max_us: Floats
     spread: Floats

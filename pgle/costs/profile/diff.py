@@ -26,29 +26,18 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One name in two profiles.
+    """One name in two profiles."""
 
-    Attributes:
-        name: as the newer profile spells it, else the older.
-        change: what happened.
-        kind: compute, collective, copy or loop; of the newer profile where it has the name.
-        kind_is_guess: True where no sidecar says the kind.
-        old_us: cost in the older profile; None where absent.
-        new_us: cost in the newer profile; None where absent.
-        noise_us: how far two medians may be apart within the samples' dispersion; None where that is unknown.
-        was: opcode and shape in the older profile, where replaced.
-        now: opcode and shape in the newer profile, where known.
-    """
-
-    name: str
-    change: Change
-    kind: CostKind
-    kind_is_guess: bool
-    old_us: float | None
-    new_us: float | None
+    name: str  # as the newer profile spells it, else the older
+    change: Change  # what happened
+    kind: CostKind  # compute, collective, copy or loop; of the newer profile where it has the name
+    kind_is_guess: bool  # True where no sidecar says the kind
+    old_us: float | None  # cost in the older profile; None where absent
+    new_us: float | None  # cost in the newer profile; None where absent
+    # how far two medians may be apart within the samples' dispersion; None where that is unknown
     noise_us: float | None = None
-    was: str = ""
-    now: str = ""
+    was: str = ""  # opcode and shape in the older profile, where replaced
+    now: str = ""  # opcode and shape in the newer profile, where known
 
     @property
     def delta_us(self) -> float:
@@ -74,19 +63,12 @@ class Total:
 
 @dataclass(frozen=True)
 class ProfileDiff:
-    """Two profiles compared.
+    """Two profiles compared."""
 
-    Attributes:
-        differences: every name, the largest absolute change first.
-        totals: by kind, where either has any; loops, whose bodies count already, last.
-        moved: sum of absolute changes over the older profile's total, loops left out: how much of the time moved.
-        warnings: one line each.
-    """
-
-    differences: tuple[Difference, ...]
-    totals: tuple[Total, ...]
-    moved: float
-    warnings: tuple[str, ...]
+    differences: tuple[Difference, ...]  # every name, the largest absolute change first
+    totals: tuple[Total, ...]  # by kind, where either has any; loops, whose bodies count already, last
+    moved: float  # sum of absolute changes over the older profile's total, loops left out: how much of the time moved
+    warnings: tuple[str, ...]  # one line each
 
     def count(self, change: Change) -> int:
         """How many names changed in that way."""

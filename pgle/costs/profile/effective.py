@@ -97,21 +97,13 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something in a profile that does not do what it seems to.
+    """Something in a profile that does not do what it seems to."""
 
-    Attributes:
-        fault: which kind.
-        name: as the profile spells it.
-        message: what XLA does with it, one clause.
-        values_us: the costs concerned, in file order; none where it is about the whole profile.
-        effective_us: what XLA takes; None where it takes nothing.
-    """
-
-    fault: Fault
-    name: str
-    message: str
-    values_us: tuple[float, ...] = ()
-    effective_us: float | None = None
+    fault: Fault  # which kind
+    name: str  # as the profile spells it
+    message: str  # what XLA does with it, one clause
+    values_us: tuple[float, ...] = ()  # the costs concerned, in file order; none where it is about the whole profile
+    effective_us: float | None = None  # what XLA takes; None where it takes nothing
 
 
 def profile_findings(profile: Profile) -> tuple[Finding, ...]:

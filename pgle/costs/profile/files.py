@@ -34,19 +34,12 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class ProfileFile:
-    """A profile and its sidecar as read.
+    """A profile and its sidecar as read."""
 
-    Attributes:
-        path: of the profile.
-        entries: what it holds.
-        sidecar: what the sidecar says; None where there is none, or none of this profile.
-        warnings: one line each, without those of the sidecar.
-    """
-
-    path: AnyPath
-    entries: Sequence[Entry]
-    sidecar: Sidecar | None
-    warnings: tuple[str, ...]
+    path: AnyPath  # of the profile
+    entries: Sequence[Entry]  # what it holds
+    sidecar: Sidecar | None  # what the sidecar says; None where there is none, or none of this profile
+    warnings: tuple[str, ...]  # one line each, without those of the sidecar
 
 
 def read_profile(path: AnyPath) -> Profile:

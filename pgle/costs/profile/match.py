@@ -142,21 +142,13 @@ def _believable(way: Way, ways: Sequence[Way], ahead_ns: float | None, period_ns
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to lay two windows on each other.
+    """One way to lay two windows on each other."""
 
-    Attributes:
-        shift: what is added to the numbers of the second.
-        offset_ns: median of the second's ends minus the first's.
-        spread_ns: median distance of those from their median, at least `RESOLUTION_NS`.
-        points: how many there are.
-        common: executions that are compared.
-    """
-
-    shift: int
-    offset_ns: float
-    spread_ns: float
-    points: int
-    common: int
+    shift: int  # what is added to the numbers of the second
+    offset_ns: float  # median of the second's ends minus the first's
+    spread_ns: float  # median distance of those from their median, at least `RESOLUTION_NS`
+    points: int  # how many there are
+    common: int  # executions that are compared
 
 
 def _ways(one: Floats, other: Floats) -> list[Way]:

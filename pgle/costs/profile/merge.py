@@ -49,56 +49,35 @@ class Of(StrEnum):
 
 @dataclass(frozen=True)
 class MergeOptions:
-    """How several costs of one name become one.
+    """How several costs of one name become one."""
 
-    Attributes:
-        of: ranks or runs.
-        stat: over inputs, for compute.
-        collective_stat: for collectives: over executions where occurrences are known, else over inputs. None: the
-            median over executions; over inputs the minimum of ranks and `stat` of runs.
-    """
-
-    of: Of = Of.RANKS
-    stat: Statistic = field(default_factory=lambda: parse_statistic("median"))
+    of: Of = Of.RANKS  # ranks or runs
+    stat: Statistic = field(default_factory=lambda: parse_statistic("median"))  # over inputs, for compute
+    # for collectives: over executions where occurrences are known, else over inputs. None: the median over executions;
+    # over inputs the minimum of ranks and `stat` of runs.
     collective_stat: Statistic | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A name that is not the same instruction in all inputs.
+    """A name that is not the same instruction in all inputs."""
 
-    Attributes:
-        name: as the inputs spell it.
-        seen: what it is, by input: ``all-gather bf16[4096]``.
-        kept: True where each was kept for its own module, by fingerprint.
-    """
-
-    name: str
-    seen: Mapping[str, str]
-    kept: bool
+    name: str  # as the inputs spell it
+    seen: Mapping[str, str]  # what it is, by input: ``all-gather bf16[4096]``
+    kept: bool  # True where each was kept for its own module, by fingerprint
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What merging gave.
+    """What merging gave."""
 
-    Attributes:
-        profile: one cost per name, ordered by fingerprint and name; the bare names first.
-        inputs: their labels.
-        exact: collectives merged occurrence by occurrence.
-        inexact: collectives merged by a statistic over inputs, from two or more of them.
-        partial: names that not all inputs have.
-        conflicts: names left out, or kept per module.
-        warnings: one line each; the profile has them too.
-    """
-
-    profile: Profile
-    inputs: tuple[str, ...]
-    exact: int
-    inexact: int
-    partial: tuple[str, ...]
-    conflicts: tuple[Conflict, ...]
-    warnings: tuple[str, ...]
+    profile: Profile  # one cost per name, ordered by fingerprint and name; the bare names first
+    inputs: tuple[str, ...]  # their labels
+    exact: int  # collectives merged occurrence by occurrence
+    inexact: int  # collectives merged by a statistic over inputs, from two or more of them
+    partial: tuple[str, ...]  # names that not all inputs have
+    conflicts: tuple[Conflict, ...]  # names left out, or kept per module
+    warnings: tuple[str, ...]  # one line each; the profile has them too
 
 
 def merge_profiles(inputs: Iterable[tuple[str, Profile | ProfileFile]], options: MergeOptions | None = None) -> Merged:

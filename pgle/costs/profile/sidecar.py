@@ -72,14 +72,10 @@ def sidecar(profile: Profile, data: bytes) -> str:
 
 @dataclass(frozen=True)
 class Sidecar:
-    """A sidecar that belongs to its profile; of its records only the names are checked.
+    """A sidecar that belongs to its profile; of its records only the names are checked."""
 
-    Attributes:
-        records: one per entry of the profile, in its order.
-        provenance, warnings, ends: as in `Profile`.
-    """
-
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Mapping[str, Any]]  # one per entry of the profile, in its order
+    # provenance, warnings, ends: as in `Profile`
     provenance: Mapping[str, object]
     warnings: tuple[str, ...]
     ends: Mapping[str, tuple[Ends, ...]]

@@ -22,58 +22,35 @@ SORTS: Mapping[str, Callable[[Cost], tuple[float | str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class KindTotal:
-    """The costs of one kind, each instruction executed once.
+    """The costs of one kind, each instruction executed once."""
 
-    Attributes:
-        kind: which.
-        count: instructions.
-        guessed: of them, how many are of this kind by name only.
-        total_us: their sum.
-        share: of the sum over all kinds but loops; 0 for loops.
-    """
-
-    kind: CostKind
-    count: int
-    guessed: int
-    total_us: float
-    share: float
+    kind: CostKind  # which
+    count: int  # instructions
+    guessed: int  # of them, how many are of this kind by name only
+    total_us: float  # their sum
+    share: float  # of the sum over all kinds but loops; 0 for loops
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a profile holds, as XLA would take it.
+    """What a profile holds, as XLA would take it."""
 
-    Attributes:
-        entries: lines of the profile file.
-        costs: each usable cost once, in the order asked for, of the kind asked for, as many as asked for.
-        listed: how many there are of the kind asked for.
-        kinds: totals, costliest first, loops last; of all kinds, whatever was asked for.
-        total_us: sum over all but loops, whose bodies count already.
-        names: usable costs, of all kinds.
-        origins: instructions by origin.
-        modules: fingerprints that names are prefixed with.
-        provenance: of the sidecar.
-        findings: what XLA takes otherwise than it reads.
-        warnings: one line each.
-        described: False where no sidecar says kinds, samples and origins.
-        skew_us: how much longer compute takes on the slowest rank, each instruction executed once; None where unknown.
-        skewed: the instructions with most of that, of all kinds.
-    """
-
-    entries: int
+    entries: int  # lines of the profile file
+    # each usable cost once, in the order asked for, of the kind asked for, as many as asked for
     costs: tuple[Cost, ...]
-    listed: int
-    kinds: tuple[KindTotal, ...]
-    total_us: float
-    names: int
-    origins: Mapping[Origin, int]
-    modules: tuple[str, ...]
-    provenance: Mapping[str, object]
-    findings: tuple[Finding, ...]
-    warnings: tuple[str, ...]
-    described: bool
+    listed: int  # how many there are of the kind asked for
+    kinds: tuple[KindTotal, ...]  # totals, costliest first, loops last; of all kinds, whatever was asked for
+    total_us: float  # sum over all but loops, whose bodies count already
+    names: int  # usable costs, of all kinds
+    origins: Mapping[Origin, int]  # instructions by origin
+    modules: tuple[str, ...]  # fingerprints that names are prefixed with
+    provenance: Mapping[str, object]  # of the sidecar
+    findings: tuple[Finding, ...]  # what XLA takes otherwise than it reads
+    warnings: tuple[str, ...]  # one line each
+    described: bool  # False where no sidecar says kinds, samples and origins
+    # how much longer compute takes on the slowest rank, each instruction executed once; None where unknown
     skew_us: float | None = None
-    skewed: tuple[Cost, ...] = ()
+    skewed: tuple[Cost, ...] = ()  # the instructions with most of that, of all kinds
 
 
 def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "cost", top: int = 0) -> Summary:

@@ -82,38 +82,23 @@ def any_number(name: str) -> str:
 
 
 class Cost(NamedTuple):
-    """The cost of one instruction. A tuple: the million of a large profile are made in a quarter of the time.
+    """The cost of one instruction. A tuple: the million of a large profile are made in a quarter of the time."""
 
-    Attributes:
-        name: the instruction's name when LHS ran, without a fingerprint.
-        cost_us: microseconds per execution of the instruction.
-        fingerprint: the module it is meant for; empty: every module.
-        kind: compute, collective, copy or loop.
-        opcode: HLO opcode (of a collective: the wrapped one, ``all-gather``); empty where unknown.
-        shape: result shape as text (of a collective: of the wrapped op); empty where unknown.
-        samples: executions that the statistic stands on; 0 where unknown.
-        min_us: smallest sample.
-        max_us: largest sample.
-        spread: (p90 - p10) / median of the samples; 0 where there is one.
-        slowest_us: of compute, the mean on the rank for which the others wait (`pgle.costs.measure.skew`); None where
-            ranks were not compared. The cost given to XLA stays the typical one.
-        trace_name: the name in the trace where it differs from `name`.
-        origin: measured or filled in.
-    """
-
-    name: str
-    cost_us: float
-    fingerprint: str = ""
-    kind: CostKind = CostKind.UNKNOWN
-    opcode: str = ""
-    shape: str = ""
-    samples: int = 0
-    min_us: float = 0.0
-    max_us: float = 0.0
-    spread: float = 0.0
+    name: str  # the instruction's name when LHS ran, without a fingerprint
+    cost_us: float  # microseconds per execution of the instruction
+    fingerprint: str = ""  # the module it is meant for; empty: every module
+    kind: CostKind = CostKind.UNKNOWN  # compute, collective, copy or loop
+    opcode: str = ""  # HLO opcode (of a collective: the wrapped one, ``all-gather``); empty where unknown
+    shape: str = ""  # result shape as text (of a collective: of the wrapped op); empty where unknown
+    samples: int = 0  # executions that the statistic stands on; 0 where unknown
+    min_us: float = 0.0  # smallest sample
+    max_us: float = 0.0  # largest sample
+    spread: float = 0.0  # (p90 - p10) / median of the samples; 0 where there is one
+    # of compute, the mean on the rank for which the others wait (`pgle.costs.measure.skew`); None where ranks were not
+    # compared. The cost given to XLA stays the typical one.
     slowest_us: float | None = None
-    trace_name: str = ""
-    origin: Origin = Origin.MEASURED
+    trace_name: str = ""  # the name in the trace where it differs from `name`
+    origin: Origin = Origin.MEASURED  # measured or filled in
 
     @property
     def full_name(self) -> str:
@@ -138,43 +123,32 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """When collectives ended on the devices of one process: what tells which execution of another one is the same.
+    """When collectives ended on the devices of one process: what tells which execution of another one is the same."""
 
-    Attributes:
-        module: the module's name.
-        columns: the collectives looked at, by name without fingerprint, and the replica group.
-        ns: a row per execution, an entry per column: the end (in a loop, the last), since a moment of its own for each
-            process; None where it did not run.
-        first: number of the first row's execution, as in `Profile.occurrences`.
-        utc_ns: the wall clock, in ns since 1970, when `ns` is 0; None where unknown.
-    """
-
-    module: str
+    module: str  # the module's name
+    # the collectives looked at, by name without fingerprint, and the replica group
     columns: tuple[tuple[str, int], ...]
+    # a row per execution, an entry per column: the end (in a loop, the last), since a moment of its own for each
+    # process; None where it did not run
     ns: tuple[tuple[int | None, ...], ...]
-    first: int = 0
-    utc_ns: int | None = None
+    first: int = 0  # number of the first row's execution, as in `Profile.occurrences`
+    utc_ns: int | None = None  # the wall clock, in ns since 1970, when `ns` is 0; None where unknown
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Costs of one or several modules.
+    """Costs of one or several modules."""
 
-    Attributes:
-        costs: in file order. XLA takes the last of equal names (`effective` says which).
-        provenance: what the sidecar records: inputs, statistics, versions, flags.
-        warnings: what the user should know, one line each.
-        occurrences: of each collective, by its full name, what merging ranks exactly needs: microseconds by
-            ``EXECUTION.OCCURRENCE`` (``.GROUP`` after it in replica groups but the first), the least over the devices
-            seen, since time on one device includes the wait for the last one to arrive. Empty where not kept.
-        ends: by fingerprint (empty: of bare names), what the execution numbers in `occurrences` are compared by with
-            those of other profiles. One process speaks for all that take part in the same collectives.
-    """
-
-    costs: tuple[Cost, ...]
+    costs: tuple[Cost, ...]  # in file order. XLA takes the last of equal names (`effective` says which).
+    # what the sidecar records: inputs, statistics, versions, flags
     provenance: Mapping[str, object] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what the user should know, one line each
+    # of each collective, by its full name, what merging ranks exactly needs: microseconds by ``EXECUTION.OCCURRENCE``
+    # (``.GROUP`` after it in replica groups but the first), the least over the devices seen, since time on one device
+    # includes the wait for the last one to arrive. Empty where not kept.
     occurrences: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    # by fingerprint (empty: of bare names), what the execution numbers in `occurrences` are compared by with those of
+    # other profiles. One process speaks for all that take part in the same collectives.
     ends: Mapping[str, tuple[Ends, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:

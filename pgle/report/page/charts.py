@@ -26,23 +26,14 @@ class Shape:
 
 @dataclass
 class Panel:
-    """A chart with its axes; marks are given in its own values.
+    """A chart with its axes; marks are given in its own values."""
 
-    Attributes:
-        title: above it.
-        x: values at the left and right edge.
-        y: values at the bottom and top edge.
-        height: in the units of `WIDTH`.
-        shapes: what is drawn.
-        top: where it lies in a picture of several.
-    """
-
-    title: str
-    x: tuple[float, float]
-    y: tuple[float, float]
-    height: int = 230
-    shapes: list[Shape] = field(default_factory=list)
-    top: int = 0
+    title: str  # above it
+    x: tuple[float, float]  # values at the left and right edge
+    y: tuple[float, float]  # values at the bottom and top edge
+    height: int = 230  # in the units of `WIDTH`
+    shapes: list[Shape] = field(default_factory=list)  # what is drawn
+    top: int = 0  # where it lies in a picture of several
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Where a point of the values lies on the paper."""

@@ -24,21 +24,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of texts.
+    """Rows of texts."""
 
-    Attributes:
-        columns: their heads.
-        rows: cells; a plain text has no tone.
-        right: which columns are numbers.
-        find: of each row the instruction whose bar it leads to, empty where none; or nothing at all.
-        shown: rows that are not folded away.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str | Cell, ...], ...]
-    right: frozenset[int] = frozenset()
-    find: tuple[str, ...] = ()
-    shown: int = 12
+    columns: tuple[str, ...]  # their heads
+    rows: tuple[tuple[str | Cell, ...], ...]  # cells; a plain text has no tone
+    right: frozenset[int] = frozenset()  # which columns are numbers
+    find: tuple[str, ...] = ()  # of each row the instruction whose bar it leads to, empty where none; or nothing at all
+    shown: int = 12  # rows that are not folded away
 
     @property
     def cells(self) -> list[list[Cell]]:
@@ -57,19 +49,12 @@ class Prose:
 
 @dataclass(frozen=True)
 class Moving:
-    """The timeline; a page has one at most.
+    """The timeline; a page has one at most."""
 
-    Attributes:
-        data: what its script draws, as `pgle.report.timeline.encode` writes it.
-        text: the same for a terminal.
-        panels: what it was made of; empty where it was read from a file.
-        first_us: the part of time that is seen first; 0: all.
-    """
-
-    data: str
-    text: str
-    panels: tuple[Panel, ...] = ()
-    first_us: float = 0.0
+    data: str  # what its script draws, as `pgle.report.timeline.encode` writes it
+    text: str  # the same for a terminal
+    panels: tuple[Panel, ...] = ()  # what it was made of; empty where it was read from a file
+    first_us: float = 0.0  # the part of time that is seen first; 0: all
 
     @classmethod
     def of(cls, panels: Sequence[Panel], first_us: float = 0.0) -> Moving:
@@ -98,27 +83,16 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that a page says.
+    """Everything that a page says."""
 
-    Attributes:
-        title: of the window.
-        verdict: one sentence, the answer.
-        tone: whether that is good.
-        lead: sentences below it.
-        sections: in order.
-        next: what to do, and what it would bring.
-        about: where the figures come from, (name, value).
-        warnings: one line each.
-    """
-
-    title: str
-    verdict: str
-    tone: Tone = ""
-    lead: tuple[str, ...] = ()
-    sections: tuple[Section, ...] = ()
-    next: tuple[Prose, ...] = ()
-    about: tuple[tuple[str, str], ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    title: str  # of the window
+    verdict: str  # one sentence, the answer
+    tone: Tone = ""  # whether that is good
+    lead: tuple[str, ...] = ()  # sentences below it
+    sections: tuple[Section, ...] = ()  # in order
+    next: tuple[Prose, ...] = ()  # what to do, and what it would bring
+    about: tuple[tuple[str, str], ...] = ()  # where the figures come from, (name, value)
+    warnings: tuple[str, ...] = field(default=())  # one line each
 
     @property
     def timeline(self) -> Moving | None:

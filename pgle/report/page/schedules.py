@@ -17,21 +17,13 @@ PREDICTED = "Times are predictions of pgle's schedule simulator; how far to trus
 
 @dataclass(frozen=True)
 class Schedule:
-    """One of the schedules.
+    """One of the schedules."""
 
-    Attributes:
-        label: ``LHS, no profile``.
-        timeline: its step.
-        costs_are: ``measured``, ``estimated`` or ``mixed``.
-        module: that was scheduled; None where it is not at hand.
-        reasons: by name when LHS ran, why a collective stays exposed.
-    """
-
-    label: str
-    timeline: Timeline
-    costs_are: str
-    module: Module | None = None
-    reasons: Mapping[str, str] | None = None
+    label: str  # ``LHS, no profile``
+    timeline: Timeline  # its step
+    costs_are: str  # ``measured``, ``estimated`` or ``mixed``
+    module: Module | None = None  # that was scheduled; None where it is not at hand
+    reasons: Mapping[str, str] | None = None  # by name when LHS ran, why a collective stays exposed
 
     @property
     def panel(self) -> Panel:

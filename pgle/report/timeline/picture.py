@@ -60,21 +60,15 @@ class Label:
 
 @dataclass
 class Picture:
-    """All that is drawn, in order, and how large it is.
+    """All that is drawn, in order, and how large it is."""
 
-    Attributes:
-        window: the part of time that is drawn, microseconds.
-        height: in pixels.
-        boxes, labels, ticks: what is drawn.
-        tick_bottom: where the lines of the axis end.
-    """
-
-    window: tuple[float, float]
-    height: float = 8.0
+    window: tuple[float, float]  # the part of time that is drawn, microseconds
+    height: float = 8.0  # in pixels
+    # boxes, labels, ticks: what is drawn
     boxes: list[Box] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     ticks: list[Label] = field(default_factory=list)
-    tick_bottom: float = 0.0
+    tick_bottom: float = 0.0  # where the lines of the axis end
 
     def x(self, time: float) -> float:
         """Where a time lies, inside the window."""

@@ -33,49 +33,30 @@ STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICA
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One instruction, as bars of it are described.
+    """One instruction, as bars of it are described."""
 
-    Attributes:
-        name: of the instruction.
-        style: how its bars are drawn.
-        kind: ``all-gather``, ``matmul`` or its opcode.
-        lhs_name: its name when LHS ran, where that is another.
-        op_name: the framework's name.
-        shape: of its result.
-        source: file and line of the program.
-        cost: where its time comes from: ``measured``, ``estimated`` …
-        sync: a collective that runs in turn with compute.
-        follower: of an asynchronous one, the first instruction after its done.
-    """
-
-    name: str
-    style: Style
-    kind: str = ""
-    lhs_name: str = ""
-    op_name: str = ""
-    shape: str = ""
-    source: str = ""
-    cost: str = ""
-    sync: bool = False
-    follower: str = ""
+    name: str  # of the instruction
+    style: Style  # how its bars are drawn
+    kind: str = ""  # ``all-gather``, ``matmul`` or its opcode
+    lhs_name: str = ""  # its name when LHS ran, where that is another
+    op_name: str = ""  # the framework's name
+    shape: str = ""  # of its result
+    source: str = ""  # file and line of the program
+    cost: str = ""  # where its time comes from: ``measured``, ``estimated`` …
+    sync: bool = False  # a collective that runs in turn with compute
+    follower: str = ""  # of an asynchronous one, the first instruction after its done
 
 
 @dataclass(frozen=True)
 class Lane:
-    """Bars that do not overlap, in order of their start, n of them.
+    """Bars that do not overlap, in order of their start, n of them."""
 
-    Attributes:
-        label: ``communication``, ``stream 7``.
-        start_us, duration_us: float64[n], from the start of the panel.
-        named: int32[n], index into the panel's names.
-        count: int64[n], executions that a bar stands for.
-    """
-
-    label: str
+    label: str  # ``communication``, ``stream 7``
+    # start_us, duration_us: float64[n], from the start of the panel
     start_us: npt.NDArray[np.float64]
     duration_us: npt.NDArray[np.float64]
-    named: npt.NDArray[np.int32]
-    count: npt.NDArray[np.int64]
+    named: npt.NDArray[np.int32]  # int32[n], index into the panel's names
+    count: npt.NDArray[np.int64]  # int64[n], executions that a bar stands for
 
     @property
     def end_us(self) -> npt.NDArray[np.float64]:
@@ -85,50 +66,32 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A loop or a step, drawn above the lanes.
+    """A loop or a step, drawn above the lanes."""
 
-    Attributes:
-        label: ``while.38, 4 iterations``.
-        start_us, end_us: of all of it.
-        depth: 0 for the outermost.
-        folded: iterations that are drawn as one, stretched over the time of all; 0: none.
-        folded_start_us, folded_end_us: the part that they take.
-    """
-
-    label: str
+    label: str  # ``while.38, 4 iterations``
+    # start_us, end_us: of all of it
     start_us: float
     end_us: float
-    depth: int = 0
-    folded: int = 0
+    depth: int = 0  # 0 for the outermost
+    folded: int = 0  # iterations that are drawn as one, stretched over the time of all; 0: none
+    # folded_start_us, folded_end_us: the part that they take
     folded_start_us: float = 0.0
     folded_end_us: float = 0.0
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One device, or one schedule of one device.
+    """One device, or one schedule of one device."""
 
-    Attributes:
-        label: ``LHS, no profile``, ``GPU 3``.
-        note: what its times are: ``measured``, ``predicted from estimated costs``.
-        parts: of one step.
-        length_us: of what is drawn.
-        names: the instructions.
-        lanes: compute first.
-        spans: loops and steps.
-        opened: whether the page shows its lanes at first.
-        unit: what `parts` are of.
-    """
-
-    label: str
-    note: str
-    parts: Breakdown
-    length_us: float
-    names: tuple[Named, ...]
-    lanes: tuple[Lane, ...]
-    spans: tuple[Span, ...] = ()
-    opened: bool = True
-    unit: str = "step"
+    label: str  # ``LHS, no profile``, ``GPU 3``
+    note: str  # what its times are: ``measured``, ``predicted from estimated costs``
+    parts: Breakdown  # of one step
+    length_us: float  # of what is drawn
+    names: tuple[Named, ...]  # the instructions
+    lanes: tuple[Lane, ...]  # compute first
+    spans: tuple[Span, ...] = ()  # loops and steps
+    opened: bool = True  # whether the page shows its lanes at first
+    unit: str = "step"  # what `parts` are of
 
     @property
     def facts(self) -> str:

@@ -15,34 +15,22 @@ POWER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpread:
-    """By how much launches of one program differ.
+    """By how much launches of one program differ."""
 
-    Attributes:
-        share: standard deviation of step time between launches, relative.
-        freedom: degrees of freedom of that figure; infinite where the user gave it.
-        source: where it comes from, in words.
-    """
-
-    share: float
-    freedom: float
-    source: str
+    share: float  # standard deviation of step time between launches, relative
+    freedom: float  # degrees of freedom of that figure; infinite where the user gave it
+    source: str  # where it comes from, in words
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """The statistical assumptions, as a value.
+    """The statistical assumptions, as a value."""
 
-    Attributes:
-        confidence: of the interval, two-sided; 1 - confidence is the level of every test.
-        margin: differences below this share count as equality.
-        launch_spread: what launches of one program differ by, used where each side has one run; None: not known.
-        paired: run i of BASE belongs to run i of NEW.
-    """
-
-    confidence: float = 0.95
-    margin: float = 0.005
+    confidence: float = 0.95  # of the interval, two-sided; 1 - confidence is the level of every test
+    margin: float = 0.005  # differences below this share count as equality
+    # what launches of one program differ by, used where each side has one run; None: not known
     launch_spread: LaunchSpread | None = None
-    paired: bool = False
+    paired: bool = False  # run i of BASE belongs to run i of NEW
 
     @property
     def alpha(self) -> float:
@@ -60,41 +48,25 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a method found: a difference of logarithms of step times, new - base.
+    """What a method found: a difference of logarithms of step times, new - base."""
 
-    Attributes:
-        difference: the estimate.
-        half_width: of the two-sided interval at the confidence asked for; infinite where nothing can be said.
-        detectable: smallest true difference found with probability `POWER` at this noise.
-        p: of the rank test, two-sided; None where there is none.
-        least_p: the smallest p that this number of units can give; 1 without a test.
-        n: units of base and new.
-        warnings: what the reader should know, one line each.
-    """
-
-    difference: float
+    difference: float  # the estimate
+    # of the two-sided interval at the confidence asked for; infinite where nothing can be said
     half_width: float = math.inf
-    detectable: float = math.inf
-    p: float | None = None
-    least_p: float = 1.0
-    n: tuple[int, int] = (1, 1)
-    warnings: tuple[str, ...] = ()
+    detectable: float = math.inf  # smallest true difference found with probability `POWER` at this noise
+    p: float | None = None  # of the rank test, two-sided; None where there is none
+    least_p: float = 1.0  # the smallest p that this number of units can give; 1 without a test
+    n: tuple[int, int] = (1, 1)  # units of base and new
+    warnings: tuple[str, ...] = ()  # what the reader should know, one line each
 
 
 class Method(ABC):
-    """A statistical method. `pgle.steps.compare.METHODS` lists them; the first that fits is used.
+    """A statistical method. `pgle.steps.compare.METHODS` lists them; the first that fits is used."""
 
-    Attributes:
-        unit: what one observation is.
-        text: how the interval is made.
-        test: name of the rank test.
-        more: the units of which more can be recorded to see less, such as ``runs per side``; empty: of no use.
-    """
-
-    unit: str
-    text: str
-    test: str = "Mann-Whitney"
-    more: str = ""
+    unit: str  # what one observation is
+    text: str  # how the interval is made
+    test: str = "Mann-Whitney"  # name of the rank test
+    more: str = ""  # the units of which more can be recorded to see less, such as ``runs per side``; empty: of no use
 
     @abstractmethod
     def fits(self, base: Side, new: Side, assumptions: Assumptions) -> bool:

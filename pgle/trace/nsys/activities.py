@@ -30,17 +30,11 @@ MAX_TIME_NS = 2**61
 
 @dataclass(frozen=True)
 class Calls:
-    """CUDA API calls, c rows.
+    """CUDA API calls, c rows."""
 
-    Attributes:
-        row: by process (globalPid) from correlation id to the row of the call.
-        thunk: int32[c + 1], the thunk that was open. The last row stands for a call that was not recorded.
-        reason: uint8[c + 1], why there was none.
-    """
-
-    row: Mapping[int, Lookup]
-    thunk: Codes
-    reason: Reasons
+    row: Mapping[int, Lookup]  # by process (globalPid) from correlation id to the row of the call
+    thunk: Codes  # int32[c + 1], the thunk that was open. The last row stands for a call that was not recorded.
+    reason: Reasons  # uint8[c + 1], why there was none
 
     def owners(self, pid: Ints, correlation: Ints) -> tuple[Codes, Reasons]:
         """The thunk whose API call has each correlation id, and the reason where there is none."""
@@ -119,32 +113,22 @@ class KernelNames:
 
 @dataclass
 class Activities:
-    """GPU activities of instructions as columns, and what was left out.
+    """GPU activities of instructions as columns, and what was left out."""
 
-    Attributes:
-        start, duration: ns.
-        kind: `Kind`.
-        device: index into `devices`.
-        stream: as recorded.
-        thunk: the thunk that launched it.
-        shared: with graphs only: what the activities of one instruction share, besides the thunk.
-        instruction: with graphs only: index into the instructions; else it is the thunk's.
-        devices: pairs (globalPid, ordinal), numbered.
-        left_out: [count, duration] by reason.
-        seen: activities read.
-    """
-
+    # start, duration: ns
     start: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
     duration: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
-    kind: Column[np.uint8] = field(default_factory=lambda: Column(np.uint8))
-    device: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
-    stream: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
-    thunk: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    kind: Column[np.uint8] = field(default_factory=lambda: Column(np.uint8))  # `Kind`
+    device: Column[np.int32] = field(default_factory=lambda: Column(np.int32))  # index into `devices`
+    stream: Column[np.int32] = field(default_factory=lambda: Column(np.int32))  # as recorded
+    thunk: Column[np.int32] = field(default_factory=lambda: Column(np.int32))  # the thunk that launched it
+    # with graphs only: what the activities of one instruction share, besides the thunk
     shared: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    # with graphs only: index into the instructions; else it is the thunk's
     instruction: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
-    devices: dict[tuple[int, int], int] = field(default_factory=dict)
-    left_out: dict[Reason, list[int]] = field(default_factory=dict)
-    seen: int = 0
+    devices: dict[tuple[int, int], int] = field(default_factory=dict)  # pairs (globalPid, ordinal), numbered
+    left_out: dict[Reason, list[int]] = field(default_factory=dict)  # [count, duration] by reason
+    seen: int = 0  # activities read
 
     def add(self, calls: Calls, graphs: Graphs, kind: Kind, batch: Columns, named: KernelNames | None) -> None:
         """Match one batch and append the activities that belong to an instruction.

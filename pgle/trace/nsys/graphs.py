@@ -32,21 +32,13 @@ RECORD_WITHOUT = "record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (or `ns
 
 @dataclass
 class Graphs:
-    """The graphs of an export.
+    """The graphs of an export."""
 
-    Attributes:
-        present: False where nothing was ever launched as a graph.
-        launches: what the ranges stand for.
-        instructions: instruction names, longer than the ranges' where kernels had to name them.
-        traced: (count, duration in ns) of whole-graph activities.
-        named: activities that were named after their kernel.
-    """
-
-    present: bool
-    launches: Launches
-    instructions: tuple[str, ...]
-    traced: tuple[int, int] = (0, 0)
-    named: int = 0
+    present: bool  # False where nothing was ever launched as a graph
+    launches: Launches  # what the ranges stand for
+    instructions: tuple[str, ...]  # instruction names, longer than the ranges' where kernels had to name them
+    traced: tuple[int, int] = (0, 0)  # (count, duration in ns) of whole-graph activities
+    named: int = 0  # activities that were named after their kernel
     _launches: dict[int, Lookup] = field(default_factory=dict)
     _shown: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     _builders: dict[int, Lookup] = field(default_factory=dict)

@@ -37,15 +37,10 @@ class NoPlainTable(Exception):  # noqa: N818 - no error of the user's: SQLite re
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of some pages.
+    """Rows of some pages."""
 
-    Attributes:
-        columns: int64[n] each, database NULLs as `NULL`.
-        elsewhere: rows whose values lie on overflow pages, and the row ids by which SQLite finds them.
-    """
-
-    columns: Columns
-    elsewhere: tuple[Ints, Ints]
+    columns: Columns  # int64[n] each, database NULLs as `NULL`
+    elsewhere: tuple[Ints, Ints]  # rows whose values lie on overflow pages, and the row ids by which SQLite finds them
 
 
 class Pages:

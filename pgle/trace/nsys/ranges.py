@@ -33,50 +33,33 @@ MAX_DEPTH = 1000
 
 @dataclass(frozen=True)
 class Launches:
-    """What XLA launched: t thunk ranges inside m module ranges. It outlives `Ranges`.
+    """What XLA launched: t thunk ranges inside m module ranges. It outlives `Ranges`."""
 
-    Attributes:
-        instruction: int32[t], index into `instructions`; -1 for a thunk that names none.
-        module_range: int32[t], the nearest module range around the thunk; -1 for none.
-        module: int32[m], index into `modules`; -1 for a module without program id.
-        module_start: int64[m], ns.
-        modules: executables with program id.
-        instructions: instruction names.
-        compiling: by process (globalPid), int64[k, 2] of the times in which XLA compiled, disjoint and in order.
-    """
-
-    instruction: Codes
-    module_range: Codes
-    module: Codes
-    module_start: Ints
-    modules: tuple[ModuleKey, ...]
-    instructions: tuple[str, ...]
+    instruction: Codes  # int32[t], index into `instructions`; -1 for a thunk that names none
+    module_range: Codes  # int32[t], the nearest module range around the thunk; -1 for none
+    module: Codes  # int32[m], index into `modules`; -1 for a module without program id
+    module_start: Ints  # int64[m], ns
+    modules: tuple[ModuleKey, ...]  # executables with program id
+    instructions: tuple[str, ...]  # instruction names
+    # by process (globalPid), int64[k, 2] of the times in which XLA compiled, disjoint and in order
     compiling: Mapping[int, Ints] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """XLA's push/pop ranges, n rows ordered by (thread, start, longest first).
+    """XLA's push/pop ranges, n rows ordered by (thread, start, longest first)."""
 
-    Attributes:
-        threads: globalTid of each thread, ascending.
-        offset: where each thread's ranges begin; one longer than `threads`.
-        start, end: int64[n], ns.
-        parent: int32[n], the enclosing range; -1 at the top.
-        thunk: int32[n + 1], the thunk, counted over thunks only, that owns what is launched directly in each range.
-            The last row stands for "in no range".
-        reason: uint8[n + 1], why none does; where it is not `Reason.NONE`, `thunk` means nothing.
-        launches: what the thunks and modules are.
-    """
-
-    threads: Ints
-    offset: Ints
+    threads: Ints  # globalTid of each thread, ascending
+    offset: Ints  # where each thread's ranges begin; one longer than `threads`
+    # start, end: int64[n], ns
     start: Ints
     end: Ints
-    parent: Codes
+    parent: Codes  # int32[n], the enclosing range; -1 at the top
+    # int32[n + 1], the thunk, counted over thunks only, that owns what is launched directly in each range. The last row
+    # stands for "in no range".
     thunk: Codes
-    reason: Reasons
-    launches: Launches
+    reason: Reasons  # uint8[n + 1], why none does; where it is not `Reason.NONE`, `thunk` means nothing
+    launches: Launches  # what the thunks and modules are
 
     def owners(self, tid: Ints, at: Ints) -> tuple[Codes, Reasons]:
         """The thunk open on each thread at each moment, and the reason where there is none."""

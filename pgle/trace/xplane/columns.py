@@ -101,21 +101,17 @@ class Strings:
 
 @dataclass
 class Gathered:
-    """Columns of all activities read so far, and what was left out.
+    """Columns of all activities read so far, and what was left out."""
 
-    Attributes:
-        parts: columns by name, in blocks.
-        instructions, modules, devices: codes; a module's key is (name, program id).
-        left_out: (count, nanoseconds) by reason.
-        kernels: (module, instruction, name) of libraries' kernels, the first two as codes.
-    """
-
+    # columns by name, in blocks
     parts: dict[str, list[npt.NDArray[Any]]] = field(default_factory=lambda: {name: [] for name in _COLUMNS})
+    # instructions, modules, devices: codes; a module's key is (name, program id)
     instructions: Codes[str] = field(default_factory=Codes)
     names: Codes[str] = field(default_factory=Codes)
     modules: Codes[tuple[int, int | None]] = field(default_factory=Codes)
     devices: Codes[Device] = field(default_factory=Codes)
-    left_out: dict[str, tuple[int, int]] = field(default_factory=dict)
+    left_out: dict[str, tuple[int, int]] = field(default_factory=dict)  # (count, nanoseconds) by reason
+    # (module, instruction, name) of libraries' kernels, the first two as codes
     kernels: set[tuple[int, int, str]] = field(default_factory=set)
 
     def column(self, name: str) -> npt.NDArray[Any]:

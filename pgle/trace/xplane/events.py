@@ -39,19 +39,12 @@ class Stat:
 
 @dataclass(frozen=True)
 class Events:
-    """Events of one line, n rows in file order.
+    """Events of one line, n rows in file order."""
 
-    Attributes:
-        metadata: int64[n], ids of event metadata.
-        offset_ps: int64[n], since the timestamp of the line.
-        duration_ps: int64[n].
-        stats: by name of the stat; all those asked for.
-    """
-
-    metadata: Ints
-    offset_ps: Ints
-    duration_ps: Ints
-    stats: Mapping[str, Stat]
+    metadata: Ints  # int64[n], ids of event metadata
+    offset_ps: Ints  # int64[n], since the timestamp of the line
+    duration_ps: Ints  # int64[n]
+    stats: Mapping[str, Stat]  # by name of the stat; all those asked for
 
     def __len__(self) -> int:
         return len(self.metadata)

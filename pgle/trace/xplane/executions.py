@@ -35,25 +35,17 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Launches:
-    """What the executions are told by, n rows ordered by (device, start).
+    """What the executions are told by, n rows ordered by (device, start)."""
 
-    Attributes:
-        device, module, instruction: int32[n] codes.
-        start_ns: int64[n].
-        kernel: int32[n], id of the kernel's name.
-        correlation: int64[n], 0 where absent.
-        scope: int64[n], scope range, 0 where absent.
-        top: int64[n], outermost scope range, or another number of the execution; 0 where unknown.
-    """
-
+    # device, module, instruction: int32[n] codes
     device: npt.NDArray[np.int32]
     module: npt.NDArray[np.int32]
     instruction: npt.NDArray[np.int32]
-    start_ns: Ints
-    kernel: npt.NDArray[np.int32]
-    correlation: Ints
-    scope: Ints
-    top: Ints
+    start_ns: Ints  # int64[n]
+    kernel: npt.NDArray[np.int32]  # int32[n], id of the kernel's name
+    correlation: Ints  # int64[n], 0 where absent
+    scope: Ints  # int64[n], scope range, 0 where absent
+    top: Ints  # int64[n], outermost scope range, or another number of the execution; 0 where unknown
 
 
 class Scopes:

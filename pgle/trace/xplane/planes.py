@@ -58,19 +58,12 @@ class NotXplaneError(ValueError):
 
 @dataclass(frozen=True)
 class Plane:
-    """One plane.
+    """One plane."""
 
-    Attributes:
-        name: ``/device:GPU:0``.
-        span: where it lies in the file.
-        lines: where its lines lie.
-        rest: everything but the lines; empty for the planes that are read otherwise or not at all.
-    """
-
-    name: str
-    span: tuple[int, int]
-    lines: tuple[tuple[int, int], ...]
-    rest: xplane_pb2.XPlane
+    name: str  # ``/device:GPU:0``
+    span: tuple[int, int]  # where it lies in the file
+    lines: tuple[tuple[int, int], ...]  # where its lines lie
+    rest: xplane_pb2.XPlane  # everything but the lines; empty for the planes that are read otherwise or not at all
 
     @cached_property
     def stat_ids(self) -> Mapping[str, int]:

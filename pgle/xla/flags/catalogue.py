@@ -42,46 +42,27 @@ def release(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting.
+    """One setting."""
 
-    Attributes:
-        name: as it is written.
-        reader: ``XLA_FLAGS`` for flags; for environment variables whose they are (``JAX``, ``NCCL`` …).
-        kind: ``bool``, ``int``, ``float``, ``string``, ``list`` or ``choice``.
-        meaning: what it does.
-        defaults: (release, value) pairs, the value from that release on.
-        since: first release that knows it; empty: as old as the catalogue.
-        gone: first release that does not; ``always``: none ever did; empty: still there.
-        values: what a choice or list may hold; empty where open.
-        use: the name of what replaces it.
-        remarks: traps.
-        fingerprint: ``changes``, ``same`` or empty (not known).
-        source: where the facts are from.
-        stage: ``program``: it decides what the instructions are; ``schedule``: only the passes from scheduling on read
-            it; empty: neither, or not known.
-        tries: values that a search for flags tries.
-        about: the kind of collective that it moves; empty: all, or none in particular.
-        where: what a program needs for it to do anything (`pgle.tune.moves`); empty: nothing.
-        interacts: settings that change what it does.
-    """
-
-    name: str
-    reader: str
-    kind: str
-    meaning: str
-    defaults: tuple[tuple[str, str], ...] = ()
-    since: str = ""
-    gone: str = ""
-    values: tuple[str, ...] = ()
-    use: str = ""
-    remarks: tuple[str, ...] = ()
-    fingerprint: str = ""
-    source: tuple[str, ...] = ()
+    name: str  # as it is written
+    reader: str  # ``XLA_FLAGS`` for flags; for environment variables whose they are (``JAX``, ``NCCL`` …)
+    kind: str  # ``bool``, ``int``, ``float``, ``string``, ``list`` or ``choice``
+    meaning: str  # what it does
+    defaults: tuple[tuple[str, str], ...] = ()  # (release, value) pairs, the value from that release on
+    since: str = ""  # first release that knows it; empty: as old as the catalogue
+    gone: str = ""  # first release that does not; ``always``: none ever did; empty: still there
+    values: tuple[str, ...] = ()  # what a choice or list may hold; empty where open
+    use: str = ""  # the name of what replaces it
+    remarks: tuple[str, ...] = ()  # traps
+    fingerprint: str = ""  # ``changes``, ``same`` or empty (not known)
+    source: tuple[str, ...] = ()  # where the facts are from
+    # ``program``: it decides what the instructions are; ``schedule``: only the passes from scheduling on read it;
+    # empty: neither, or not known
     stage: str = ""
-    tries: tuple[str, ...] = ()
-    about: str = ""
-    where: str = ""
-    interacts: tuple[str, ...] = ()
+    tries: tuple[str, ...] = ()  # values that a search for flags tries
+    about: str = ""  # the kind of collective that it moves; empty: all, or none in particular
+    where: str = ""  # what a program needs for it to do anything (`pgle.tune.moves`); empty: nothing
+    interacts: tuple[str, ...] = ()  # settings that change what it does
 
     @property
     def is_flag(self) -> bool:
@@ -115,17 +96,11 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class KnownFlags:
-    """Every flag of several jaxlib releases.
+    """Every flag of several jaxlib releases."""
 
-    Attributes:
-        releases: those that were asked, oldest first.
-        kinds: kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``.
-        present: by flag, the releases that know it.
-    """
-
-    releases: tuple[str, ...]
-    kinds: Mapping[str, str]
-    present: Mapping[str, frozenset[str]]
+    releases: tuple[str, ...]  # those that were asked, oldest first
+    kinds: Mapping[str, str]  # kind of value by flag: ``bool``, ``int``, ``float``, ``string`` or ``choice``
+    present: Mapping[str, frozenset[str]]  # by flag, the releases that know it
 
     def known_in(self, name: str, version: str) -> bool | None:
         """Whether a release knows the flag; None where the releases before and after it disagree."""

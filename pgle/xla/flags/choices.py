@@ -29,21 +29,13 @@ MEASURED = "run with jaxlib 0.10.2 and 0.12.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One setting of a preset or a mode.
+    """One setting of a preset or a mode."""
 
-    Attributes:
-        name: of the setting.
-        value: what it is set to.
-        reason: why, one clause.
-        source: who says so.
-        is_flag: True for XLA_FLAGS, False for an environment variable.
-    """
-
-    name: str
-    value: str
-    reason: str
-    source: str
-    is_flag: bool = True
+    name: str  # of the setting
+    value: str  # what it is set to
+    reason: str  # why, one clause
+    source: str  # who says so
+    is_flag: bool = True  # True for XLA_FLAGS, False for an environment variable
 
     @property
     def flag(self) -> Flag:

@@ -24,19 +24,12 @@ _LEVELS = {"error": 0, "warning": 1, "note": 2}
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """What is to say about a text of flags.
+    """What is to say about a text of flags."""
 
-    Attributes:
-        jaxlib: the release it was held against.
-        asked: True where that jaxlib itself was asked, False where the catalogue alone answers.
-        flags: how many flags XLA would read.
-        findings: worst first, then in the order of the text.
-    """
-
-    jaxlib: str
-    asked: bool
-    flags: int
-    findings: tuple[Finding, ...]
+    jaxlib: str  # the release it was held against
+    asked: bool  # True where that jaxlib itself was asked, False where the catalogue alone answers
+    flags: int  # how many flags XLA would read
+    findings: tuple[Finding, ...]  # worst first, then in the order of the text
 
     @property
     def ok(self) -> bool:

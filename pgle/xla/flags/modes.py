@@ -65,25 +65,15 @@ HOPPER_DEFAULT = ("0.8.0", "0.11.2")
 
 @dataclass(frozen=True, slots=True)
 class FlagPlan:
-    """How a run is to be started.
+    """How a run is to be started."""
 
-    Attributes:
-        mode: the kind of run.
-        jaxlib: the release it is planned for.
-        flags: those of ours that are added; the user's own that differ have won.
-        xla_flags: the whole XLA_FLAGS, ours first and then the user's text unchanged.
-        environment: other variables to set where the user has not set them.
-        choices: everything the mode asks for, with reasons.
-        warnings: what gives way, is left out or will go wrong.
-    """
-
-    mode: Mode
-    jaxlib: str
-    flags: tuple[Flag, ...]
-    xla_flags: str
-    environment: Mapping[str, str]
-    choices: tuple[Choice, ...]
-    warnings: tuple[Finding, ...]
+    mode: Mode  # the kind of run
+    jaxlib: str  # the release it is planned for
+    flags: tuple[Flag, ...]  # those of ours that are added; the user's own that differ have won
+    xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
+    environment: Mapping[str, str]  # other variables to set where the user has not set them
+    choices: tuple[Choice, ...]  # everything the mode asks for, with reasons
+    warnings: tuple[Finding, ...]  # what gives way, is left out or will go wrong
 
     @property
     def dump_to(self) -> str:

@@ -36,21 +36,13 @@ LAYER_BYTES = "1073741824"
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A named set of settings for one jaxlib release.
+    """A named set of settings for one jaxlib release."""
 
-    Attributes:
-        name: such as ``fsdp``.
-        purpose: what it is for, one clause.
-        jaxlib: the release it is adapted to.
-        choices: the settings, flags first.
-        findings: what was left out or replaced, and traps.
-    """
-
-    name: str
-    purpose: str
-    jaxlib: str
-    choices: tuple[Choice, ...]
-    findings: tuple[Finding, ...] = ()
+    name: str  # such as ``fsdp``
+    purpose: str  # what it is for, one clause
+    jaxlib: str  # the release it is adapted to
+    choices: tuple[Choice, ...]  # the settings, flags first
+    findings: tuple[Finding, ...] = ()  # what was left out or replaced, and traps
 
     @property
     def flags(self) -> tuple[Flag, ...]:

@@ -34,21 +34,14 @@ _WELL_FORMED = re.compile(r"--[A-Za-z0-9_]+\Z")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something to say about a flag.
+    """Something to say about a flag."""
 
-    Attributes:
-        level: ``error`` where XLA aborts or the user's intention is lost, ``warning`` where it may be, ``note`` else.
-        code: a word for machines, such as ``unknown``, ``removed``, ``duplicate``, ``bare-word``.
-        flag: the name it is about; empty where it is about the whole text.
-        message: what is so, one clause.
-        remedy: what to do; may be empty.
-    """
-
+    # ``error`` where XLA aborts or the user's intention is lost, ``warning`` where it may be, ``note`` else
     level: Level
-    code: str
-    flag: str
-    message: str
-    remedy: str = ""
+    code: str  # a word for machines, such as ``unknown``, ``removed``, ``duplicate``, ``bare-word``
+    flag: str  # the name it is about; empty where it is about the whole text
+    message: str  # what is so, one clause
+    remedy: str = ""  # what to do; may be empty
 
     def line(self) -> str:
         """One line: ``--flag: message; remedy``."""
@@ -58,15 +51,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag.
+    """One flag."""
 
-    Attributes:
-        name: without the two dashes; of a malformed flag (``-x``, ``--``) the text as it stands.
-        value: without quotes; None for a bare flag, empty for ``--flag=``.
-    """
-
-    name: str
-    value: str | None = None
+    name: str  # without the two dashes; of a malformed flag (``-x``, ``--``) the text as it stands
+    value: str | None = None  # without quotes; None for a bare flag, empty for ``--flag=``
 
     @property
     def key(self) -> str:
@@ -91,21 +79,13 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class FlagList:
-    """What XLA makes of a text.
+    """What XLA makes of a text."""
 
-    Attributes:
-        flags: in the order of the text, repetitions included.
-        text: the text itself.
-        ignored: the rest of the text after the first bare word, which XLA never sees.
-        file: the file that XLA reads instead, where the text does not begin with ``-``; `flags` is then empty.
-        findings: what is wrong with the form of the text.
-    """
-
-    flags: tuple[Flag, ...] = ()
-    text: str = ""
-    ignored: str = ""
-    file: str = ""
-    findings: tuple[Finding, ...] = ()
+    flags: tuple[Flag, ...] = ()  # in the order of the text, repetitions included
+    text: str = ""  # the text itself
+    ignored: str = ""  # the rest of the text after the first bare word, which XLA never sees
+    file: str = ""  # the file that XLA reads instead, where the text does not begin with ``-``; `flags` is then empty
+    findings: tuple[Finding, ...] = ()  # what is wrong with the form of the text
 
     def effective(self) -> dict[str, str | None]:
         """The value that counts for each flag: the last, or all of them for a list that accumulates."""
@@ -126,19 +106,12 @@ class FlagList:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The user's flags with ours added.
+    """The user's flags with ours added."""
 
-    Attributes:
-        text: the new XLA_FLAGS: ours first, then the user's text unchanged, so that theirs win.
-        added: those of ours that were added.
-        kept: those of ours that gave way to another value of the user's.
-        findings: one for each flag in `kept`, and for what the user's text hides.
-    """
-
-    text: str
-    added: tuple[Flag, ...]
-    kept: tuple[Flag, ...]
-    findings: tuple[Finding, ...]
+    text: str  # the new XLA_FLAGS: ours first, then the user's text unchanged, so that theirs win
+    added: tuple[Flag, ...]  # those of ours that were added
+    kept: tuple[Flag, ...]  # those of ours that gave way to another value of the user's
+    findings: tuple[Finding, ...]  # one for each flag in `kept`, and for what the user's text hides
 
 
 def parse_flags(text: str) -> FlagList:

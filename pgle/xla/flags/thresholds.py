@@ -31,27 +31,16 @@ REMARKS = (
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The threshold of one kind of collective.
+    """The threshold of one kind of collective."""
 
-    Attributes:
-        kind: ``all-gather``, ``reduce-scatter`` or ``all-reduce``.
-        what: what a layer moves with it.
-        layer_bytes: result bytes of a layer's collectives of this kind.
-        threshold_bytes: `layer_bytes`, rounded up to whole MiB.
-        collectives: how many instructions of this kind the module has.
-        total_bytes: their result bytes, loop bodies once.
-        layers: layers counted; 1 where a loop body is the layer, 0 where none was found and the whole module counts.
-        how: how the layer was found, one clause.
-    """
-
-    kind: str
-    what: str
-    layer_bytes: int
-    threshold_bytes: int
-    collectives: int
-    total_bytes: int
-    layers: int
-    how: str
+    kind: str  # ``all-gather``, ``reduce-scatter`` or ``all-reduce``
+    what: str  # what a layer moves with it
+    layer_bytes: int  # result bytes of a layer's collectives of this kind
+    threshold_bytes: int  # `layer_bytes`, rounded up to whole MiB
+    collectives: int  # how many instructions of this kind the module has
+    total_bytes: int  # their result bytes, loop bodies once
+    layers: int  # layers counted; 1 where a loop body is the layer, 0 where none was found and the whole module counts
+    how: str  # how the layer was found, one clause
 
     @property
     def flag(self) -> Flag:
@@ -61,17 +50,11 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """The thresholds of one module.
+    """The thresholds of one module."""
 
-    Attributes:
-        module: its name.
-        thresholds: one for each kind that returns a MiB or more.
-        remarks: what follows from setting them, and which kinds are too small.
-    """
-
-    module: str
-    thresholds: tuple[Threshold, ...]
-    remarks: tuple[str, ...] = ()
+    module: str  # its name
+    thresholds: tuple[Threshold, ...]  # one for each kind that returns a MiB or more
+    remarks: tuple[str, ...] = ()  # what follows from setting them, and which kinds are too small
 
 
 def main_module(modules: Sequence[Module]) -> Module:

@@ -19,42 +19,25 @@ _Event = hlo_pb2.HeapSimulatorTrace.Event
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """One value in memory.
+    """One value in memory."""
 
-    Attributes:
-        instruction: that makes it.
-        shape_index: which element of its result, empty for all of it.
-        size_bytes: in memory.
-    """
-
-    instruction: str
-    shape_index: tuple[int, ...]
-    size_bytes: int
+    instruction: str  # that makes it
+    shape_index: tuple[int, ...]  # which element of its result, empty for all of it
+    size_bytes: int  # in memory
 
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """Device memory of one execution of a module; the four sizes add up to what it needs.
+    """Device memory of one execution of a module; the four sizes add up to what it needs."""
 
-    Attributes:
-        arguments_bytes: parameters; results that take their place (donation) are in here.
-        outputs_bytes: other results.
-        constants_bytes: constants.
-        temporary_bytes: the rest, with what fragmentation wastes.
-        live: temporary buffers at the peak, the largest first.
-        live_bytes: their sum.
-        peak_at: instruction at which the temporary buffers are most; empty where unknown.
-        estimated: from shapes and the order of the schedule, without XLA's own plan.
-    """
-
-    arguments_bytes: int
-    outputs_bytes: int
-    constants_bytes: int
-    temporary_bytes: int
-    live: tuple[Buffer, ...]
-    live_bytes: int
-    peak_at: str
-    estimated: bool = False
+    arguments_bytes: int  # parameters; results that take their place (donation) are in here
+    outputs_bytes: int  # other results
+    constants_bytes: int  # constants
+    temporary_bytes: int  # the rest, with what fragmentation wastes
+    live: tuple[Buffer, ...]  # temporary buffers at the peak, the largest first
+    live_bytes: int  # their sum
+    peak_at: str  # instruction at which the temporary buffers are most; empty where unknown
+    estimated: bool = False  # from shapes and the order of the schedule, without XLA's own plan
 
     @property
     def peak_bytes(self) -> int:

@@ -12,17 +12,11 @@ from pgle.xla.hlo.module import Module
 
 @dataclass(frozen=True)
 class Dumps:
-    """The HLO dumps of a program.
+    """The HLO dumps of a program."""
 
-    Attributes:
-        paths: files and directories, as given.
-        modules: after optimisation, in the order of their paths; several processes' may be mixed.
-        schedules: schedule dumps by module name.
-    """
-
-    paths: tuple[AnyPath, ...] = ()
-    modules: tuple[Module, ...] = ()
-    schedules: Mapping[str, AnyPath] = field(default_factory=dict)
+    paths: tuple[AnyPath, ...] = ()  # files and directories, as given
+    modules: tuple[Module, ...] = ()  # after optimisation, in the order of their paths; several processes' may be mixed
+    schedules: Mapping[str, AnyPath] = field(default_factory=dict)  # schedule dumps by module name
 
     def lhs_module(self, name: str) -> Module | None:
         """A module as LHS saw it, from its schedule dump; None where there is none.

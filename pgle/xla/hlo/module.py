@@ -29,19 +29,12 @@ HOST_MEMORY_SPACE = 5
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """An array, tuple, token or opaque shape.
+    """An array, tuple, token or opaque shape."""
 
-    Attributes:
-        dtype: primitive type in lower case, ``tuple`` for tuples.
-        dimensions: sizes; empty for scalars and tuples.
-        elements: the shapes of a tuple.
-        memory_space: layout memory space; `HOST_MEMORY_SPACE` means host memory.
-    """
-
-    dtype: str
-    dimensions: tuple[int, ...] = ()
-    elements: tuple[Shape, ...] = ()
-    memory_space: int = 0
+    dtype: str  # primitive type in lower case, ``tuple`` for tuples
+    dimensions: tuple[int, ...] = ()  # sizes; empty for scalars and tuples
+    elements: tuple[Shape, ...] = ()  # the shapes of a tuple
+    memory_space: int = 0  # layout memory space; `HOST_MEMORY_SPACE` means host memory
 
     @property
     def size_bytes(self) -> int:
@@ -67,54 +60,33 @@ def value_of_many(cls: type[_T]) -> type[_T]:
 
 @value_of_many
 class Instruction:
-    """One HLO instruction.
+    """One HLO instruction."""
 
-    Attributes:
-        name: as in the dump, without ``%``; unique in the module.
-        opcode: as in the proto (``async-start`` even where the text dump prints ``all-gather-start``).
-        shape: of the result.
-        computation: name of the computation that holds it.
-        operands: names, in order; all in the same computation.
-        called: names of the called computations.
-        control_predecessors: names of instructions that must run before it.
-        scheduling_name: the name it had when LHS ran (``metadata.scheduling_name``); empty where absent. To be
-            trusted for collectives only.
-        op_name: ``metadata.op_name``, the framework's name.
-        channel_id: of a collective; None where absent.
-        replica_groups: device groups of a collective; empty where absent or "all devices".
-        source_target_pairs: of a collective-permute.
-        custom_call_target: of a custom call.
-        fusion_kind: ``kLoop``, ``kInput``, ``kOutput``, ``kCustom`` or empty.
-        backend_config: JSON text, or empty.
-        dot_lhs_contracting: contracting dimensions of the left operand of a dot.
-        tuple_index: of a get-tuple-element; None otherwise.
-        parameter_number: of a parameter; None otherwise.
-        is_host_transfer: of a send or receive that talks to the host.
-        source: file and line of the program, ``/src/model.py:12``; empty where absent.
-        latency_ns: what the program states that it takes (frontend attribute ``latency_metadata``); None where absent.
-            XLA's speed-of-light model takes it for any instruction, its table of constants for custom calls.
-    """
-
-    name: str
-    opcode: str
-    shape: Shape
-    computation: str
-    operands: tuple[str, ...] = ()
-    called: tuple[str, ...] = ()
-    control_predecessors: tuple[str, ...] = ()
+    name: str  # as in the dump, without ``%``; unique in the module
+    opcode: str  # as in the proto (``async-start`` even where the text dump prints ``all-gather-start``)
+    shape: Shape  # of the result
+    computation: str  # name of the computation that holds it
+    operands: tuple[str, ...] = ()  # names, in order; all in the same computation
+    called: tuple[str, ...] = ()  # names of the called computations
+    control_predecessors: tuple[str, ...] = ()  # names of instructions that must run before it
+    # the name it had when LHS ran (``metadata.scheduling_name``); empty where absent. To be trusted for collectives
+    # only.
     scheduling_name: str = ""
-    op_name: str = ""
-    channel_id: int | None = None
+    op_name: str = ""  # ``metadata.op_name``, the framework's name
+    channel_id: int | None = None  # of a collective; None where absent
+    # device groups of a collective; empty where absent or "all devices"
     replica_groups: tuple[tuple[int, ...], ...] = ()
-    source_target_pairs: tuple[tuple[int, int], ...] = ()
-    custom_call_target: str = ""
-    fusion_kind: str = ""
-    backend_config: str = ""
-    dot_lhs_contracting: tuple[int, ...] = ()
-    tuple_index: int | None = None
-    parameter_number: int | None = None
-    is_host_transfer: bool = False
-    source: str = ""
+    source_target_pairs: tuple[tuple[int, int], ...] = ()  # of a collective-permute
+    custom_call_target: str = ""  # of a custom call
+    fusion_kind: str = ""  # ``kLoop``, ``kInput``, ``kOutput``, ``kCustom`` or empty
+    backend_config: str = ""  # JSON text, or empty
+    dot_lhs_contracting: tuple[int, ...] = ()  # contracting dimensions of the left operand of a dot
+    tuple_index: int | None = None  # of a get-tuple-element; None otherwise
+    parameter_number: int | None = None  # of a parameter; None otherwise
+    is_host_transfer: bool = False  # of a send or receive that talks to the host
+    source: str = ""  # file and line of the program, ``/src/model.py:12``; empty where absent
+    # what the program states that it takes (frontend attribute ``latency_metadata``); None where absent. XLA's
+    # speed-of-light model takes it for any instruction, its table of constants for custom calls.
     latency_ns: int | None = None
 
 
@@ -131,31 +103,18 @@ class Computation:
 
 @dataclass(frozen=True)
 class Module:
-    """One HLO module.
+    """One HLO module."""
 
-    Attributes:
-        name: ``jit_train_step``.
-        program_id: HloModuleProto.id, the program id in traces; None where unknown.
-        fingerprint: ``fingerprint_before_lhs``, 32 hexadecimal digits; empty where absent.
-        entry: name of the entry computation.
-        computations: by name.
-        is_scheduled: True where instruction order is the schedule.
-        frontend_attributes: of the module.
-        num_partitions: SPMD partitions; 1 where unknown.
-        num_replicas: replicas; 1 where unknown.
-        source: where it was read from.
-    """
-
-    name: str
-    program_id: int | None
-    fingerprint: str
-    entry: str
-    computations: Mapping[str, Computation]
-    is_scheduled: bool
-    frontend_attributes: Mapping[str, str] = field(default_factory=dict)
-    num_partitions: int = 1
-    num_replicas: int = 1
-    source: str = ""
+    name: str  # ``jit_train_step``
+    program_id: int | None  # HloModuleProto.id, the program id in traces; None where unknown
+    fingerprint: str  # ``fingerprint_before_lhs``, 32 hexadecimal digits; empty where absent
+    entry: str  # name of the entry computation
+    computations: Mapping[str, Computation]  # by name
+    is_scheduled: bool  # True where instruction order is the schedule
+    frontend_attributes: Mapping[str, str] = field(default_factory=dict)  # of the module
+    num_partitions: int = 1  # SPMD partitions; 1 where unknown
+    num_replicas: int = 1  # replicas; 1 where unknown
+    source: str = ""  # where it was read from
 
     @cached_property
     def instructions(self) -> Mapping[str, Instruction]:

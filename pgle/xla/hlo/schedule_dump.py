@@ -66,18 +66,13 @@ class Statistics:
 
     Read off the slots. The dump's own ``scheduler_statistics`` are of the order that LHS was given (observed, jaxlib
     0.10.2 and 0.12.0.1: every gather of a Llama-70B loop counts as exposed that the slots have compute beside).
-
-    Attributes:
-        wasted_cycles: time in which nothing ran, by the kind of what was in flight; ``other`` where nothing was.
-        total_wasted_cycles: all of it.
-        total_cycles: length of the computation.
-        memory_peak_bytes: the most bytes in use.
     """
 
+    # time in which nothing ran, by the kind of what was in flight; ``other`` where nothing was
     wasted_cycles: Mapping[str, float]
-    total_wasted_cycles: float
-    total_cycles: float
-    memory_peak_bytes: int
+    total_wasted_cycles: float  # all of it
+    total_cycles: float  # length of the computation
+    memory_peak_bytes: int  # the most bytes in use
 
 
 @dataclass(frozen=True)
@@ -91,33 +86,23 @@ class ComputationSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What LHS believed of an asynchronous operation.
+    """What LHS believed of an asynchronous operation."""
 
-    Attributes:
-        pair: the operation.
-        span_cycles: from the start of its start to the start of its done. The believed latency is at most this, and
-            exactly this where nothing hid it.
-    """
-
-    pair: AsyncPair
+    pair: AsyncPair  # the operation
+    # from the start of its start to the start of its done. The believed latency is at most this, and exactly this where
+    # nothing hid it.
     span_cycles: float
 
 
 @dataclass(frozen=True)
 class LhsSchedule:
-    """One schedule dump.
+    """One schedule dump."""
 
-    Attributes:
-        module: as LHS saw it, in the order that LHS chose; names are those that count for a profile.
-        computations: the schedules by computation name. Computations without asynchronous operations have none.
-        latencies: of asynchronous operations, by the start's name.
-        source: where it was read from.
-    """
-
-    module: Module
+    module: Module  # as LHS saw it, in the order that LHS chose; names are those that count for a profile
+    # the schedules by computation name. Computations without asynchronous operations have none.
     computations: Mapping[str, ComputationSchedule]
-    latencies: Mapping[str, Latency]
-    source: str = ""
+    latencies: Mapping[str, Latency]  # of asynchronous operations, by the start's name
+    source: str = ""  # where it was read from
 
     @property
     def entry(self) -> ComputationSchedule | None:

@@ -18,39 +18,23 @@ _FINGERPRINT_FILE = re.compile(r"(?:^|/)([0-9a-f]{32})\.pb(?:txt)?$")
 
 @dataclass(slots=True)
 class Block:
-    """What the log says about the scheduling of one module.
+    """What the log says about the scheduling of one module."""
 
-    Attributes:
-        thread: that schedules it; empty where the log does not say.
-        order: number of the block in the rank's log.
-        module: its name; empty where no line names it.
-        fingerprint: where a line gives it.
-        lines: the first line of each kind.
-        found: instructions with a cost; None where no line counts them.
-        missing: instructions without; None where no line counts them.
-        missing_names: at most `MAX_NAMES` of them.
-        listed: how many the log lists.
-        missing_ends: how many of these are the start or the done of what, such as ``("fusion", "done")``.
-        costs_found: VLOG lines that take a cost from the profile.
-        began: time of day of its first line; None where lines have none.
-        ended: the same of the last line before the next block.
-        closed: the module is done, or the next one has begun.
-    """
-
-    thread: str
-    order: int
-    module: str = ""
-    fingerprint: str = ""
-    lines: dict[Kind, Event] = field(default_factory=dict)
-    found: int | None = None
-    missing: int | None = None
-    missing_names: list[str] = field(default_factory=list)
-    listed: int = 0
+    thread: str  # that schedules it; empty where the log does not say
+    order: int  # number of the block in the rank's log
+    module: str = ""  # its name; empty where no line names it
+    fingerprint: str = ""  # where a line gives it
+    lines: dict[Kind, Event] = field(default_factory=dict)  # the first line of each kind
+    found: int | None = None  # instructions with a cost; None where no line counts them
+    missing: int | None = None  # instructions without; None where no line counts them
+    missing_names: list[str] = field(default_factory=list)  # at most `MAX_NAMES` of them
+    listed: int = 0  # how many the log lists
+    # how many of these are the start or the done of what, such as ``("fusion", "done")``
     missing_ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    costs_found: int = 0
-    began: float | None = None
-    ended: float | None = None
-    closed: bool = False
+    costs_found: int = 0  # VLOG lines that take a cost from the profile
+    began: float | None = None  # time of day of its first line; None where lines have none
+    ended: float | None = None  # the same of the last line before the next block
+    closed: bool = False  # the module is done, or the next one has begun
 
     def miss(self, name: str) -> None:
         """Note a name that the log lists as missing."""

@@ -15,38 +15,25 @@ MAX_THREADS = 4096
 
 @dataclass
 class RankLog:
-    """What one rank says; a log without labels is of one rank.
+    """What one rank says; a log without labels is of one rank."""
 
-    Attributes:
-        last: the last block by thread, module, and whether it lacked the profile; of unnamed ones the weightiest.
-        times: how many blocks there were per module.
-        sub_modules: names of the modules that kernel autotuner and fusions made, and of clones; they have no blocks.
-        reads: for how many modules each profile was parsed.
-        cache_hits: modules that JAX loaded from its cache, with the line.
-        lines: the first line of each kind that is not about one module.
-        is_open: the last module that the log speaks of may not have been scheduled when the log ends.
-    """
-
+    # the last block by thread, module, and whether it lacked the profile; of unnamed ones the weightiest
     last: dict[tuple[str, str, bool], Block] = field(default_factory=dict)
-    times: Counter[str] = field(default_factory=Counter)
+    times: Counter[str] = field(default_factory=Counter)  # how many blocks there were per module
+    # names of the modules that kernel autotuner and fusions made, and of clones; they have no blocks
     sub_modules: set[str] = field(default_factory=set)
-    reads: Counter[str] = field(default_factory=Counter)
-    cache_hits: dict[str, Event] = field(default_factory=dict)
-    lines: dict[Kind, Event] = field(default_factory=dict)
-    is_open: bool = False
+    reads: Counter[str] = field(default_factory=Counter)  # for how many modules each profile was parsed
+    cache_hits: dict[str, Event] = field(default_factory=dict)  # modules that JAX loaded from its cache, with the line
+    lines: dict[Kind, Event] = field(default_factory=dict)  # the first line of each kind that is not about one module
+    is_open: bool = False  # the last module that the log speaks of may not have been scheduled when the log ends
 
 
 @dataclass
 class Log:
-    """A whole log.
+    """A whole log."""
 
-    Attributes:
-        ranks: what each rank says, by its label.
-        lists_missing: this XLA lists instructions without a cost (0.5.1 and newer).
-    """
-
-    ranks: dict[str, RankLog] = field(default_factory=dict)
-    lists_missing: bool = False
+    ranks: dict[str, RankLog] = field(default_factory=dict)  # what each rank says, by its label
+    lists_missing: bool = False  # this XLA lists instructions without a cost (0.5.1 and newer)
 
     @property
     def main_module(self) -> str:

@@ -36,31 +36,19 @@ _JIT = re.compile(r"^(\w+)\((.*)\)$")  # newer JAX writes jit(train_step) where 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of interest.
+    """One line of interest."""
 
-    Attributes:
-        kind: what it says.
-        line: line number, from 1.
-        text: the line without label and prefix.
-        level: I, W, E or F; empty where the line has no XLA prefix.
-        rank: the label of a launcher before the line; empty where there is none.
-        thread: the thread id (Abseil's prefix only), which tells processes of one log apart where nothing else does.
-        seconds: time of day; None where the line has none.
-        module: the module it names; empty where it names none.
-        subject: a path, name, fingerprint or reason; see `Kind`.
-        count: a number of instructions or bytes.
-    """
-
-    kind: Kind
-    line: int
-    text: str
-    level: str = ""
-    rank: str = ""
+    kind: Kind  # what it says
+    line: int  # line number, from 1
+    text: str  # the line without label and prefix
+    level: str = ""  # I, W, E or F; empty where the line has no XLA prefix
+    rank: str = ""  # the label of a launcher before the line; empty where there is none
+    # the thread id (Abseil's prefix only), which tells processes of one log apart where nothing else does
     thread: str = ""
-    seconds: float | None = None
-    module: str = ""
-    subject: str = ""
-    count: int | None = None
+    seconds: float | None = None  # time of day; None where the line has none
+    module: str = ""  # the module it names; empty where it names none
+    subject: str = ""  # a path, name, fingerprint or reason; see `Kind`
+    count: int | None = None  # a number of instructions or bytes
 
 
 def read_events(

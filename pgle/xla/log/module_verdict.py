@@ -28,14 +28,11 @@ MOSTLY_UNKNOWN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a profile must at least cover of a module: asked by `pgle verify` before a run, by `confirm` after it.
+    """What a profile must at least cover of a module: asked by `pgle verify` before a run, by `confirm` after it."""
 
-    Attributes:
-        time: share of the module's time; a log alone knows no times, and there it is the share of its instructions.
-        collectives: what is left of the step, as a share, without the weight of collectives that have no cost.
-    """
-
+    # share of the module's time; a log alone knows no times, and there it is the share of its instructions
     time: float = 0.95
+    # what is left of the step, as a share, without the weight of collectives that have no cost
     collectives: float = 0.99
 
     def are_met(self, time: float, kept: float = 1.0) -> bool:
@@ -49,49 +46,31 @@ BOUNDS = Bounds()
 
 @dataclass(frozen=True)
 class ModuleVerdict:
-    """The verdict on one module.
+    """The verdict on one module."""
 
-    Attributes:
-        module: its name; empty where the log names none.
-        verdict: whether the profile was used.
-        why: the reason, in words.
-        line: number of the line that proves it; None where nothing in the log does.
-        proof: that line, without its prefix.
-        remedy: what to do; empty where nothing is to be done.
-        profile: what was read: a path, or ``fdo_profile (text)``; empty where unknown.
-        found: what XLA counts as found; None where it does not say.
-        missing: what XLA counts as missing; None where it does not say. 0 is also said by silence (0.5.1 and newer).
-        missing_names: of some or all of them.
-        covered: instructions with a cost of their own; None where nobody counts them.
-        wanted: instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice
-            and those that got the cost of another program's instruction.
-        time_coverage: share of the module's time that these costs cover, as `pgle verify` weighs it; None where only a
-            log speaks.
-        kept_share: what is left of the step without the weight of collectives that have no cost; None likewise.
-        mismatched: instructions that got the cost of another opcode or shape; None likewise.
-        fingerprint: where the log gives it.
-        times: how often the log schedules it.
-        ranks: the labels of the ranks that this verdict is about, where the log has several.
-    """
-
-    module: str
-    verdict: ProfileUse
-    why: str
-    line: int | None = None
-    proof: str = ""
-    remedy: str = ""
-    profile: str = ""
-    found: int | None = None
+    module: str  # its name; empty where the log names none
+    verdict: ProfileUse  # whether the profile was used
+    why: str  # the reason, in words
+    line: int | None = None  # number of the line that proves it; None where nothing in the log does
+    proof: str = ""  # that line, without its prefix
+    remedy: str = ""  # what to do; empty where nothing is to be done
+    profile: str = ""  # what was read: a path, or ``fdo_profile (text)``; empty where unknown
+    found: int | None = None  # what XLA counts as found; None where it does not say
+    # what XLA counts as missing; None where it does not say. 0 is also said by silence (0.5.1 and newer).
     missing: int | None = None
-    missing_names: tuple[str, ...] = ()
-    covered: int | None = None
+    missing_names: tuple[str, ...] = ()  # of some or all of them
+    covered: int | None = None  # instructions with a cost of their own; None where nobody counts them
+    # instructions that want one: XLA's `missing` also counts what no schedule needs, its `found` some twice and those
+    # that got the cost of another program's instruction
     wanted: int | None = None
+    # share of the module's time that these costs cover, as `pgle verify` weighs it; None where only a log speaks
     time_coverage: float | None = None
+    # what is left of the step without the weight of collectives that have no cost; None likewise
     kept_share: float | None = None
-    mismatched: int | None = None
-    fingerprint: str = ""
-    times: int = 1
-    ranks: tuple[str, ...] = ()
+    mismatched: int | None = None  # instructions that got the cost of another opcode or shape; None likewise
+    fingerprint: str = ""  # where the log gives it
+    times: int = 1  # how often the log schedules it
+    ranks: tuple[str, ...] = ()  # the labels of the ranks that this verdict is about, where the log has several
 
 
 class Remedy(StrEnum):

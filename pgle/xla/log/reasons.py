@@ -18,27 +18,16 @@ from pgle.xla.log.wordings import CLONES, Kind
 
 @dataclass(frozen=True)
 class Context:
-    """What else bears on the verdict on a block.
+    """What else bears on the verdict on a block."""
 
-    Attributes:
-        log: all of the rank's log.
-        names: in the profile, in file order.
-        common_miss: the first missing name of most modules, in the wording of 2024.
-        lists_missing: this XLA lists the instructions without a cost.
-        whole: the program is known to have ended by itself, so that the log is not cut.
-        release: of jax; None where unknown.
-        schedule: what a schedule dump says of the main module.
-        bounds: what a profile must cover to count as used.
-    """
-
-    log: RankLog
-    names: tuple[str, ...] = ()
-    common_miss: str = ""
-    lists_missing: bool = False
-    whole: bool = False
-    release: tuple[int, ...] | None = None
-    schedule: ScheduleEvidence | None = None
-    bounds: Bounds = BOUNDS
+    log: RankLog  # all of the rank's log
+    names: tuple[str, ...] = ()  # in the profile, in file order
+    common_miss: str = ""  # the first missing name of most modules, in the wording of 2024
+    lists_missing: bool = False  # this XLA lists the instructions without a cost
+    whole: bool = False  # the program is known to have ended by itself, so that the log is not cut
+    release: tuple[int, ...] | None = None  # of jax; None where unknown
+    schedule: ScheduleEvidence | None = None  # what a schedule dump says of the main module
+    bounds: Bounds = BOUNDS  # what a profile must cover to count as used
 
 
 def judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:

@@ -14,31 +14,21 @@ IDLE_CYCLES = 1e-3
 
 @dataclass(frozen=True)
 class ScheduleEvidence:
-    """The costs that the scheduler believed, held against those of a profile.
+    """The costs that the scheduler believed, held against those of a profile."""
 
-    Attributes:
-        module: the dump's module.
-        compared: scheduled instructions that the profile has a cost for.
-        equal: those whose believed cost is the profile's.
-        instructions: scheduled instructions that take time.
-        source: the dump.
-        covered: of the module's instructions that want a cost those that have one of their own, as `pgle verify`
-            counts them; None where nobody counted.
-        wanted: all that want one.
-        time_coverage, kept_share: what of the module's time these costs cover, as `pgle verify` weighs it.
-        mismatched: instructions that have the cost of another opcode or shape.
-    """
-
-    module: str
-    compared: int
-    equal: int
-    instructions: int
-    source: str
+    module: str  # the dump's module
+    compared: int  # scheduled instructions that the profile has a cost for
+    equal: int  # those whose believed cost is the profile's
+    instructions: int  # scheduled instructions that take time
+    source: str  # the dump
+    # of the module's instructions that want a cost those that have one of their own, as `pgle verify` counts them; None
+    # where nobody counted
     covered: int | None = None
-    wanted: int | None = None
+    wanted: int | None = None  # all that want one
+    # time_coverage, kept_share: what of the module's time these costs cover, as `pgle verify` weighs it
     time_coverage: float | None = None
     kept_share: float | None = None
-    mismatched: int | None = None
+    mismatched: int | None = None  # instructions that have the cost of another opcode or shape
 
     @property
     def sentence(self) -> str:

@@ -29,23 +29,18 @@ _NEGATIVE = (ProfileUse.WRONG_FORMAT, ProfileUse.NOT_USED)
 
 @dataclass(frozen=True)
 class LogVerdict:
-    """The verdict on a log.
+    """The verdict on a log."""
 
-    Attributes:
-        main: on the main module, that of the rank that is worst off: the module asked for, else the weightiest.
-        modules: on all modules of the program, the main one first; each as the rank has it that is worst off.
-        ranks: what each rank did with the profile, by its label, where the log tells ranks by labels.
-        sub_modules: how many modules of kernel autotuner and fusions were left out.
-        reads: for how many modules each profile was parsed, sub-modules and all ranks included.
-        warnings: what else the log gives away.
-    """
-
+    # on the main module, that of the rank that is worst off: the module asked for, else the weightiest
     main: ModuleVerdict
+    # on all modules of the program, the main one first; each as the rank has it that is worst off
     modules: tuple[ModuleVerdict, ...]
+    # what each rank did with the profile, by its label, where the log tells ranks by labels
     ranks: Mapping[str, ProfileUse] = field(default_factory=dict)
-    sub_modules: int = 0
+    sub_modules: int = 0  # how many modules of kernel autotuner and fusions were left out
+    # for how many modules each profile was parsed, sub-modules and all ranks included
     reads: Mapping[str, int] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what else the log gives away
 
 
 @dataclass(frozen=True)

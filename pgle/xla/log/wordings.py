@@ -65,19 +65,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """One wording.
+    """One wording."""
 
-    Attributes:
-        pattern: searched in the text after the line's prefix.
-        kind: what it says.
-        releases: of jax that say it so.
-        groups: which group fills which field of `Event`.
-    """
-
-    pattern: re.Pattern[str]
-    kind: Kind
-    releases: str
-    groups: Mapping[str, int]
+    pattern: re.Pattern[str]  # searched in the text after the line's prefix
+    kind: Kind  # what it says
+    releases: str  # of jax that say it so
+    groups: Mapping[str, int]  # which group fills which field of `Event`
 
 
 def _wording(kind: Kind, releases: str, pattern: str, **groups: int) -> Wording:
