@@ -13,7 +13,7 @@ from pgle.errors import printable
 from pgle.files import AnyPath
 from pgle.report.text import console
 from pgle.run.experiment import onward
-from pgle.run.experiment.directory import COMPARED, RunDirectory
+from pgle.run.experiment.directory import COMPARED, RunDirectory, free
 from pgle.run.experiment.onward import typed
 from pgle.run.inputs.folder import dump_near
 from pgle.run.inputs.traces import stage_of
@@ -79,7 +79,7 @@ def after_difference(old: AnyPath, new: AnyPath, *, noisy: bool) -> list[str]:
     """Hold the new profile against its module; two that are the same but for noise are steadier together."""
     if not noisy:
         return [_held_against_its_module(new)]
-    return [f"next: {typed('pgle', 'merge', old, new, '-o', onward.free(Path('merged.pbtxt')))}"]
+    return [f"next: {typed('pgle', 'merge', old, new, '-o', free(Path('merged.pbtxt')))}"]
 
 
 def after_confirmation(log: AnyPath, found: LogVerdict) -> list[str]:
@@ -118,7 +118,7 @@ def after_trends(path: Path, found: History) -> list[str]:
         good, bad = (trend.entries[slower[-1] - 1].commit, trend.entries[slower[-1]].commit) if slower else ("", "")
         if good and bad and good != bad:
             return [f"next, what made it slower: {typed('git', 'log', '--oneline', f'{good}..{bad}')}"]
-    return [f"next: {typed('pgle', 'history', 'plot', '-o', onward.free(Path('trend.svg')), *_kept_in(path))}"]
+    return [f"next: {typed('pgle', 'history', 'plot', '-o', free(Path('trend.svg')), *_kept_in(path))}"]
 
 
 def _kept_in(path: Path) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
     """What the comparison of a run directory's stages leads to."""
     from pgle.schedule.worth import WORTH_SHARE  # numpy and the schedules, which most answers do without
 
-    profile = onward.profile_of(run) or run.profile
+    profile = run.found_profile or run.profile
     if found is None:
         return [
             "Too few steps to say whether it is faster. Let the program run more of them, then:",
@@ -180,7 +180,7 @@ def after_tuning(run: RunDirectory, found: Comparison, flags: Path) -> list[str]
         launch = replace(onward.launch_of(RunDirectory(run.path.parents[1])), capture="")
         return [f"next: {onward.look_closer(run)}",
                 f"on your GPUs, which alone prove it: {launch.line('run', there, '--tune')}"]  # fmt: skip
-    profile = onward.profile_of(run) or run.profile
+    profile = run.found_profile or run.profile
     return [
         f"Keep the flags of {flags} in your jobs, and the profile that was measured under them:",
         f"next: {typed('pgle', 'flags', 'preset', 'pgle-perf', '--profile', profile)}",

@@ -11,8 +11,8 @@ from pgle.report import json
 from pgle.report.text import WIDTH, console, duration, printable, table, warn
 from pgle.report.timeline.scene import panel_of
 from pgle.report.timeline.text import text_timeline
-from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.onward import UNKNOWN, following, free, launch_of, profile_of, typed
+from pgle.run.experiment.directory import RunDirectory, free
+from pgle.run.experiment.onward import UNKNOWN, following, launch_of, typed
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
 from pgle.schedule.predict import Prediction, Unsure
 from pgle.schedule.timeline import Exposure
@@ -129,7 +129,7 @@ def advice(found: Predicted) -> str:
 def _measure(asked: PredictRequest) -> str:
     """The command that takes measured costs: those that lie in the HLO's run directory, else of the program."""
     run = _run_of(asked)
-    profile = None if run is None else profile_of(run)
+    profile = None if run is None else run.found_profile
     if run is None or profile is None:
         return typed("pgle", "profile", "--", *UNKNOWN) if run is None else following(run)
     if asked.profile is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgle.report.text import duration
-from pgle.run.experiment.onward import UNKNOWN, free, typed
+from pgle.run.experiment.directory import free
+from pgle.run.experiment.onward import UNKNOWN, typed
 from pgle.run.tune.request import Tuning
 from pgle.tune.trial import Trial, judge
 

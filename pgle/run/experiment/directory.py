@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -104,24 +105,15 @@ class RankFiles:
         """The folder of dumps where LHS left a schedule in it."""
         return self.hlo if self.hlo.is_dir() and next(self.hlo.rglob("*.schedule.*"), None) else None
 
-    @property
-    def is_traced(self) -> bool:
-        """Whether a profiler has left something for this rank."""
-        return any(self.traces())
-
-    def traces(self) -> Iterator[Path]:
+    def traces(self) -> tuple[Path, ...]:
         """The files that profilers have left for this rank."""
-        beside = self.trace.parent.glob(f"{self.label}.*") if self.trace.parent.is_dir() else ()
-        for path in (*sorted(beside), *sorted(self.trace.rglob("*"))):
-            if path.name.endswith(TRACES):
-                yield path
+        return _trace_files(self.trace.parent, self.label)
 
-    def outputs(self) -> Iterator[Path]:
+    def outputs(self) -> tuple[Path, ...]:
         """What the stage has left for this rank: files, and folders of dumps."""
-        yield from (path for path in (self.log, self.facts, self.steps, self.hlo) if path.exists())
-        if not self.suffix and self.ir.exists():
-            yield self.ir
-        yield from self.traces()
+        ir = () if self.suffix else (self.ir,)
+        kept = (path for path in (self.log, self.facts, self.steps, self.hlo, *ir) if path.exists())
+        return (*kept, *self.traces())
 
     def for_hook(self) -> dict[str, str]:
         """The paths that the hook needs, by name."""
@@ -160,17 +152,14 @@ class StageFolder:
             "label": RANK_LABEL,
         }
 
-    def outputs(self) -> Iterator[Path]:
+    def outputs(self) -> tuple[Path, ...]:
         """What the stage has left for all ranks, files of processes beside the main one included."""
-        kept = (path for path in sorted(self.path.iterdir()) if not path.name.startswith("."))
-        for path in kept:
-            if path.name != "trace":
-                yield path
-        yield from self.trace_files()
+        kept = (path for path in sorted(self.path.iterdir()) if path.name[0] != "." and path.name != "trace")
+        return (*kept, *self.trace_files())
 
     def trace_files(self) -> tuple[Path, ...]:
         """Every file that a profiler wrote, those of all ranks."""
-        return tuple(path for path in sorted(self.path.glob("trace/**/*")) if path.name.endswith(TRACES))
+        return _trace_files(self.path / "trace")
 
     def traces(self) -> tuple[Path, ...]:
         """Its traces, one per rank; of a report and the recording that it was made of, the report."""
@@ -225,34 +214,29 @@ class RunDirectory:
 
     @property
     def profile(self) -> Path:
-        """The cost profile that `pgle convert RUN` and `pgle run` write."""
+        """Where `pgle run`, and without another name `pgle convert RUN`, write the cost profile."""
         return self.path / "profile.pbtxt"
+
+    @property
+    def found_profile(self) -> Path | None:
+        """The cost profile that there is, in either form; None where there is none yet."""
+        return next((path for path in (self.profile, self.profile.with_suffix(".pb")) if path.is_file()), None)
 
     @property
     def captured(self) -> Path:
         """Modules of a program that ran on CPU devices."""
         return self.path / "captured"
 
-    @property
-    def old_state(self) -> Path:
-        """What `pgle run` left before its state was in the manifest."""
-        return self.path / "pipeline.json"
-
     def content_named(self, digest: str, suffix: str) -> Path:
         """A profile under a name that carries its SHA-256."""
         return self.path / "profiles" / f"profile-{digest[:12]}{suffix}"
 
     def profile_to_use(self) -> Path:
-        """The profile that there is.
-
-        Raises:
-            UserError: there is none yet.
-        """
-        for path in (self.profile, self.profile.with_suffix(".pb")):
-            if path.is_file():
-                return path
-        remedy = f"run 'pgle convert {self.path}' or pass --profile"
-        raise UserError("no profile there yet", where=self.path, remedy=remedy)
+        """`found_profile`; raises `UserError` where there is none."""
+        if self.found_profile is None:
+            remedy = f"run 'pgle convert {self.path}' or pass --profile"
+            raise UserError("no profile there yet", where=self.path, remedy=remedy)
+        return self.found_profile
 
     @contextmanager
     def held(self, *, shared: bool = False) -> Iterator[None]:
@@ -288,12 +272,21 @@ class RunDirectory:
             yield
 
 
+def free(path: Path, mark: str = "-", first: int = 2) -> Path:
+    """This path where nothing is there, else the first of ``NAME-2``, ``NAME-3`` … that is free."""
+    names = chain((path.name,), (f"{path.name}{mark}{number}" for number in count(first)))
+    return next(found for name in names if not (found := path.with_name(name)).exists())
+
+
 def set_aside(folder: Path) -> None:
     """Keep an older folder under the next free name: ``profile.1``, ``profile.2`` …"""
-    number = 1
-    while (kept := folder.with_name(f"{folder.name}.{number}")).exists():
-        number += 1
-    folder.rename(kept)
+    folder.rename(free(folder, ".", 1))
+
+
+def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:
+    """What profilers have left below a stage's folder of traces; with the label of a rank, for that alone."""
+    found = (path for path in sorted(folder.rglob("*")) if path.name.endswith(TRACES))
+    return tuple(path for path in found if label in (None, path.relative_to(folder).parts[0].split(".")[0]))
 
 
 def _holds_trace(path: Path) -> bool:

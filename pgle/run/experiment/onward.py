@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import UserError
-from pgle.run.experiment.directory import COMPARED, RunDirectory
+from pgle.run.experiment.directory import COMPARED, RunDirectory, free
 from pgle.run.experiment.manifest import Manifest, StageRecord, extend_manifest, read_manifest
 
 if TYPE_CHECKING:
@@ -34,14 +34,6 @@ _OF_PROFILING = {"mode": "sync", "window": "auto"}
 def typed(*words: object) -> str:
     """A command line of these words, quoted for a shell."""
     return shlex.join(map(str, words))
-
-
-def free(path: Path) -> Path:
-    """This path where nothing is there, else the first of ``NAME-2``, ``NAME-3`` … that is free."""
-    number, found = 2, path
-    while found.exists():
-        found, number = path.with_name(f"{path.name}-{number}"), number + 1
-    return found
 
 
 @dataclass(frozen=True)
@@ -93,7 +85,7 @@ def launch_of(run: RunDirectory) -> Launch:
 def following(run: RunDirectory) -> str:
     """The command that leads on: to the stage that is missing or out of date, then to the comparison, to the page."""
     baseline, perf = (run.stage(name).path for name in COMPARED)
-    profile, traces = profile_of(run), run.stage("profile").trace_files()
+    profile, traces = run.found_profile, run.stage("profile").trace_files()
     if profile is None and not perf.exists():
         return typed("pgle", "convert", run.path) if traces else launch_of(run).line("profile", run.path, "--force")
     if profile is not None and any(_is_older(profile, trace) for trace in traces):
@@ -105,11 +97,6 @@ def following(run: RunDirectory) -> str:
     if not baseline.exists():
         return launch_of(run).line("perf", run.path, "--baseline")
     return look_closer(run) if _is_compared(_manifest(run)) else typed("pgle", "compare", baseline, perf)
-
-
-def profile_of(run: RunDirectory) -> Path | None:
-    """Its cost profile; None where it has none yet."""
-    return next((path for path in (run.profile, run.profile.with_suffix(".pb")) if path.is_file()), None)
 
 
 def look_closer(run: RunDirectory) -> str:
@@ -130,7 +117,16 @@ def more_runs(run: RunDirectory) -> str:
     flags = format_flags(_flags(_asked(run)))
     before = f'XLA_FLAGS="$XLA_FLAGS "{shlex.quote(flags)} ' if flags else ""
     folder = free(run.path / "abba")
-    words = ("--abba", 3, "--profile", profile_of(run) or run.profile, "--run-dir", folder, "--", *launch_of(run).words)
+    words = (
+        "--abba",
+        3,
+        "--profile",
+        run.found_profile or run.profile,
+        "--run-dir",
+        folder,
+        "--",
+        *launch_of(run).words,
+    )
     return before + typed("pgle", "compare", *words)
 
 

@@ -54,7 +54,6 @@ class Pipeline:
         run: the run directory.
         skipped: stages that were done already.
         stages: results of the launched stages that were run now.
-        conversion: None where skipped.
         coverage: of the profile against the profiled module.
         covered: whether it reaches the bound.
         used: whether XLA used the profile in the performance run, and enough of it.
@@ -67,7 +66,6 @@ class Pipeline:
     run: RunDirectory
     skipped: tuple[str, ...]
     stages: tuple[StageResult, ...]
-    conversion: Conversion | None
     coverage: Coverage
     covered: bool
     used: bool
@@ -122,12 +120,10 @@ class _Experiment:
         self._on_result = on_result
         self._skipped: list[str] = []
         self._results: list[StageResult] = []
-        self._conversion: Conversion | None = None
 
     def run(self) -> Pipeline:
         """All stages; `run_pipeline` says what is raised."""
         request, profiled = self._request, self._request.stage
-        self._refuse_old_state()
         self._launch(profiled)
         self._convert()
         self._announce("verify")
@@ -142,7 +138,6 @@ class _Experiment:
             run=self._run,
             skipped=tuple(self._skipped),
             stages=tuple(self._results),
-            conversion=self._conversion,
             coverage=coverage,
             covered=coverage.is_ok(profiled.bounds),
             used=perf is not None and _was_used(perf.facts, profiled.bounds),
@@ -193,7 +188,6 @@ class _Experiment:
             raise
         files = tuple(record_file(path, run.path) for path in outputs)
         extend_manifest(run.path, replace(record, ended=now(), exit_code=0, outputs=files))
-        self._conversion = conversion
         self._on_result(conversion)
 
     def _is_due(self, stage: str, asked: Mapping[str, Any], inputs: Iterable[FileRecord]) -> bool:
@@ -206,13 +200,6 @@ class _Experiment:
         else:
             self._announce(stage if manifest.last(stage) is None else f"{stage}: again, {why}")
         return bool(why)
-
-    def _refuse_old_state(self) -> None:
-        """A run directory of an older pgle says in another file what is done, and recorded no outputs."""
-        old = self._run.old_state
-        if old.exists() and read_manifest(self._run.path).last("convert") is None and not self._request.force:
-            remedy = "choose another --run-dir, or pass --force to run all of it again beside the old files"
-            raise UserError("is of an older pgle, which did not record what its stages wrote", where=old, remedy=remedy)
 
 
 def _was_used(facts: Mapping[str, Any], bounds: Bounds) -> bool:

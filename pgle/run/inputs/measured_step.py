@@ -122,8 +122,8 @@ def _profile(side: Side) -> Profile | None:
         return read_profile(side.profile)
     for path in side.inputs:
         stage = _looked_at(path)
-        if stage is not None and stage.name == "perf" and stage.run.profile.is_file():
-            return read_profile(stage.run.profile)
+        if stage is not None and stage.name == "perf" and stage.run.found_profile is not None:
+            return read_profile(stage.run.found_profile)
         if isinstance(path, Path) and (estimated := path / "estimated.pbtxt").is_file():
             return read_profile(estimated)
     return None
@@ -132,7 +132,8 @@ def _profile(side: Side) -> Profile | None:
 def _measured_costs(path: AnyPath) -> Profile | None:
     """The costs that a stage's schedule is simulated with: those of its run, so that all its stages have the same."""
     stage = stage_of(path)
-    return read_profile(stage.run.profile) if stage is not None and stage.run.profile.is_file() else None
+    profile = None if stage is None else stage.run.found_profile
+    return None if profile is None else read_profile(profile)
 
 
 def _is_schedule(path: AnyPath) -> bool:

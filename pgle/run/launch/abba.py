@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pgle.errors import UserError, WorkloadError, shell_code
 from pgle.files import read_bytes, write_files
 from pgle.masking import kept_argv
+from pgle.run.experiment.directory import free
 from pgle.run.launch.process import end_with_parent, last_line
 
 SCHEMA = "pgle.abba/1"
@@ -94,7 +95,7 @@ def run_abba(plan: Plan, tell: Callable[[str], None]) -> tuple[list[str], list[s
     for number, letter in enumerate(order):
         if number < len(finished):
             continue
-        folder = _free(plan.folder / f"{number + 1:02d}-{letter}")
+        folder = free(plan.folder / f"{number + 1:02d}-{letter}", ".")  # a run that failed may have left one
         tell(f"run {number + 1} of {len(order)} ({letter}): {folder}")
         _run(plan.base if letter == "A" else plan.new, folder, f"run {number + 1} ({letter})")
         finished.append(folder.name)
@@ -152,14 +153,6 @@ def _keep(plan: Plan, finished: Sequence[str]) -> None:
         "finished": list(finished),
     }
     write_files({plan.folder / PLAN: json.dumps(document, indent=2) + "\n"}, force=True)
-
-
-def _free(folder: Path) -> Path:
-    """The folder, or a new name beside it where a run that failed left one."""
-    number, candidate = 2, folder
-    while candidate.exists():
-        candidate, number = folder.with_name(f"{folder.name}.{number}"), number + 1
-    return candidate
 
 
 def _run(command: Sequence[str], folder: Path, name: str) -> None:

@@ -91,7 +91,7 @@ def keep_own_trace(files: RankFiles, facts: Mapping[str, Any], started: float) -
     Returns:
         The trace file; None where there is none.
     """
-    if files.is_traced:
+    if files.traces():
         return None
     folders = [Path(folder) for folder in facts.get("own_traces", ())]
     found = [path for folder in folders for path in folder.rglob("*.xplane.pb") if path.stat().st_mtime >= started]

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError, points_into
-from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.manifest import read_manifest
-from pgle.run.experiment.onward import UNKNOWN, Launch, following, free, launch_of, profile_of, typed
+from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, typed
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import Program, modules_in, read_program
 from pgle.run.rehearse.messages import devices_in
@@ -139,7 +139,7 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
     described = sorted(run.stage("profile").rank().hlo.glob("*.gpu_target_config.pbtxt"))
     shape = asked.get("topology") or (f"1x1x{asked['devices']}" if asked.get("devices") else None)
     flags = (format_flags([flag]) for flag in parse_flags(asked.get("XLA_FLAGS") or "").flags)
-    profile = profile_of(run)
+    profile = run.found_profile
     return replace(
         given,
         words=(str(folder),),

@@ -230,12 +230,3 @@ def test_two_at_once_in_one_directory_are_refused(experiment):
     ):
         experiment()
     assert experiment().good
-
-
-def test_a_run_directory_of_an_older_pgle_is_refused_with_a_remedy(experiment):
-    experiment.folder.mkdir()
-    (experiment.folder / "pipeline.json").write_text('{"profile": "0123456789abcdef"}')
-    with pytest.raises(UserError, match=r"pipeline.json: is of an older pgle.*--force"):
-        experiment()
-    assert experiment(force=True).good
-    assert experiment().skipped == tuple(STAGES)
