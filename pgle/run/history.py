@@ -6,13 +6,13 @@ import fcntl
 import json
 import os
 import sqlite3
-import subprocess
 from contextlib import closing, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import check_file
+from pgle.run.doctor.world import read_gpus, this_world
 from pgle.run.inputs.step_times import TextLines
 from pgle.steps.history import Entry, parse_entry
 
@@ -126,13 +126,8 @@ def _add_row(path: Path, entry: Entry) -> None:
 
 def hardware_name() -> str:
     """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``; ``no-gpu``."""
-    query = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.SubprocessError):
+    gpus = read_gpus(this_world())
+    if not gpus:
         return "no-gpu"
-    names = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
-    if not names:
-        return "no-gpu"
-    slug = "".join(sign if sign.isalnum() else "-" for sign in names[0].lower()).strip("-")
-    return f"{len(names)}x-{slug}"
+    slug = "".join(sign if sign.isalnum() else "-" for sign in gpus[0].name.lower()).strip("-")
+    return f"{len(gpus)}x-{slug}"

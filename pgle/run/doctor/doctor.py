@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pgle.run.doctor import gpu as gpu
-from pgle.run.doctor import software as software
+from pgle.run.doctor import gpu, software
 from pgle.run.doctor.world import Check, World, read_gpus
 from pgle.run.experiment.manifest import Gpu
 
@@ -82,6 +81,6 @@ def diagnose(world: World, run_dir: str = ".") -> Diagnosis:
 
 def _safely(name: str, probe: Callable[[], Check]) -> Check:
     try:
-        return probe()
+        return replace(probe(), name=name)
     except Exception as error:
         return Check(name, "warn", f"could not be looked at ({type(error).__name__}: {error})", "please report this")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from pgle.run.doctor.no_gpu import check_no_gpu
-from pgle.run.doctor.world import Check, World
+from pgle.run.doctor.no_gpu import check_no_gpu, loaded_driver
+from pgle.run.doctor.world import Check, World, fail, ok, warn
 from pgle.run.experiment.manifest import Gpu
 from pgle.xla.flags.text import as_bool
 
@@ -31,51 +31,49 @@ def check_gpus(world: World, gpus: tuple[Gpu, ...]) -> Check:
     visible = world.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in HIDING:
         shown = f"{found}, hidden by CUDA_VISIBLE_DEVICES='{visible}'"
-        return Check("GPUs", "warn", shown, "unset CUDA_VISIBLE_DEVICES; in a job ask the scheduler for GPUs")
+        return warn(shown, "unset CUDA_VISIBLE_DEVICES; in a job ask the scheduler for GPUs")
     if len(set(names)) > 1:
-        return Check("GPUs", "warn", found, "costs are of one kind of GPU: choose with CUDA_VISIBLE_DEVICES")
-    return Check("GPUs", "ok", found)
+        return warn(found, "costs are of one kind of GPU: choose with CUDA_VISIBLE_DEVICES")
+    return ok(found)
 
 
 def check_driver(world: World, gpus: tuple[Gpu, ...]) -> Check:
     """Whether the driver is new enough for the CUDA that jax's plugin brings."""
-    text = world.read("/proc/driver/nvidia/version") or ""
-    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    version = gpus[0].driver if gpus else match.group(1) if match else ""
+    version = gpus[0].driver if gpus else loaded_driver(world)
     if not version:
-        return Check("driver", "warn", "none", "install NVIDIA's driver where the GPUs are")
+        return warn("none", "install NVIDIA's driver where the GPUs are")
     for name in world.installed.plugins:
         cuda = re.sub(r"\D", "", name)
         needed = DRIVER_FOR_CUDA.get(cuda, 0)
         if int(version.split(".")[0]) < needed:
             found = f"{version}, older than CUDA {cuda} needs ({needed})"
-            return Check("driver", "fail", found, f"update the driver to {needed} or newer, or install jax[cuda12]")
-    return Check("driver", "ok", version)
+            return fail(found, f"update the driver to {needed} or newer, or install jax[cuda12]")
+    return ok(version)
 
 
 def check_counters(world: World) -> Check:
     """Whether users who are not administrators may profile."""
     text = world.read("/proc/driver/nvidia/params")
     if text is None:
-        return Check("CUPTI", "ok", "no driver here")
+        return ok("no driver here")
     if "RmProfilingAdminOnly: 1" not in text:
-        return Check("CUPTI", "ok", "open to all users")
+        return ok("open to all users")
     if world.is_root:
-        return Check("CUPTI", "ok", "for administrators only, and this is root")
+        return ok("for administrators only, and this is root")
     remedy = (
         "if traces come out empty (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES): put 'options nvidia "
         "NVreg_RestrictProfilingToAdminUsers=0' into /etc/modprobe.d and reload the driver, or run with SYS_ADMIN"
     )
-    return Check("CUPTI", "warn", "for administrators only (RmProfilingAdminOnly: 1)", remedy)
+    return warn("for administrators only (RmProfilingAdminOnly: 1)", remedy)
 
 
 def check_monitors(world: World) -> Check:
     """Whether DCGM collects profiling metrics, which takes the profiler away."""
     found = sorted(world.processes() & set(DCGM_PROCESSES))
     if not found:
-        return Check("DCGM", "ok", "not running")
+        return ok("not running")
     remedy = "if a trace comes out empty: 'dcgmi profile --pause' before the run, '--resume' after it"
-    return Check("DCGM", "warn", f"{', '.join(found)} running", remedy)
+    return warn(f"{', '.join(found)} running", remedy)
 
 
 def check_profilers(world: World) -> Check:
@@ -86,23 +84,21 @@ def check_profilers(world: World) -> Check:
     auto = as_bool(world.environ.get("JAX_ENABLE_PGLE")) is True
     if attached and auto:
         remedy = "unset JAX_ENABLE_PGLE, or hand over with JAX_COMPILATION_CACHE_EXPECT_PGLE ('pgle auto')"
-        return Check("profilers", "fail", f"another tool ({', '.join(attached)}) and AutoPGLE at once", remedy)
+        return fail(f"another tool ({', '.join(attached)}) and AutoPGLE at once", remedy)
     if attached:
         remedy = f"do not use --capture jax under it (shared only from jaxlib {MULTI_SUBSCRIBER} with CUDA 13.2)"
-        return Check("profilers", "warn", f"another tool is attached ({', '.join(attached)})", remedy)
+        return warn(f"another tool is attached ({', '.join(attached)})", remedy)
     if auto:
-        return Check("profilers", "warn", "JAX_ENABLE_PGLE is on", "unset it for 'pgle profile' and 'pgle perf'")
-    return Check("profilers", "ok", "none attached")
+        return warn("JAX_ENABLE_PGLE is on", "unset it for 'pgle profile' and 'pgle perf'")
+    return ok("none attached")
 
 
 def check_nsys(world: World) -> Check:
     """Which nsys there is."""
     nsys = world.nsys()
     if nsys is None:
-        return Check(
-            "nsys", "warn", "not installed", "--capture jax needs none; its exports (.sqlite) are read without"
-        )
+        return warn("not installed", "--capture jax needs none; its exports (.sqlite) are read without")
     found = f"{'.'.join(map(str, nsys.version[:3])) or 'unknown version'} ({nsys.path})"
     if nsys.version[:2] in NSYS_TROUBLE:
-        return Check("nsys", "warn", found, "its ranges are wrong with CUDA graphs: use 2025.1 or newer")
-    return Check("nsys", "ok", found)
+        return warn(found, "its ranges are wrong with CUDA graphs: use 2025.1 or newer")
+    return ok(found)

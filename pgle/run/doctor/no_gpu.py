@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pgle.run.doctor.world import SMI_QUERY, Check, World
+from pgle.run.doctor.world import SMI_QUERY, Check, World, fail, warn
 
 WITHOUT = "rehearse, convert, verify and the simulated capture work without"
 IN_CONTAINER = (
@@ -57,7 +57,7 @@ def check_no_gpu(world: World) -> Check:
     """What to say where nvidia-smi lists no GPU."""
     if world.which("nvidia-smi"):
         return _failed(world.says(SMI_QUERY).strip())
-    driver = _driver(world)
+    driver = loaded_driver(world)
     devices = world.glob("/dev/nvidia[0-9]*")
     if devices:
         found = f"{', '.join(devices[:4])}{', …' if len(devices) > 4 else ''}, but no nvidia-smi to ask for them"
@@ -65,31 +65,29 @@ def check_no_gpu(world: World) -> Check:
             "install the driver's utilities; in a container set NVIDIA_DRIVER_CAPABILITIES=compute,utility "
             "and start it again"
         )
-        return Check("GPUs", "fail", found, remedy)
+        return fail(found, remedy)
     present = driver or _on_bus(world)
     if _in_container(world):
         if present:
             host = f"driver {driver}" if driver else "an NVIDIA GPU"
-            return Check("GPUs", "warn", f"none in this container; its host has {host}", f"{IN_CONTAINER}; {WITHOUT}")
-        return Check("GPUs", "warn", "none in this container", f"{IN_CONTAINER}; {WITHOUT}")
+            return warn(f"none in this container; its host has {host}", f"{IN_CONTAINER}; {WITHOUT}")
+        return warn("none in this container", f"{IN_CONTAINER}; {WITHOUT}")
     if driver:
         found = f"driver {driver} is loaded, but there is no /dev/nvidia0 and no nvidia-smi"
-        return Check("GPUs", "fail", found, "install the driver's utilities, then run nvidia-smi as root once")
+        return fail(found, "install the driver's utilities, then run nvidia-smi as root once")
     if present:
-        return Check(
-            "GPUs", "warn", "an NVIDIA GPU on the PCI bus, and no driver", f"install NVIDIA's driver; {WITHOUT}"
-        )
-    return Check("GPUs", "warn", "none", f"profile and perf need one; {WITHOUT}")
+        return warn("an NVIDIA GPU on the PCI bus, and no driver", f"install NVIDIA's driver; {WITHOUT}")
+    return warn("none", f"profile and perf need one; {WITHOUT}")
 
 
 def _failed(text: str) -> Check:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     said = lines[0] if lines else "it printed nothing"
     remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, text, re.IGNORECASE)), "")
-    return Check("GPUs", "fail", f"nvidia-smi fails: {said}", remedy or "run nvidia-smi, and see dmesg")
+    return fail(f"nvidia-smi fails: {said}", remedy or "run nvidia-smi, and see dmesg")
 
 
-def _driver(world: World) -> str:
+def loaded_driver(world: World) -> str:
     """Version of the loaded driver; containers see that of their host."""
     match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", world.read("/proc/driver/nvidia/version") or "")
     return match[1] if match else ""

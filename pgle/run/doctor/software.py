@@ -7,7 +7,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import lint_flags
 from pgle.run.ask.plugins import repair
-from pgle.run.doctor.world import Check, World
+from pgle.run.doctor.world import Check, World, fail, ok, warn
 from pgle.run.experiment.manifest import Gpu
 from pgle.run.launch.environment import user_flags
 from pgle.xla.flags.catalogue import catalogue, nearest, release
@@ -23,11 +23,11 @@ def check_jax(world: World) -> Check:
     jax, jaxlib = versions.get("jax"), versions.get("jaxlib")
     if not jax or not jaxlib:
         missing = " and ".join(name for name in ("jax", "jaxlib") if name not in versions)
-        return Check("jax", "fail", f"no {missing} in {world.python}", "name the Python of your program: --python PATH")
+        return fail(f"no {missing} in {world.python}", "name the Python of your program: --python PATH")
     found = f"jax {jax}, jaxlib {jaxlib}, Python {versions.get('python', '?')}"
     if release(jaxlib) > release(jax):
-        return Check("jax", "fail", f"{found}: jaxlib is newer, jax will not import", f"pip install jax=={jaxlib}")
-    return Check("jax", "ok", found)
+        return fail(f"{found}: jaxlib is newer, jax will not import", f"pip install jax=={jaxlib}")
+    return ok(found)
 
 
 def check_plugin(world: World) -> Check:
@@ -37,11 +37,11 @@ def check_plugin(world: World) -> Check:
     mended = repair(world.installed.versions, world.python)
     if mended is not None:
         what = f"{found}: {mended.what}" if found else "none: no GPU and no rehearsal"
-        return Check("CUDA plugin", "fail" if mended.fails else "warn", what, f"{mended.line}, or: pgle doctor --fix")
+        return (fail if mended.fails else warn)(what, f"{mended.line}, or: pgle doctor --fix")
     if not found or release(jaxlib) < release(OLDEST_REHEARSAL) or jaxlib == "0.4.36":
         found = f"{found or 'none'}: cannot compile without a GPU"
-        return Check("CUDA plugin", "warn", found, "use another jaxlib to rehearse")
-    return Check("CUDA plugin", "ok", f"{found}: usable for rehearsals")
+        return warn(found, "use another jaxlib to rehearse")
+    return ok(f"{found}: usable for rehearsals")
 
 
 def check_ptxas(world: World) -> Check:
@@ -52,10 +52,8 @@ def check_ptxas(world: World) -> Check:
     patterns += [f"{site}/nvidia/cuda_nvcc/bin/ptxas", f"{site}/nvidia/cu1*/bin/ptxas"]
     found = world.which("ptxas") or next((path for pattern in patterns for path in world.glob(pattern)), None)
     if found:
-        return Check("ptxas", "ok", found)
-    return Check(
-        "ptxas", "warn", "none: rehearsals stop after scheduling, which suffices", "pip install nvidia-cuda-nvcc"
-    )
+        return ok(found)
+    return warn("none: rehearsals stop after scheduling, which suffices", "pip install nvidia-cuda-nvcc")
 
 
 def check_packages(world: World) -> Check:
@@ -66,8 +64,8 @@ def check_packages(world: World) -> Check:
     old = [name for name, least in needed.items() if name in versions and release(versions[name]) < release(least)]
     if old:
         what = ", ".join(f"{name} {needed[name]} or newer" for name in old)
-        return Check("packages", "warn", found, f"pgle itself needs {what}; it may run from another Python (--python)")
-    return Check("packages", "ok", found)
+        return warn(found, f"pgle itself needs {what}; it may run from another Python (--python)")
+    return ok(found)
 
 
 def check_flags(world: World) -> Check:
@@ -75,57 +73,57 @@ def check_flags(world: World) -> Check:
     try:
         flags = user_flags(world.environ)
         if not flags.flags and not flags.findings:
-            return Check("XLA_FLAGS", "ok", "not set")
+            return ok("not set")
         result = lint_flags(flags, python=world.python)
     except UserError as error:
-        return Check("XLA_FLAGS", "fail", error.what, error.remedy or "")
+        return fail(error.what, error.remedy or "")
     errors = [finding for finding in result.findings if finding.level == "error"]
     warnings = [finding for finding in result.findings if finding.level == "warning"]
     if errors:
-        return Check("XLA_FLAGS", "fail", errors[0].line(), "'pgle flags lint' says all")
+        return fail(errors[0].line(), "'pgle flags lint' says all")
     if warnings:
-        return Check("XLA_FLAGS", "warn", warnings[0].line(), "'pgle flags lint' says all")
-    return Check("XLA_FLAGS", "ok", f"{result.flags} flags accepted by jaxlib {result.jaxlib}")
+        return warn(warnings[0].line(), "'pgle flags lint' says all")
+    return ok(f"{result.flags} flags accepted by jaxlib {result.jaxlib}")
 
 
 def check_log(world: World) -> Check:
     """Whether XLA's lines about the profile will be seen."""
     level = world.environ.get("TF_CPP_MIN_LOG_LEVEL")
     if level in (None, "0"):
-        return Check("XLA log", "ok", "pgle sets TF_CPP_MIN_LOG_LEVEL=0" if level is None else "TF_CPP_MIN_LOG_LEVEL=0")
+        return ok("pgle sets TF_CPP_MIN_LOG_LEVEL=0" if level is None else "TF_CPP_MIN_LOG_LEVEL=0")
     remedy = "unset TF_CPP_MIN_LOG_LEVEL: yours stays, and hides the lines that confirm a profile"
-    return Check("XLA log", "warn", f"TF_CPP_MIN_LOG_LEVEL={level}", remedy)
+    return warn(f"TF_CPP_MIN_LOG_LEVEL={level}", remedy)
 
 
 def check_compilation_cache(world: World) -> Check:
     """What the persistent compilation cache does to profiles."""
     folder = world.environ.get("JAX_COMPILATION_CACHE_DIR", "")
     if not folder or as_bool(world.environ.get("JAX_ENABLE_COMPILATION_CACHE")) is False:
-        return Check("compilation cache", "ok", "off")
+        return ok("off")
     if "://" not in folder and not world.writable(folder):
-        return Check("compilation cache", "warn", f"{folder} cannot be written", "mend its permissions, or unset it")
+        return warn(f"{folder} cannot be written", "mend its permissions, or unset it")
     remedy = (
         "its key holds a profile's path, not its content, and a cached executable gives neither log nor dumps: pgle "
         "switches it off in its runs; elsewhere give every profile its own name"
     )
-    return Check("compilation cache", "warn", folder, remedy)
+    return warn(folder, remedy)
 
 
 def check_variables(world: World) -> Check:
     """Variables about PGLE, memory or logging that nobody reads, or that exclude each other."""
     both = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
     if all(world.environ.get(name) for name in both):
-        return Check("variables", "fail", f"{' and '.join(both)} are both set: jax will not start", f"unset {both[0]}")
+        return fail(f"{' and '.join(both)} are both set: jax will not start", f"unset {both[0]}")
     settings = catalogue()
     for name in sorted(world.environ):
         setting = settings.get(name)
         if setting is not None and setting.reader == "nobody":
-            return Check("variables", "warn", f"{name} is read by nobody", f"use {setting.use}")
+            return warn(f"{name} is read by nobody", f"use {setting.use}")
         if setting is None and name.startswith("JAX_") and "PGLE" in name:
             near = nearest(name, [item for item in settings if item.startswith("JAX_")])
             remedy = f"did you mean {near[0]}?" if near else "'pgle flags list PGLE' shows what there is"
-            return Check("variables", "warn", f"{name} is no setting of JAX that we know", remedy)
-    return Check("variables", "ok", "none that is without effect")
+            return warn(f"{name} is no setting of JAX that we know", remedy)
+    return ok("none that is without effect")
 
 
 GIB = 1 << 30
@@ -142,17 +140,17 @@ def check_disk(world: World, run_dir: str) -> Check:
     free = world.free_bytes(run_dir)
     found = f"{free / GIB:.0f} GiB free for {run_dir}"
     if free < LITTLE_DISK:
-        return Check("disk", "fail", found, "free some, or choose another --run-dir")
+        return fail(found, "free some, or choose another --run-dir")
     if free < ENOUGH_DISK:
-        return Check("disk", "warn", found, "traces of large models take gigabytes: choose another --run-dir")
-    return Check("disk", "ok", found)
+        return warn(found, "traces of large models take gigabytes: choose another --run-dir")
+    return ok(found)
 
 
 def check_run_dir(world: World, run_dir: str) -> Check:
     """Whether the run directory can be made and written."""
     if world.writable(run_dir):
-        return Check("run directory", "ok", run_dir)
-    return Check("run directory", "fail", f"{run_dir} cannot be written", "choose another --run-dir")
+        return ok(run_dir)
+    return fail(f"{run_dir} cannot be written", "choose another --run-dir")
 
 
 def check_limits(world: World) -> Check:
@@ -161,10 +159,10 @@ def check_limits(world: World) -> Check:
     locked = "unlimited" if memory == -1 else f"{memory >> 10} KiB"
     found = f"open files {files if files != -1 else 'unlimited'}, locked memory {locked}"
     if 0 <= files < ENOUGH_FILES:
-        return Check("limits", "warn", found, f"ulimit -n {ENOUGH_FILES}, or the process may run out of files")
+        return warn(found, f"ulimit -n {ENOUGH_FILES}, or the process may run out of files")
     if memory != -1 and memory < 64 << 20 and world.glob("/dev/infiniband/uverbs*"):
-        return Check("limits", "warn", found, "ulimit -l unlimited: InfiniBand registers memory by locking it")
-    return Check("limits", "ok", found)
+        return warn(found, "ulimit -l unlimited: InfiniBand registers memory by locking it")
+    return ok(found)
 
 
 def check_shared_memory(world: World, gpus: tuple[Gpu, ...]) -> Check:
@@ -172,5 +170,5 @@ def check_shared_memory(world: World, gpus: tuple[Gpu, ...]) -> Check:
     free = world.free_bytes("/dev/shm")
     found = f"{free / GIB:.1f} GiB free in /dev/shm"
     if len(gpus) > 1 and free < ENOUGH_SHARED_MEMORY:
-        return Check("shared memory", "warn", found, "NCCL needs it between processes: docker run --shm-size=8g")
-    return Check("shared memory", "ok", found)
+        return warn(found, "NCCL needs it between processes: docker run --shm-size=8g")
+    return ok(found)

@@ -31,7 +31,7 @@ class Check:
     """One thing that was looked at.
 
     Attributes:
-        name: what, such as ``driver``.
+        name: what, such as ``driver``; from the table of checks.
         verdict: ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work.
         found: what is there.
         remedy: what to do; empty for ``ok``.
@@ -41,6 +41,21 @@ class Check:
     verdict: Level
     found: str
     remedy: str = ""
+
+
+def ok(found: str) -> Check:
+    """A check that nothing came of."""
+    return Check("", "ok", found)
+
+
+def warn(found: str, remedy: str) -> Check:
+    """Something will not work or be worse."""
+    return Check("", "warn", found, remedy)
+
+
+def fail(found: str, remedy: str) -> Check:
+    """A run will not work."""
+    return Check("", "fail", found, remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import pytest
 from machines import H100, PARAMS, VERSIONS, world
 
 from pgle.run.ask.nsys import Nsys
+from pgle.run.doctor import gpu as doctor_gpu
+from pgle.run.doctor import software as doctor_software
 from pgle.run.doctor.doctor import diagnose
-from pgle.run.doctor.doctor import gpu as doctor_gpu
-from pgle.run.doctor.doctor import software as doctor_software
 from pgle.run.doctor.world import read_gpus, this_world
 from pgle.run.experiment.manifest import Gpu
 
