@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pgle.run.experiment.directory import RunDirectory
@@ -376,3 +377,13 @@ def test_a_module_counts_by_itself(hook):
 def test_a_program_may_ask_for_jax_before_it_imports_it(tmp_path, ask):
     code = f"import importlib.metadata, importlib.util, sys; {ask}; import jax, pgle_hook; print(pgle_hook.active())"
     assert "Hook object" in in_python(code, {"window": "none"}, tmp_path).stdout
+
+
+def test_zeros_of_any_size_share_their_pages_and_jax_is_changed_once(hook, tmp_path, monkeypatch):
+    wrapped = []
+    monkeypatch.setattr(hook("jax_private"), "compiled_instead", lambda other: wrapped.append(other) or {})
+    uncomputed = hook("capture.uncomputed").Uncomputed(str(tmp_path / "names"))
+    large, small = (uncomputed._zeros(shape, "float32") for shape in ((64, 1024), (3, 5)))
+    assert np.shares_memory(large, small)
+    assert (large.shape, small.shape, large.any()) == ((64, 1024), (3, 5), False)
+    assert len(wrapped) == 1

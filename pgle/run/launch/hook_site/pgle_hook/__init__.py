@@ -37,9 +37,14 @@ def _attach(config, place, jax):
 
 
 def _capture(files):
-    from pgle_hook import capture
+    """Capture the modules of this process: each of `files` is the path of what the hook writes under that name."""
+    from pgle_hook.capture import offload
+    from pgle_hook.capture.executed import Executed
+    from pgle_hook.capture.uncomputed import Uncomputed
 
-    capture.watch(files)
+    results = Uncomputed(files["uncomputed"]).results if "uncomputed" in files else lambda call, execute: execute()
+    guarded(lambda: Executed(files["program"]).watch(results))
+    offload.watch(files["lowered"])
 
 
 def active():

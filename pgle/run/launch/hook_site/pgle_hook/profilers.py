@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from contextlib import contextmanager
 
 from pgle_hook import warn
 
@@ -30,23 +31,24 @@ class Profiler:
     def open(self):
         """Begin to record; a failure is a warning."""
         if not self.is_open:
-            self.changes += 1
-            self.busy = True
-            try:
+            with self._changing():
                 self.is_open = self._begin()
-            finally:
-                self.busy = False
 
     def close(self):
         """End recording, once the devices have done what the program has asked of them so far."""
         if self.is_open:
             self.is_open = False
-            self.changes += 1
-            self.busy = True
-            try:
+            with self._changing():
                 self._end()
-            finally:
-                self.busy = False
+
+    @contextmanager
+    def _changing(self):
+        self.changes += 1
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
 
     def _begin(self):
         return False

@@ -45,17 +45,29 @@ def own_traces(jax, on_start, on_stop):
     module = jax.profiler
     session = getattr(module, "ProfileSession", None)  # since 0.12 all ways lead through it
     if session is not None:
-        _sessions(session, on_start, on_stop)
+        session.start = _announced(session.start, lambda this: getattr(this, "log_dir", None), on_start)
+        session.stop = _followed(session.stop, on_stop)
         return
-    scopes = [vars(module)]
+    start = _announced(module.start_trace, lambda log_dir: log_dir, on_start)
+    stop = _followed(module.stop_trace, on_stop)
     inner = getattr(module.trace, "__wrapped__", None)  # `jax.profiler.trace` finds the two where it was defined
-    if inner is not None:
-        scopes.append(inner.__globals__)
-    start, stop = module.start_trace, module.stop_trace
+    for scope in [vars(module)] if inner is None else [vars(module), inner.__globals__]:
+        scope["start_trace"], scope["stop_trace"] = start, stop
 
-    def new_start(log_dir, *args, **kwargs):
-        guarded(lambda: on_start(os.path.abspath(str(log_dir))))
-        return start(log_dir, *args, **kwargs)
+
+def _announced(start, folder_of, on_start):
+    """`start`, with a call before it; `folder_of` is asked with its first argument, whatever its name."""
+
+    def new_start(*args, **kwargs):
+        folder = guarded(lambda: folder_of(args[0] if args else kwargs["log_dir"]))
+        guarded(lambda: on_start(None if folder is None else os.path.abspath(str(folder))))
+        return start(*args, **kwargs)
+
+    return new_start
+
+
+def _followed(stop, on_stop):
+    """`stop`, with a call after it."""
 
     def new_stop(*args, **kwargs):
         try:
@@ -63,22 +75,4 @@ def own_traces(jax, on_start, on_stop):
         finally:
             guarded(on_stop)
 
-    for scope in scopes:
-        scope["start_trace"], scope["stop_trace"] = new_start, new_stop
-
-
-def _sessions(session, on_start, on_stop):
-    start, stop = session.start, session.stop
-
-    def new_start(this, *args, **kwargs):
-        folder = getattr(this, "log_dir", None)
-        guarded(lambda: on_start(None if folder is None else os.path.abspath(str(folder))))
-        return start(this, *args, **kwargs)
-
-    def new_stop(this, *args, **kwargs):
-        try:
-            return stop(this, *args, **kwargs)
-        finally:
-            guarded(on_stop)
-
-    session.start, session.stop = new_start, new_stop
+    return new_stop

@@ -78,8 +78,7 @@ class Uncomputed:
         count = int(np.prod(shape, dtype=np.int64))
         size = max(count * np.dtype(dtype).itemsize, 1)
         if size > len(self._pages):
-            self._signatures = guarded(lambda: jax_private.compiled_instead(self._signature)) or {}
-        self._pages = mmap.mmap(-1, size, flags=MAPPING)
+            self._pages = mmap.mmap(-1, size, flags=MAPPING)
         return np.frombuffer(self._pages, dtype=dtype, count=count).reshape(shape)
 
 
