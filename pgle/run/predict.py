@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from pgle.costs.estimate.unsure import opaque_warnings
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
-from pgle.errors import UserError
 from pgle.files import AnyPath
 from pgle.schedule.predict import Prediction, predict
 from pgle.xla.checker import compute_capability
 from pgle.xla.hardware import Hardware, by_capability, find_hardware
 from pgle.xla.hlo.dumps import no_match
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_modules
+from pgle.xla.hlo.reader import read_scheduled
 from pgle.xla.targets import load_target, target_beside
 
 TargetFrom: TypeAlias = Literal["option", "description", "file name", "nothing"]
@@ -75,14 +73,7 @@ def predict_file(request: PredictRequest) -> Predicted:
     """
     profile = read_profile(request.profile) if request.profile is not None else None
     given = None if request.target is None else find_hardware(load_target(request.target))
-    modules = read_modules(request.hlo)
-    scheduled = [module for module in modules if module.is_scheduled]
-    if not scheduled:
-        raise UserError(
-            "no module is scheduled yet",
-            where=request.hlo,
-            remedy=f"pgle rehearse {shlex.quote(str(request.hlo))}",
-        )
+    scheduled = read_scheduled(request.hlo)
     chosen = [module for module in scheduled if re.search(request.module, module.name)]
     if not chosen:
         raise no_match(request.module, scheduled)

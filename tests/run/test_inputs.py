@@ -64,3 +64,11 @@ def test_the_dump_of_a_module_is_found_by_the_names_of_its_files(tmp_path, testd
     (tmp_path / "job").symlink_to(testdata / "pax_fsdp4")
     assert dump_near(tmp_path, ["pjit__wrapped_step_fn"]) == tmp_path / "job/proc0/dump"
     assert dump_near(tmp_path, ["jit_train_step"]) is None
+
+
+def test_a_dump_of_the_cpu_compiler_is_to_be_rehearsed(tmp_path):
+    (tmp_path / "module_0001.jit_step.cpu_after_optimizations.txt").touch()
+    (tmp_path / "module_0001.jit_step.before_optimizations.txt").touch()
+    assert [sight.command for sight in look(tmp_path).sights] == [f"pgle rehearse {tmp_path}"]
+    (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
+    assert [sight.command for sight in look(tmp_path).sights] == [f"pgle predict {tmp_path}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ DEPTH = 4
 """Folders below the first; a profiler's log directory nests its xplanes three deep."""
 MOST = 5000
 """Entries that are looked at: an answer at once, also in a home directory."""
+
+UNSCHEDULED = "HLO not of a GPU yet"
+"""Dumps of the CPU compiler, and of programs as XLA first saw them."""
 
 ByKind: TypeAlias = Mapping[str, Sequence[Path]]
 Next: TypeAlias = Callable[[Path, ByKind], str]
@@ -63,6 +67,8 @@ def look(folder: Path) -> Found:
             by_kind[kind].append(path)
         if seen >= MOST:
             break
+    scheduled = by_kind.get("HLO dump", [])
+    by_kind[UNSCHEDULED] = [path for path in by_kind.get(UNSCHEDULED, []) if path not in scheduled]
     for paths in by_kind.values():
         paths.sort(key=lambda path: (-_time(path), path))
     sights = [
@@ -127,8 +133,8 @@ def _kind(place: Path, name: str, at_top: bool) -> tuple[Path, str]:
     if name.endswith(".xplane.pb"):  # LOGDIR/plugins/profile/TIME/HOST.xplane.pb
         nested = len(place.parts) > 3 and place.parts[-3:-1] == ("plugins", "profile")
         return place.parents[2] if nested else path, "JAX profiler trace"
-    if name.removesuffix(".xz").removesuffix(".gz").endswith(("after_optimizations.txt", ".hlo.pb")):
-        return place, "HLO dump"
+    if name.removesuffix(".xz").removesuffix(".gz").endswith(("_optimizations.txt", ".hlo.pb")):
+        return place, UNSCHEDULED if re.search(r"\.(before|cpu_after)_optimizations\.", name) else "HLO dump"
     if name.endswith(".mlir"):
         return path, "StableHLO module"
     if name.endswith((".pbtxt", ".pb")) and (_head(path, b"costs") or (place / f"{name}.json").exists()):
@@ -186,6 +192,7 @@ _NEXT: dict[str, Next] = {
     "nsys report": _of_trace,
     "JAX profiler trace": _of_trace,
     "HLO dump": _plain("pgle predict"),
+    UNSCHEDULED: _plain("pgle rehearse"),
     "StableHLO module": _plain("pgle rehearse"),
     "console log": _plain("pgle confirm"),
     "JAX program": _plain("pgle rehearse --devices 8 -- python"),

@@ -29,7 +29,7 @@ from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.buffers import buffers_from_bytes
 from pgle.xla.hlo.dumps import Dumps, read_dumps
 from pgle.xla.hlo.proto import MAX_HLO_BYTES
-from pgle.xla.hlo.reader import is_hlo, read_modules
+from pgle.xla.hlo.reader import is_hlo, read_scheduled
 from pgle.xla.targets import BUILT_IN, Target, load_target, target_beside
 
 STILL = Noise(kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0)
@@ -153,9 +153,7 @@ def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None
     stage = stage_of(path)
     folder = path if stage is None else stage.rank().hlo
     folder = next((path / name for name in REHEARSED if path.is_dir() and (path / name).is_dir()), folder)
-    modules = [module for module in read_modules(folder) if module.is_scheduled]
-    if not modules:
-        raise UserError("no module is scheduled yet", where=path, remedy=f"compile it: pgle rehearse {path}")
+    modules = read_scheduled(folder)
     found = [(predict(item, profile, hardware or hardware_of(item), expand_loops=True), item) for item in modules]
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
     trace = record(module, prediction.timeline, ranks=1, executions=2, noise=STILL)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgle.errors import UserError
+from pgle.files import read_bytes
 
 LOWERED = ".lowered_for_cuda"
 """The hook's list of modules with moves to host memory; ``!`` before those that it could not lower for GPUs."""
@@ -27,6 +28,9 @@ SUBSTANTIAL = 0.05
 """Part of the largest module's size that a step has at least."""
 
 _DUMPED = re.compile(r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*")
+
+_PRODUCT = re.compile(rb"\bdot_general\b| dot\(|\x12\x03dot|\bconvolution\b")
+"""A matrix product in StableHLO, in text of HLO and in its protobuf, whose second field is the opcode."""
 
 
 def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
@@ -100,7 +104,8 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
 
     A module of less than `SUBSTANTIAL` of the largest is no step, however often it is executed, and neither is one for
     fewer devices than another (a loader of data). The last one counts as executed: a first step takes long on CPUs,
-    and modules that load data are executed often meanwhile. Where executions were not counted it is the largest.
+    and modules that load data are executed often meanwhile. Where executions were not counted it is the largest that
+    multiplies matrices, which what makes the first parameters does not.
 
     Args:
         modules: of one folder, in the order in which they were compiled.
@@ -126,7 +131,16 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
         spread = {path: _devices(path) for path in dict.fromkeys([*again, large[-1]])}
         widest = [path for path, devices in spread.items() if devices == max(spread.values())]
         return max(widest, key=lambda path: sizes[path] * max(1, executed.get(path.name, 0)))
-    return once[-1] if once else max(large, key=sizes.__getitem__)
+    return (
+        once[-1]
+        if once
+        else max(filter(_multiplies, large), key=sizes.__getitem__, default=max(large, key=sizes.__getitem__))
+    )
+
+
+def _multiplies(module: Path) -> bool:
+    """Whether a dump, StableHLO or HLO, as text or protobuf, holds a matrix product or a convolution."""
+    return _PRODUCT.search(read_bytes(module)) is not None
 
 
 def _devices(module: Path) -> int:

@@ -98,8 +98,9 @@ class Worker:
         """Compile in a child, or say why that cannot be."""
         wanted, needed = request["topology"], program.num_devices
         if wanted and needed > 1 and _devices_in(wanted) != needed:
-            what = f"{program.name} is partitioned for {needed} devices and topology {wanted} has {_devices_in(wanted)}"
-            remedy = f"choose a topology of {needed} devices, such as 1x1x{needed}"
+            asked = _devices_in(wanted)
+            what = f"{program.name} is partitioned for {needed} devices and topology {wanted} has {asked}"
+            remedy = f"say --devices {needed}; for {asked} its program: pgle rehearse --devices {asked} -- COMMAND"
             self.answer(request, user_error={"what": what, "where": request["module"], "remedy": remedy})
             return
         self.phase(request, "compiling", program)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 
 from pgle.errors import UserError
-from pgle.files import AnyPath, read_bytes, sha256
+from pgle.files import AnyPath, as_path, read_bytes, sha256
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import MAX_HLO_BYTES, module_from_bytes
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
@@ -81,6 +82,23 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
         module = _module(data, file)
         modules.setdefault((module.name, module.program_id, module.fingerprint or digest), module)
     return tuple(modules.values())
+
+
+def read_scheduled(path: AnyPath) -> list[Module]:
+    """The modules of `read_modules` that hold a schedule of a GPU.
+
+    Raises:
+        UserError: there is none: nothing is scheduled yet, or XLA compiled it for CPUs.
+    """
+    scheduled = [module for module in read_modules(path) if module.is_scheduled]
+    found = [module for module in scheduled if ".cpu_after_optimizations" not in module.source]
+    if not found:
+        what = (
+            "compiled for CPUs, which says nothing of a GPU's schedule" if scheduled else "no module is scheduled yet"
+        )
+        source = as_path(scheduled[0].source).parent if scheduled else path
+        raise UserError(what, where=path, remedy=f"compile it for a GPU: pgle rehearse {shlex.quote(str(source))}")
+    return found
 
 
 def _files(folder: AnyPath) -> Iterable[AnyPath]:

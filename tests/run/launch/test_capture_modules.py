@@ -144,6 +144,17 @@ def test_what_loads_data_for_one_device_is_not_the_step(tmp_path, times):
     assert choose_module(modules, None) == modules[1]
 
 
+@pytest.mark.parametrize(
+    ("ending", "product"),
+    [("txt", b"  d = f32[8] dot(a, b)\n"), ("hlo.pb", b"\x12\x03dot\x1a"), ("mlir", b"  stablehlo.dot_general %1\n")],
+)
+def test_what_makes_the_parameters_is_not_the_step_of_a_dump(tmp_path, ending, product):
+    init, step = (tmp_path / f"module_000{i}.jit_{name}.before_optimizations.{ending}" for i, name in enumerate("ab"))
+    init.write_bytes(b"  a = f32[8] add(b, c)\n" * 9 + b" init_dot_general ")
+    step.write_bytes(b"  a = f32[8] add(b, c)\n" * 7 + product)
+    assert choose_module((init, step), None) == step
+
+
 def test_a_module_is_chosen_by_its_name(captured):
     modules = modules_in(captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)").parent)
     assert module_name(choose_module(modules, "jit_create_model")) == "jit_create_model"

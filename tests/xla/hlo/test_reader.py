@@ -9,7 +9,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import module_from_bytes
-from pgle.xla.hlo.reader import read_module, read_modules
+from pgle.xla.hlo.reader import read_module, read_modules, read_scheduled
 from pgle.xla.protos import hlo_pb2
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
@@ -189,6 +189,15 @@ def test_a_directory_without_hlo_says_how_to_dump_it(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text("hello")
     with pytest.raises(UserError, match="xla_dump_to"):
         read_modules(tmp_path)
+
+
+def test_a_schedule_for_cpus_is_not_taken_for_a_gpus(tmp_path: Path) -> None:
+    text = "HloModule jit_step, is_scheduled=true\n\nENTRY main {\n  ROOT a = f32[8]{0} parameter(0)\n}\n"
+    (tmp_path / "module_0001.jit_step.cpu_after_optimizations.txt").write_text(text)
+    with pytest.raises(UserError, match=r"compiled for CPUs, .*: pgle rehearse "):
+        read_scheduled(tmp_path)
+    (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(text.replace("f32", "f16"))
+    assert [".sm_9.0_gpu_" in module.source for module in read_scheduled(tmp_path)] == [True]
 
 
 def test_text_and_proto_name_the_same_lines_of_the_program(dumps: Path) -> None:
