@@ -1,4 +1,4 @@
-"""The two ways a command ends early, and how each becomes one line and an exit code."""
+"""The two ways a command ends early, how each becomes one line and an exit code, and how lines name commands."""
 
 from __future__ import annotations
 
@@ -39,6 +39,23 @@ def choices(word: str, names: Iterable[str]) -> str:
     """``did you mean X? it has X, Y``: what can be named instead of `word`; the first five."""
     known = list(dict.fromkeys(names))
     return " ".join(filter(None, (suggestion(word, known), f"it has {', '.join(known[:5])}")))
+
+
+_names: dict[str, str] = {}
+"""How pgle was started, where that is otherwise, and what that stands for: ``pgle`` before one of its commands."""
+
+
+def call_it(program: str, commands: Iterable[str]) -> None:
+    """Have every command of pgle that is printed begin as the user can type it, such as ``.venv/bin/pgle``."""
+    _names.clear()
+    _names[program] = rf"(?<![\w./-])pgle(?= (?:{'|'.join(commands)}|--help)\b)"
+
+
+def named(text: str) -> str:
+    """A text with the commands of pgle in it as the user can type them."""
+    for program, word in _names.items():
+        text = re.sub(word, lambda _, program=program: program, text)  # type: ignore[misc]
+    return text
 
 
 class UserError(Exception):

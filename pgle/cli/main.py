@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from pgle import __version__
-from pgle.errors import UserError, WorkloadError, one_line, suggestion
+from pgle.errors import UserError, WorkloadError, call_it, named, one_line, suggestion
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -133,12 +133,11 @@ def main() -> NoReturn:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _ended)
     if (program := _program()) != "pgle":
-        from pgle.report.text import call_it
-
         call_it(program, COMMANDS)
     gc.set_threshold(100_000, 50, 100)  # our values have no cycles; the default walks a million of them again and again
     code = run(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback of the interpreter's end helps nobody
+    gc.freeze()  # all ends now: the interpreter would look through every module for cycles first
     sys.exit(code)
 
 
@@ -159,9 +158,7 @@ def run(arguments: list[str]) -> int:
 
             parts = {name: getattr(error, name, None) for name in ("where", "remedy")}
             json.show("pgle.error/1", {"error": {"what": getattr(error, "what", line), **parts}, "exit_code": code})
-        if text := sys.modules.get("pgle.report.text"):
-            line = text.named(line)
-        print(f"pgle: {one_line(line)}", file=sys.stderr)
+        print(f"pgle: {one_line(named(line))}", file=sys.stderr)
         return code
 
 

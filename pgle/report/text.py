@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from pgle.errors import UserError, one_line, printable
+from pgle.errors import UserError, named, one_line, printable
 from pgle.files import Progress
 
 if TYPE_CHECKING:
@@ -39,22 +39,7 @@ _TIED = "\ue000"
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
 _COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
 _QUOTED = re.compile(r"'[^']*'")
-_names = {"": re.compile(r"(?!)")}
-"""How pgle was started, where that is otherwise, and what that stands for: ``pgle`` before one of its commands."""
 _BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
-
-
-def call_it(program: str, commands: Iterable[str]) -> None:
-    """Have every command of pgle that is printed begin as the user can type it, such as ``.venv/bin/pgle``."""
-    _names.clear()
-    _names[program] = re.compile(rf"(?<![\w./-])pgle(?= (?:{'|'.join(commands)}|--help)\b)")
-
-
-def named(text: str) -> str:
-    """A text with the commands of pgle in it as the user can type them."""
-    for program, word in _names.items():
-        text = word.sub(lambda _, program=program: program, text)  # type: ignore[misc]
-    return text
 
 
 def reader_left() -> NoReturn:
