@@ -19,12 +19,18 @@ _NAMES = (
 _SECRET_NAME = re.compile(_NAMES)
 _SECRET_VALUE = re.compile(
     r"://[^/\s:@]+:[^/\s@]+@"  # a password in a URL
-    r"|\b(gh[pousr]_|hf_|sk-|AKIA|ASIA|xox[abpr]-|ya29\.)\w{8,}"  # GitHub, Hugging Face, AWS, Slack, Google
+    r"|\b(gh[pousr]_|hf_|sk-|AKIA|ASIA|xox[abepr]-|ya29\.)\w{8,}"  # GitHub, Hugging Face, OpenAI, AWS, Slack, Google
+    r"|\b(sk-|[rs]k_(live|test)_|github_pat_|glpat-|AIza|npm_|pypi-)[\w-]{16,}"  # some also Stripe, GitLab, npm, PyPI
     r"|\beyJ[\w-]{10,}\.[\w-]+"  # a JSON web token
     r"|-----BEGIN "
     r"|\b(?i:bearer|basic) [\w+/=.-]{8,}"
     rf"|{_NAMES}[\w-]*[\"']?\s*[=:]\s*[\"']?(?!\d+\b)[^\s\"']{{4,}}"  # of a shell command or a header: NAME=value
 )
+
+
+_KEY = re.compile(r"--?k(ey)?")
+_KEY_VALUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}")
+"""What follows an option that may be of a credential, or the k of the k best, or the name of a metric."""
 
 
 def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -37,9 +43,9 @@ def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
     """A command line with what looks like a credential masked: ``--api-key=***``, ``--token ***``."""
     kept: list[str] = []
     mask_next = False
-    for word in argv:
+    for before, word in zip(("", *argv), argv, strict=False):
         name, equals, value = word.partition("=")
-        if mask_next and not word.startswith("-"):
+        if (mask_next and not word.startswith("-")) or (_KEY.fullmatch(before) and _KEY_VALUE.fullmatch(word)):
             kept.append(MASK)
         elif equals:
             kept.append(f"{name}={_masked(name, value)}")

@@ -33,6 +33,24 @@ def test_credentials_on_the_command_line_are_masked():
     assert kept_argv(argv) == ("python", "t.py", "--api-key=***", "--token", "***", "--token", "--lr=1", "***")
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hf_0123456789abcdef", "ghp_0123456789abcdef", "github_pat_11ABCDEFG0123456789_abcdef", "AKIA0123456789ABCDEF",
+        "sk-proj-012-abcdef-45678", "sk-ant-api03-0123456789-ab", "sk_live_0123456789abcdef", "glpat-0123-6789-abcdef",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("before", ["-k", "--login", "train.py"])
+def test_tokens_are_known_by_how_they_begin(before, word):
+    assert kept_argv([before, word, f"--x={word}"]) == (before, "***", "--x=***")
+
+
+def test_the_value_of_a_short_option_called_k_is_masked_where_it_may_be_a_key():
+    assert kept_argv(["-k", "hunter2secret00", "--key", "0123456789abcdef"]) == ("-k", "***", "--key", "***")
+    for words in (("-k", "40"), ("--key", "loss"), ("-k", "test_a_long_name"), ("--key", "eval/loss")):
+        assert kept_argv(words) == words
+
+
 @pytest.mark.parametrize("name", ["--wandb_key", "--api-key", "--apikey", "--hf-token", "--db-pwd", "--passphrase"])
 def test_what_follows_the_name_of_a_credential_is_masked(name):
     assert kept_argv([name, "abcdef", f"{name}=abcdef"]) == (name, "***", f"{name}=***")

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import bounds_options, json_option, stage_options
+from pgle.cli.options import PATH, bounds_options, json_option, stage_options
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
 
 
 @click.command(cls=Command)
 @stage_options
-@click.option(
-    "--profile", type=click.Path(path_type=Path), metavar="PROFILE", help="[default: that of the run directory]"
-)
+@click.option("--profile", type=PATH, metavar="PROFILE", help="[default: that of the run directory]")
 @click.option("--baseline", is_flag=True, help="Run without the profile, scheduler on: what to compare with.")
 @bounds_options
 @json_option
 @click.pass_context
 def command(
-    ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, profile: Path | None, baseline: bool,
+    ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, profile: AnyPath | None, baseline: bool,
     flags: tuple[str, ...], force: bool, min_time_coverage: float, min_collectives: float, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip

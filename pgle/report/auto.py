@@ -5,8 +5,11 @@ from __future__ import annotations
 import statistics
 
 from pgle.report import json
+from pgle.report.onward import show_next
 from pgle.report.text import console, duration, warn
 from pgle.run.experiment.auto import AutoResult, used
+from pgle.run.experiment.directory import RunDirectory, free
+from pgle.run.experiment.onward import Launch, typed
 from pgle.run.experiment.stage import StageResult
 
 MAX_MODULES = 10
@@ -32,6 +35,23 @@ def show_text(result: AutoResult) -> None:
         for path in result.traces:
             out.print(f"trace {path}", soft_wrap=True)
     warn(result.warnings)
+    show_next(after_auto(result), stderr=True)
+
+
+def after_auto(result: AutoResult) -> list[str]:
+    """Where the traced step goes, or what AutoPGLE brought; where it did nothing, another way."""
+    request, run = result.request, RunDirectory(result.request.run_dir)
+    launch = Launch(request.command).with_flags(request.flags)
+    baseline, auto = run.stage("baseline").path, run.stage("auto").path
+    if result.traces:
+        return [f"next, where its step goes: {typed('pgle', 'analyze', run.stage('auto-nsys').path)}"]
+    if result.outcome == "no-gpu":
+        return [f"next, what a profile would change on a GPU: {typed('pgle', 'rehearse', '--', *request.command)}"]
+    if result.outcome not in ("recompiled", "loaded"):
+        by_hand = launch.line("run", free(run.path.with_name(f"{run.path.name}-stages")))
+        return [f"next, the same stage by stage, for any program: {by_hand}"]
+    without = [] if baseline.is_dir() else [f"next, a run without it: {launch.line('perf', run.path, '--baseline')}"]
+    return [*without, f"{'then' if without else 'next'}, what it brought: {typed('pgle', 'compare', baseline, auto)}"]
 
 
 def _steps(label: str, stage: StageResult) -> None:

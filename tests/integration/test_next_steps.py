@@ -18,7 +18,9 @@ from pgle.cli.main import COMMANDS, group
 from pgle.report import onward as report
 from pgle.report import rehearse as rehearsal
 from pgle.report import tune as tuning
+from pgle.report.auto import after_auto
 from pgle.run.experiment import onward
+from pgle.run.experiment.auto import AutoRequest
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import StageRecord, extend_manifest
 from pgle.run.rehearse.command import RehearseCommand, launch, measure, of_run, tune_line
@@ -133,6 +135,10 @@ def after_results(run: RunDirectory) -> Iterator[str]:
     yield from report.after_entry(Path("h.sqlite"), "a name")
     yield from report.after_trends(Path("perf/history.jsonl"), SimpleNamespace(trends=()))  # type: ignore[arg-type]
     yield from report.after_lint(("--xla_a=1 2",), None, clean=True)
+    for folder, traces in ((run.path, ()), (run.path, (Path("a trace"),)), (Path("new run"), ())):
+        for outcome in ("recompiled", "no-gpu", "too-few-runs"):
+            request = AutoRequest(PROGRAM, folder, flags=("--xla_a=1",))
+            yield from after_auto(SimpleNamespace(request=request, outcome=outcome, traces=traces))  # type: ignore[arg-type]
 
 
 def rehearsed(*words: str, **options: Any) -> RehearseCommand:

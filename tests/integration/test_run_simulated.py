@@ -187,3 +187,14 @@ def test_a_program_that_dies_under_force_leaves_nothing_that_counts_as_done(fini
 def test_perf_without_a_profile_names_the_command_that_makes_one(tmp_path, capsys):
     assert run(["perf", "--run-dir", str(tmp_path), *SIMULATED, "--", *WORDS]) == 2
     assert "pgle convert" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"), [("x://y/p.pbtxt", "x://y/p.pbtxt: no way to read such an address"), ("bad.pbtxt", "bad")]
+)
+def test_a_profile_that_cannot_be_read_leaves_no_run_directory(tmp_path, capsys, monkeypatch, profile, said):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.pbtxt").write_text("bad")
+    assert run(["perf", "--run-dir", "new", "--profile", profile, *SIMULATED, "--", *WORDS]) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("new").exists()

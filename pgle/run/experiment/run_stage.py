@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pgle.costs.profile.files import read_profile, sidecar_path
+from pgle.errors import UserError
 from pgle.files import AnyPath, sha256, write_files
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import read_manifest
@@ -46,9 +47,11 @@ def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool = False) 
     """Run one stage by itself.
 
     Raises:
-        UserError: it cannot be run, or another pgle is at work in the run directory.
+        UserError: it cannot be run, XLA would not use the profile, or another pgle is at work in the run directory.
         WorkloadError: the user's program failed.
     """
+    if request.profile is not None:
+        read_profile(request.profile)
     back_end.check(request)
     with request.run.held(shared=not find_rank().is_alone):
         return run_held(request, back_end, again=force, force=force)
@@ -71,14 +74,14 @@ def _mismatches(request: StageRequest) -> tuple[str, ...]:
     return tuple(f"against the profile run, {line}" for line in same_program(profiled, now))
 
 
-def content_addressed(profile: Path, run: RunDirectory) -> Path:
+def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
     """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path, not on the content.
 
-    Raises:
-        UserError: XLA would not use the profile.
+    A directory is used where it lies; it raises `UserError` where that is an object store.
     """
-    read_profile(profile)
     if profile.is_dir():
+        if not isinstance(profile, Path):
+            raise UserError("is a directory of an object store", where=profile, remedy="copy it here first")
         return profile.resolve()
     data = profile.read_bytes()
     named = run.content_named(sha256(data), profile.suffix)

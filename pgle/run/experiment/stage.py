@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pgle.errors import UserError, WorkloadError
+from pgle.files import AnyPath
 from pgle.masking import kept_argv, kept_flags
 from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.run.experiment.manifest import FileRecord, record_file
@@ -31,7 +32,7 @@ class StageRequest:
         command: the user's words; may be empty for a simulated stage whose program was captured before.
         run: the run directory.
         mode: flags: async or sync for profile, else baseline or perf.
-        profile: cost profile of a perf stage.
+        profile: cost profile of a perf stage; a back end gets a copy in the run directory.
         flags: more XLA flags, as the user gave them on the command line.
         stdout: where the program's stdout goes: ours, or 2 (stderr) where ours is for results.
         bounds: what the profile of a perf stage must cover to count as used.
@@ -41,7 +42,7 @@ class StageRequest:
     command: tuple[str, ...]
     run: RunDirectory
     mode: Mode
-    profile: Path | None = None
+    profile: AnyPath | None = None
     flags: tuple[str, ...] = ()
     stdout: Literal[1, 2] = 1
     bounds: Bounds = BOUNDS
@@ -60,7 +61,7 @@ class StageRequest:
         """The files that it reads: those of the program that the command names, and the profile."""
         named = (Path(word) for word in self.command if word.endswith(PROGRAM_FILES))
         paths = [path for path in named if path.is_file()]
-        paths += [] if self.profile is None else profile_files(self.profile)
+        paths += profile_files(self.profile) if isinstance(self.profile, Path) else []
         return tuple(record_file(path, self.run.path) for path in paths)
 
 

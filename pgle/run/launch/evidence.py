@@ -9,7 +9,7 @@ from typing import Any
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
-from pgle.files import write_files
+from pgle.files import AnyPath, write_files
 from pgle.run.ask.nsys import DOWNLOAD
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import STEP_FILES, RankFiles
@@ -156,7 +156,7 @@ def _why_no_facts(files: RankFiles) -> str:
 
 
 def verdict(
-    profile: Path | None, files: RankFiles, facts: Mapping[str, Any], bounds: Bounds = BOUNDS
+    profile: AnyPath | None, files: RankFiles, facts: Mapping[str, Any], bounds: Bounds = BOUNDS
 ) -> ModuleVerdict | None:
     """Of a perf stage, what the log and the schedule dump of this rank prove."""
     if profile is None:

@@ -193,7 +193,7 @@ def _make_folder(request: StageRequest, *, again: bool) -> None:
         )
     files.folder.mkdir(parents=True, exist_ok=True)
     if request.profile is not None:
-        _check_same_profile(request.profile, files.folder)
+        _check_same_profile(Path(request.profile), files.folder)
 
 
 def _check_same_profile(profile: Path, folder: Path) -> None:
