@@ -1,4 +1,4 @@
-"""The two ways a command ends early, how each becomes one line and an exit code, and how lines name commands."""
+"""The two ways a command ends early, how each becomes one line and an exit code, and the words of every message."""
 
 from __future__ import annotations
 
@@ -56,6 +56,17 @@ def named(text: str) -> str:
     for program, word in _names.items():
         text = re.sub(word, lambda _, program=program: program, text)  # type: ignore[misc]
     return text
+
+
+def many(count: int, noun: str) -> str:
+    """``1 gap``, ``2,000 gaps``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def some(names: Iterable[str], most: int) -> str:
+    """The first of some names: ``a, b and 3 more``."""
+    listed = list(names)
+    return ", ".join(listed[:most]) + (f" and {len(listed) - most:,} more" if len(listed) > most else "")
 
 
 class UserError(Exception):

@@ -164,11 +164,6 @@ def evidence_of(items: Sequence[MeasuredInstruction]) -> tuple[Evidence, ...]:
     return tuple(Evidence(item.cost.name, item.step_us, item.cost.shape, item.op_name) for item in items[:ROWS])
 
 
-def many(count: int, noun: str) -> str:
-    """``1 gap``, ``2 gaps``."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
 def in_words(us: float) -> str:
     """A time in µs, ms or s."""
     if us < 1e3:

@@ -26,11 +26,11 @@ def command(name: str, folder: Path, force: bool, as_json: bool) -> None:
     pgle init slurm
     pgle init github -o ~/my-project
     """
-    from pgle.report import init as report
+    from pgle.report import begin as report
     from pgle.run.init import STARTERS, init
 
     if not name:
-        (report.list_json if as_json else report.list_text)(STARTERS)
+        (report.list_starters_json if as_json else report.list_starters)(STARTERS)
         return
     written = init(name, folder, force=force)
     (report.show_json if as_json else report.show_text)(written, STARTERS[name])

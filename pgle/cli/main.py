@@ -176,10 +176,10 @@ def look_around() -> int:
     """What `pgle` alone prints: what lies in this folder, and the command that goes on from there."""
     from pathlib import Path
 
-    from pgle.report import look as report
+    from pgle.report.begin import show_folder
     from pgle.run.inputs.folder import look
 
-    report.show_text(look(Path()))
+    show_folder(look(Path()))
     return 0
 
 

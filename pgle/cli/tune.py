@@ -112,15 +112,14 @@ def command(
 
 def run_tuned(request: PipelineRequest, as_json: bool) -> int:
     """`pgle run --tune`: the experiment, the search, the experiment under what it found; the exit code."""
-    from pgle.report import tune, tuned_run
+    from pgle.report import tune
     from pgle.report.text import say
     from pgle.run.tune.experiment import BUDGET, run_and_tune
 
+    run, announce = request.stage.run.path, tune.announcer(BUDGET)
     if as_json:
-        found = run_and_tune(request, say, tune.announcer(BUDGET))
-        tuned_run.show_json(found, request.stage.run.path)
+        tune.show_tuned_run_json(found := run_and_tune(request, say, announce), run)
     else:
-        run = request.stage.run.path
-        found = run_and_tune(request, say, tune.announcer(BUDGET), lambda part: tuned_run.show_part(part, run))
-        tuned_run.show_end(found, run)
+        found = run_and_tune(request, say, announce, lambda part: tune.show_part(part, run))
+        tune.show_tuned_run(found, run)
     return 0 if found.good else 1

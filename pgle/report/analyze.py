@@ -7,8 +7,9 @@ from typing import Any
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import Differences
-from pgle.analyze.findings import THRESHOLDS, Evidence, Finding, many
+from pgle.analyze.findings import THRESHOLDS, Evidence, Finding
 from pgle.analyze.overlap import Overlap
+from pgle.errors import many
 from pgle.report import json
 from pgle.report.analyze_parts import (
     idle_line,
@@ -48,11 +49,11 @@ def _headline(found: Analysis) -> str:
     devices, us = len(step.windows), step.breakdown.step_us
     per_device = step.steps / max(devices, 1)
     name = printable(step.costs.program.key.name)
-    on = f" on {devices} device{'s' * (devices != 1)}"
+    on = many(devices, "device")
     if name == WHOLE:
-        return f"{name}: {duration(us)}{on}"
+        return f"{name}: {duration(us)} on {on}"
     simulated = " (simulated)" if step.trace.simulated else ""
-    line = f"{name}: {duration(us)} a step{simulated}, mean of {per_device:g} step{'s' * (per_device != 1)}{on}"
+    line = f"{name}: {duration(us)} a step{simulated}, mean of {per_device:g} step{'s' * (per_device != 1)} on {on}"
     if found.against is None:
         return line
     change = found.against.delta_us
@@ -156,15 +157,8 @@ def show_json(found: Analysis) -> None:
             "collectives": [_collective_json(item, step.overlap) for item in step.collectives],
             "findings": [
                 {
-                    "id": finding.id,
-                    "title": finding.title,
-                    "share": finding.share,
-                    "number": finding.number,
-                    "evidence": finding.evidence,
-                    "remedy": finding.remedy,
-                    "unclaimed": finding.unclaimed,
-                    "rule": THRESHOLDS[finding.id].rule,
-                    "source": THRESHOLDS[finding.id].source,
+                    **json.picked(finding, "id title share number evidence remedy unclaimed"),
+                    **json.picked(THRESHOLDS[finding.id], "rule source"),
                 }
                 for finding in found.findings
             ],
@@ -181,7 +175,6 @@ def show_json(found: Analysis) -> None:
             "warnings": found.warnings,
         },
     )
-    warn(found.warnings)
 
 
 def _collective_json(item: MeasuredCollective, overlap: Overlap | None) -> dict[str, Any]:

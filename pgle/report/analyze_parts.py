@@ -12,7 +12,7 @@ from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
 from pgle.analyze.multiplied import Products
 from pgle.analyze.overlap import Believed, Overlap, ProfileUse, Room
-from pgle.report.text import duration, printable, table
+from pgle.report.text import cut, duration, numbers, printable, show_rest, table
 from pgle.schedule.timeline import Breakdown
 
 SHOWN = 8
@@ -48,10 +48,10 @@ def idle_line(step: MeasuredStep) -> str:
 
 def show_layers(screen: Any, layers: Layers, step_us: float) -> None:
     """The step by layer, source line and type of product."""
-    scopes = [scope_row(name, group, step_us) for name, group in folded(layers.scopes, SCOPES)]
-    _show_table(screen, LAYER_COLUMNS, scopes)
-    lines = [line_row(layer, step_us) for layer in layers.lines[:LINES]]
-    _show_table(screen, LINE_COLUMNS, lines)
+    screen.print()
+    screen.print(numbers(LAYER_COLUMNS, [scope_row(*scope, step_us) for scope in folded(layers.scopes, SCOPES)]))
+    screen.print()
+    screen.print(numbers(LINE_COLUMNS, [line_row(layer, step_us) for layer in layers.lines[:LINES]]))
     for line in utilisation_lines(layers):
         screen.print(line)
 
@@ -78,12 +78,6 @@ def product_lines(products: Sequence[Products], step_us: float) -> Iterator[str]
         )
 
 
-def _show_table(screen: Any, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of numbers, whose first column names them."""
-    screen.print()
-    screen.print(table(columns, rows, right="|".join(columns[1:]), whole="|".join(columns[1:])))
-
-
 def line_row(layer: Layer, step_us: float) -> tuple[str, ...]:
     """A source line under `LINE_COLUMNS`."""
     name = short_source(layer.name) or "(no line)"
@@ -107,8 +101,7 @@ def short_scope(name: str) -> str:
         scopes = ["…", *(scopes[2:] if scopes[0] == "…" else scopes[1:])]
         if len(scopes) == 2:
             break
-    short = "/".join(scopes)
-    return short if len(short) <= SCOPE_WIDTH else f"{short[: SCOPE_WIDTH - 1]}…"
+    return cut("/".join(scopes), SCOPE_WIDTH)
 
 
 _COLUMNS = (Phase.FORWARD, Phase.BACKWARD, Phase.REMATERIALISED, Phase.OPTIMIZER)
@@ -122,9 +115,9 @@ def _of_roofline(group: Sequence[Layer]) -> str:
 
 def show_collectives(screen: Any, collectives: Sequence[MeasuredCollective]) -> None:
     """The most exposed collectives."""
-    _show_table(screen, COLLECTIVE_COLUMNS, [collective_row(item) for item in collectives[:SHOWN]])
-    if len(collectives) > SHOWN:
-        screen.print(f"… and {len(collectives) - SHOWN} more (--json has all)", style="dim")
+    screen.print()
+    screen.print(numbers(COLLECTIVE_COLUMNS, map(collective_row, collectives[:SHOWN])))
+    show_rest(screen, len(collectives) - SHOWN)
     if any(item.wait_us for item in collectives):
         screen.print(WAITS, style="dim")
 
@@ -193,8 +186,7 @@ def show_overlap(screen: Any, overlap: Overlap, step_us: float) -> None:
     screen.print(use_line(overlap.use))
     cells = [believed_row(row, step_us) for row in overlap.use.rows[:VALUES] if abs(row.error_us) >= 0.0005 * step_us]
     if cells:
-        _, *numbers = BELIEVED_COLUMNS
-        screen.print(table(BELIEVED_COLUMNS, cells, right="|".join(numbers), whole="|".join(numbers)))
+        screen.print(numbers(BELIEVED_COLUMNS, cells))
 
 
 def overlap_line(overlap: Overlap, step_us: float) -> str:
@@ -236,30 +228,19 @@ def believed_row(row: Believed, step_us: float) -> tuple[str, ...]:
 
 def show_differences(screen: Any, found: Differences) -> None:
     """Both breakdowns, and the instructions that explain what changed."""
+    before, after = ([*parts_of(parts), ("step", parts.step_us)] for parts in (found.before, found.after))
     rows = [
         (name, duration(one), duration(two), _signed(two - one), f"{(two - one) / found.before.step_us:+.2%}")
-        for (name, one), (_, two) in zip(parts_of(found.before), parts_of(found.after), strict=True)
+        for (name, one), (_, two) in zip(before, after, strict=True)
     ]
-    rows.append(
-        (
-            "step",
-            duration(found.before.step_us),
-            duration(found.after.step_us),
-            _signed(found.delta_us),
-            f"{found.share:+.2%}",
-        )
-    )
-    _show_table(screen, ("", "before", "after", "change", "of the step"), rows)
+    screen.print()
+    screen.print(numbers(("", "before", "after", "change", "of the step"), rows))
     if abs(found.waiting_us) > 0.001 * found.before.step_us:
         screen.print(f"of the change in exposed communication {_signed(found.waiting_us)} are waits for another rank")
     if found.changes:
-        columns = ("", "instruction", "before", "after", "of the step")
+        columns, changes = ("", "instruction", "before", "after", "of the step"), found.changes[:CHANGES]
         screen.print()
-        screen.print(
-            table(
-                columns, map(_change, found.changes[:CHANGES]), right="before|after|of the step", whole="|before|after"
-            )
-        )
+        screen.print(table(columns, map(_change, changes), right="before|after|of the step", whole="|before|after"))
     more = len(found.changes) - CHANGES
     rest = f"… and {more} more (--json has all); " if more > 0 else ""
     screen.print(

@@ -80,4 +80,3 @@ def show_json(result: AutoResult) -> None:
             "warnings": result.warnings,
         },
     )
-    warn(result.warnings)

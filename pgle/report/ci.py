@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from pgle.errors import UserError
-from pgle.report.compare import columns, figures, headline, left_out_text, method_line, picture
+from pgle.report.compare import columns, figures, headline, method_line, picture, sides
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check
 
@@ -30,8 +30,7 @@ def summary(found: Comparison, checks: Sequence[Check]) -> str:
     lines += ["", "<details><summary>Distributions and what was left out</summary>", "", "```text"]
     lines += [line.replace("`", "'") for line in picture(found)]
     lines += ["```", "", _row(("", "runs", "steps", "left out")), "|:--|--:|--:|:--|"]
-    for side in (found.base, found.new):
-        lines.append(_row((side.label, str(len(side.runs)), str(side.steps), left_out_text(side))))
+    lines += map(_row, sides(found))
     lines += ["", _cell(method_line(found)), ""]
     lines += [f"{number}. {_cell(line)}" for number, line in enumerate(found.warnings, 1)]
     return "\n".join((*lines, "", "</details>", "", ""))
@@ -80,10 +79,9 @@ def xml(found: Comparison, checks: Sequence[Check]) -> str:
     """The document: suite ``pgle compare``; a failed check is a failure with its message."""
     failed = sum(not check.ok for check in checks)
     suite = ElementTree.Element("testsuite", name="pgle compare", tests=str(len(checks)), failures=str(failed))
+    properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("verdict", found.verdict.value), ("ratio", f"{found.ratio:.6f}")):
-        properties = suite.find("properties")
-        parent = ElementTree.SubElement(suite, "properties") if properties is None else properties
-        ElementTree.SubElement(parent, "property", name=name, value=value)
+        ElementTree.SubElement(properties, "property", name=name, value=value)
     for check in checks:
         case = ElementTree.SubElement(suite, "testcase", classname="pgle.compare", name=check.name)
         if check.ok:

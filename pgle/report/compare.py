@@ -34,7 +34,7 @@ def show_text(found: Comparison, checks: Sequence[Check]) -> None:
     for line in picture(found):
         out.print(line, soft_wrap=True)
     out.print()
-    out.print(table(("side", "runs", "steps", "left out"), [_side_row(side) for side in (found.base, found.new)]))
+    out.print(table(("side", "runs", "steps", "left out"), sides(found)))
     out.print(f"\n{method_line(found)}", style="dim", markup=False)
     for number, line in enumerate(found.warnings, 1):
         out.print(f"[{number}] {line}", style="dim", markup=False)
@@ -126,8 +126,10 @@ def pooled(side: Side) -> Floats:
     return np.concatenate([run.step_time_s for run in side.runs])
 
 
-def _side_row(side: Side) -> tuple[str, ...]:
-    return printable(side.label), str(len(side.runs)), str(side.steps), left_out_text(side)
+def sides(found: Comparison) -> tuple[tuple[str, ...], ...]:
+    """Rows (side, runs, steps, left out)."""
+    return tuple((printable(side.label), str(len(side.runs)), str(side.steps), left_out_text(side))
+                 for side in (found.base, found.new))  # fmt: skip
 
 
 def left_out_text(side: Side) -> str:
@@ -191,12 +193,9 @@ def _side(side: Side, summary: Summary) -> dict[str, Any]:
         "stall_share": side.stall_share,
         "runs": [
             {
-                "source": run.series.source,
-                "format": run.series.format,
-                "median_s": run.median_s,
+                **json.picked(run.series, "source format malformed"),
+                **json.picked(run, "median_s left_out"),
                 "steps": len(run),
-                "left_out": run.left_out,
-                "malformed": run.series.malformed,
             }
             for run in side.runs
         ],

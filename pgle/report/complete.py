@@ -55,7 +55,6 @@ def _costliest(filled: Sequence[Cost]) -> object:
 
 def show_json(result: CompleteResult) -> None:
     """``pgle.complete/1``."""
-    profile = result.completions[-1].profile
     json.show(
         "pgle.complete/1",
         {
@@ -63,19 +62,15 @@ def show_json(result: CompleteResult) -> None:
             "modules": [
                 {
                     "name": item.module,
-                    "target": item.target,
-                    "wanted": item.wanted,
-                    "measured": item.measured,
+                    **json.picked(item, "target wanted measured scales"),
                     "same_shape": item.count(Origin.SAME_SHAPE),
                     "estimated": item.count(Origin.ESTIMATED),
-                    "scales": item.scales,
                     "filled": [
                         {"name": cost.full_name, "cost_us": cost.cost_us, "origin": cost.origin} for cost in item.filled
                     ],
                 }
                 for item in result.completions
             ],
-            "warnings": profile.warnings,
+            "warnings": result.completions[-1].profile.warnings,
         },
     )
-    warn(profile.warnings)

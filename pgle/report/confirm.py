@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
+from pgle.errors import many, some
 from pgle.report import json
-from pgle.report.text import console, printable, table, warn
+from pgle.report.text import console, cut, printable, show_rest, table, warn
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.verdict import LogVerdict
 
@@ -40,14 +41,11 @@ def show(verdict: LogVerdict) -> None:
             right="XLA found|XLA missed|line",
         )
     )
-    if len(verdict.modules) > MAX_ROWS:
-        out.print(f"… and {len(verdict.modules) - MAX_ROWS} more modules (--json lists all)", style="dim")
+    show_rest(out, len(verdict.modules) - MAX_ROWS, "more modules")
     if verdict.sub_modules:
         out.print(f"left out: {verdict.sub_modules} modules of the kernel autotuner and of fusions", style="dim")
     for path, times in sorted(verdict.reads.items(), key=lambda item: -item[1])[:3]:
-        out.print(
-            Text(f"{printable(path)} was read for {times} module{'s' * (times > 1)}"), style="dim", soft_wrap=True
-        )
+        out.print(Text(f"{printable(path)} was read for {many(times, 'module')}"), style="dim", soft_wrap=True)
     if len(verdict.ranks) > 1:
         out.print(Text(printable(f"ranks: {_ranks_text(verdict.ranks)}")), soft_wrap=True)
     out.print()
@@ -62,9 +60,7 @@ def main_lines(main: ModuleVerdict) -> list[str]:
     if main.line is not None:
         lines.append(f"  line {main.line}: {main.proof}")
     if lacking := [name for name in main.missing_names if not _DONE.search(name)]:
-        more = len(lacking) - MAX_NAMES
-        more_text = f" and {more} more" if more > 0 else ""
-        lines.append(f"  XLA missed: {', '.join(lacking[:MAX_NAMES])}{more_text}")
+        lines.append(f"  XLA missed: {some(lacking, MAX_NAMES)}")
     if note := _uncounted(main):
         lines.append(f"  {note}")
     if main.remedy:
@@ -77,25 +73,19 @@ def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
     parts = []
     for use in dict.fromkeys(ranks.values()):
         names = [rank or "(no label)" for rank, verdict in ranks.items() if verdict is use]
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        parts.append(f"{use} on {', '.join(names[:MAX_NAMES])}{more}")
+        parts.append(f"{use} on {some(names, MAX_NAMES)}")
     return "; ".join(parts)
 
 
 def _uncounted(main: ModuleVerdict) -> str:
     """Why XLA's own numbers are others; empty where they are not."""
-    if (
-        main.wanted is None
-        or main.found is None
-        or (main.found, main.found + (main.missing or 0))
-        == (
-            main.covered,
-            main.wanted,
-        )
-    ):
+    if main.wanted is None or main.found is None:
+        return ""
+    counted = main.found + (main.missing or 0)
+    if (main.found, counted) == (main.covered, main.wanted):
         return ""
     also = [f"{main.mismatched} of those found are costs of other instructions of that name"] if main.mismatched else []
-    if main.found + (main.missing or 0) != main.wanted:
+    if counted != main.wanted:
         also.append("it counts dones and loop conditions too, which need no cost, and asynchronous fusions twice")
     return f"XLA's log counts {main.found} found and {main.missing or 0} missed: {', and '.join(also)}" if also else ""
 
@@ -122,9 +112,7 @@ def show_json(verdict: LogVerdict) -> None:
 
 
 def _rows(items: Sequence[ModuleVerdict]) -> list[tuple[object, ...]]:
-    names = [
-        _cut(f"{printable(name_of(item))}{f' ×{item.times}' if item.times > 1 else ''}", MAX_MODULE) for item in items
-    ]
+    names = [cut(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}", MAX_MODULE) for item in items]
     verdicts = max((len(item.verdict) for item in items), default=0)
     # "XLA found", "XLA missed" and "line" take some 30 columns with their gaps
     width = console().width - max(map(len, names), default=0) - verdicts - 42
@@ -135,11 +123,7 @@ def _rows(items: Sequence[ModuleVerdict]) -> list[tuple[object, ...]]:
             "–" if item.found is None else item.found,
             "–" if item.missing is None else item.missing,
             "–" if item.line is None else item.line,
-            _cut(printable(item.proof), width),
+            cut(printable(item.proof), width),
         )
         for name, item in zip(names, items, strict=True)
     ]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

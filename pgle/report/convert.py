@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.profile.summary import most_skewed
 from pgle.costs.profile.value import CostKind
+from pgle.errors import many
 from pgle.report import json
 from pgle.report.show import MIN_SKEW, skew_line
 from pgle.report.text import console, duration, table, warn, wrote
 from pgle.run.convert import Conversion
-
-if TYPE_CHECKING:
-    from pgle.costs.fit.contention import Contention
 
 MOST_EXECUTIONS = 4
 """Executions left out that are listed, per module."""
@@ -79,9 +76,8 @@ def _left_out(result: Conversion) -> list[str]:
         for reason, names in program.left_out.items()
     ]
     if result.other_modules:
-        share = sum(result.other_modules.values())
-        number = len(result.other_modules)
-        lines.append(f"{number} other module{'s' * (number > 1)}, {share:.1%} of the time (--module all to convert)")
+        share, number = sum(result.other_modules.values()), many(len(result.other_modules), "other module")
+        lines.append(f"{number}, {share:.1%} of the time (--module all to convert)")
     return lines
 
 
@@ -113,11 +109,8 @@ def show_json(result: Conversion) -> None:
                     "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
                     "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),
                     "skew_us": program.skew_us,
-                    "contention": _factors(program.contention),
-                    "skewed": [
-                        {"name": cost.name, "cost_us": cost.cost_us, "slowest_us": cost.slowest_us}
-                        for cost in most_skewed(program.costs)
-                    ],
+                    "contention": program.contention and json.picked(program.contention, "product other"),
+                    "skewed": [json.picked(cost, "name cost_us slowest_us") for cost in most_skewed(program.costs)],
                     "collective_us": sum(c.cost_us for c in program.costs if c.kind == CostKind.COLLECTIVE),
                     "left_out": program.left_out,
                 }
@@ -130,8 +123,3 @@ def show_json(result: Conversion) -> None:
             "warnings": result.warnings,
         },
     )
-    warn(result.warnings)
-
-
-def _factors(found: Contention | None) -> dict[str, object] | None:
-    return None if found is None else {"product": found.product, "other": found.other}

@@ -33,9 +33,7 @@ def show_text(old: str, new: str, diff: ProfileDiff, top: int) -> None:
 
 
 def _total_row(total: Total, label: str = "") -> tuple[str, ...]:
-    names = (
-        f"{total.old_count:,}" if total.old_count == total.new_count else f"{total.old_count:,} → {total.new_count:,}"
-    )
+    names = " → ".join(dict.fromkeys(f"{count:,}" for count in (total.old_count, total.new_count)))
     return (
         label or total.kind.value,
         duration(total.old_us),
@@ -47,13 +45,9 @@ def _total_row(total: Total, label: str = "") -> tuple[str, ...]:
 
 
 def _sum(totals: list[Total]) -> Total:
-    return Total(
-        CostKind.UNKNOWN,
-        sum(total.old_us for total in totals),
-        sum(total.new_us for total in totals),
-        sum(total.old_count for total in totals),
-        sum(total.new_count for total in totals),
-    )
+    old_us, new_us = sum(total.old_us for total in totals), sum(total.new_us for total in totals)
+    counts = sum(total.old_count for total in totals), sum(total.new_count for total in totals)
+    return Total(CostKind.UNKNOWN, old_us, new_us, *counts)
 
 
 def _row(item: Difference) -> tuple[str, ...]:
@@ -119,4 +113,3 @@ def show_json(old: str, new: str, diff: ProfileDiff) -> None:
             "warnings": diff.warnings,
         },
     )
-    warn(diff.warnings)

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from pgle.errors import many
 from pgle.report import json
 from pgle.report.text import console, table
 from pgle.run.doctor.doctor import Diagnosis
@@ -37,8 +38,7 @@ def doctor_table(diagnosis: Diagnosis) -> None:
         rows.append((check.name, Text(check.verdict, style=STYLES[check.verdict]), found))
     out.print(table(("check", "verdict", "found"), rows))
     counts = {verdict: sum(check.verdict == verdict for check in diagnosis.checks) for verdict in STYLES}
-    warnings = f"{counts['warn']} warning{'s' * (counts['warn'] != 1)}"
-    out.print(f"{counts['ok']} ok, {warnings}, {counts['fail']} failure{'s' * (counts['fail'] != 1)}")
+    out.print(f"{counts['ok']} ok, {many(counts['warn'], 'warning')}, {many(counts['fail'], 'failure')}")
     _ready(out, "profile and measure", "pgle run -- COMMAND", diagnosis.keeps_from_profiling)
     _ready(out, "rehearse and simulate", "pgle run --capture simulated -- COMMAND", diagnosis.keeps_from_rehearsing)
 

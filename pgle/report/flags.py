@@ -9,8 +9,9 @@ from typing import Any
 from rich.padding import Padding
 from rich.text import Text
 
+from pgle.errors import many
 from pgle.report import json
-from pgle.report.text import console, table
+from pgle.report.text import console, cut, table
 from pgle.xla.flags.catalogue import Setting, known_in
 from pgle.xla.flags.lint import Lint
 from pgle.xla.flags.presets import Preset
@@ -40,15 +41,14 @@ def settings_list(settings: Sequence[Setting], jaxlib: str) -> None:
         told += [] if item.is_flag else [f"read by {item.reader}"]
         out.print(Text.assemble((item.name, "bold"), ("  " + ", ".join(told), "dim")))
         out.print(Padding(Text(item.meaning), (0, 0, 0, 4)))
-    out.print(f"{_count(len(settings), 'setting')}; 'pgle flags explain NAME' says more", soft_wrap=True)
+    out.print(f"{many(len(settings), 'setting')}; 'pgle flags explain NAME' says more", soft_wrap=True)
 
 
 def shown_value(value: str | None, width: int = 24) -> str:
     """A value for a cell."""
     if value is None:
         return ""
-    text = value or '""'
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return cut(value or '""', width)
 
 
 def setting_text(setting: Setting) -> None:
@@ -86,8 +86,7 @@ def lint_text(result: Lint) -> None:
         out.print(table(("level", "finding"), rows))
     errors = sum(finding.level == "error" for finding in result.findings)
     warnings = sum(finding.level == "warning" for finding in result.findings)
-    flags = f"{result.flags} flag" + ("" if result.flags == 1 else "s")
-    out.print(f"{flags} held against {how}: {_count(errors, 'error')}, {_count(warnings, 'warning')}")
+    out.print(f"{many(result.flags, 'flag')} held against {how}: {many(errors, 'error')}, {many(warnings, 'warning')}")
 
 
 def finding_text(finding: Finding) -> Text:
@@ -134,17 +133,10 @@ def thresholds_text(result: Thresholds) -> None:
     """Print thresholds with how they were found, and the flags."""
     out = console()
     rows = [
-        (
-            item.kind,
-            f"{item.layer_bytes:,}",
-            f"{item.threshold_bytes:,}",
-            item.layers or "–",
-            item.collectives,
-            f"{item.total_bytes:,}",
-            item.how,
-        )
+        (item.kind, f"{item.layer_bytes:,}", f"{item.threshold_bytes:,}", item.layers or "–", item.collectives,
+         f"{item.total_bytes:,}", item.how)
         for item in result.thresholds
-    ]
+    ]  # fmt: skip
     columns = ("collective", "bytes a layer", "threshold", "layers", "now", "bytes in all", "how the layer was found")
     out.print(Text(f"Module {result.module}: result bytes of a layer's collectives", style="bold"))
     out.print(table(columns, rows, right="bytes a layer|threshold|layers|now|bytes in all"))
@@ -153,7 +145,3 @@ def thresholds_text(result: Thresholds) -> None:
         out.print(f"\nexport XLA_FLAGS={shlex.quote(flags)}{USERS_OWN}", soft_wrap=True, markup=False)
     for remark in result.remarks:
         out.print(Text(f"note: {remark}", style="dim"))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

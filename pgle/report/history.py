@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from pgle.errors import many
 from pgle.report import json
 from pgle.report.compare import BARS
 from pgle.report.page.charts import Panel, seconds, svg, widened
@@ -66,14 +67,8 @@ def sparkline(trend: Trend, width: int = 80) -> str:
 def _row(trend: Trend, index: int) -> tuple[str, ...]:
     entry = trend.entries[index]
     time = f"{duration(entry.median_s * 1e6)} ± {entry.spread:.1%}"
-    return (
-        entry.time[:16],
-        printable(entry.commit),
-        time,
-        str(entry.steps),
-        _change(trend, index),
-        printable(entry.note),
-    )
+    what = (printable(entry.commit), time, str(entry.steps), _change(trend, index), printable(entry.note))
+    return (entry.time[:16], *what)
 
 
 def _change(trend: Trend, index: int) -> str:
@@ -128,10 +123,8 @@ def _title(trend: Trend) -> str:
 
 def _level(trend: Trend) -> str:
     """How sure the level is: entries, noise, change points."""
-    count = len(trend.changes)
-    found = (
-        f"{count} change point{'s' * (count != 1)}" if len(trend.entries) > 5 else "too few entries for change points"
-    )
+    enough = len(trend.entries) > 5
+    found = many(len(trend.changes), "change point") if enough else "too few entries for change points"
     return f"{len(trend.entries)} entries, noise between them {trend.noise:.2%}, {found}"
 
 

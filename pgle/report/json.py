@@ -33,6 +33,11 @@ def plain(value: Any) -> Any:
     raise TypeError(f"cannot write {type(value).__name__} as JSON")
 
 
+def picked(value: object, names: str) -> dict[str, Any]:
+    """The named attributes of a value, such as ``name cost_us`` of a cost."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
 def text(schema: str, value: Any) -> str:
     """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a terminal acts upon, or
     UTF-8 cannot encode, is escaped.
@@ -45,8 +50,8 @@ def _escaped(line: str, stays: Callable[[str], bool]) -> str:
     return "".join(char if stays(char) else json.dumps(char)[1:-1] for char in line)
 
 
-def show(schema: str, value: Any) -> None:
-    """Print the object on stdout."""
+def show(schema: str, value: Mapping[str, Any]) -> None:
+    """Print the object on stdout, and its ``warnings`` on stderr as well."""
     try:
         found = text(schema, value)
         if (sys.stdout.encoding or "").lower().replace("-", "") not in ("utf8", "utf16", "utf32"):
@@ -57,3 +62,7 @@ def show(schema: str, value: Any) -> None:
         from pgle.report.text import reader_left
 
         reader_left()
+    if value.get("warnings"):
+        from pgle.report.text import warn
+
+        warn(value["warnings"])

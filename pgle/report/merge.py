@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pgle.costs.profile.value import CostKind
+from pgle.errors import many, some
 from pgle.report import json
-from pgle.report.text import console, duration, printable, table, warn, wrote
+from pgle.report.text import console, duration, printable, show_rest, table, warn, wrote
 from pgle.run.profiles import MergeResult
 
 CONFLICTS_SHOWN = 5
@@ -22,25 +23,21 @@ def show_text(result: MergeResult) -> None:
         if of_kind:
             guess = "" if all(cost.kind for cost in of_kind) else "?"
             rows.append((kind.value + guess, f"{len(of_kind):,}", duration(sum(cost.cost_us for cost in of_kind))))
-    count = len(merged.inputs)
-    out.print(table((f"{count} profile{'s' if count > 1 else ''}", "names", "total"), rows, right="names|total"))
+    out.print(table((many(len(merged.inputs), "profile"), "names", "total"), rows, right="names|total"))
     if merged.exact:
         out.print(f"{merged.exact} collectives merged occurrence by occurrence: the least time over the ranks")
     if merged.partial:
-        out.print(f"{len(merged.partial)} names are not in all inputs ({_some(merged.partial)})", style="dim")
+        out.print(
+            f"{len(merged.partial)} names are not in all inputs ({some(map(printable, merged.partial), 3)})",
+            style="dim",
+        )
     for conflict in merged.conflicts[:CONFLICTS_SHOWN]:
         seen = "; ".join(f"{what} in {label}" for label, what in list(conflict.seen.items())[:4])
         fate = "kept per module" if conflict.kept else "left out"
         out.print(f"{fate}: {printable(conflict.name)} is {printable(seen)}", style="dim")
-    if len(merged.conflicts) > CONFLICTS_SHOWN:
-        out.print(f"… and {len(merged.conflicts) - CONFLICTS_SHOWN} more such names (--json lists all)", style="dim")
+    show_rest(out, len(merged.conflicts) - CONFLICTS_SHOWN, "more such names")
     out.print(wrote(result.written), soft_wrap=True)
     warn(merged.warnings)
-
-
-def _some(names: tuple[str, ...], limit: int = 3) -> str:
-    more = ", …" if len(names) > limit else ""
-    return ", ".join(map(printable, names[:limit])) + more
 
 
 def show_json(result: MergeResult) -> None:
@@ -58,4 +55,3 @@ def show_json(result: MergeResult) -> None:
             "warnings": merged.warnings,
         },
     )
-    warn(merged.warnings)

@@ -76,19 +76,11 @@ def show_json(found: PerfTable) -> None:
             "key": found.key,
             "jaxlib": found.jaxlib,
             "collectives": [
-                {
-                    "kind": item.kind,
-                    "size_bytes": item.size_bytes,
-                    "group": item.group,
-                    "groups": item.groups,
-                    "time_us": us,
-                    "taken": item not in found.ignored,
-                }
+                {**json.plain(item), "time_us": us, "taken": item not in found.ignored}
                 for item, us in found.transfers.items()
             ],
             "matmuls": [
-                {"m": item.m, "n": item.n, "k": item.k, "dtype": item.dtype, "time_us": us,
-                 "taken": item not in found.ignored_products}
+                {**json.picked(item, "m n k dtype"), "time_us": us, "taken": item not in found.ignored_products}
                 for item, us in found.products.items()
             ],
             "filled": found.filled,
@@ -97,5 +89,4 @@ def show_json(found: PerfTable) -> None:
             "next": advice(found),
             "warnings": found.warnings,
         },
-    )  # fmt: skip
-    warn(found.warnings)
+    )

@@ -60,7 +60,6 @@ def _use(result: Pipeline) -> str:
 def show_json(result: Pipeline) -> None:
     """``pgle.run/1``."""
     json.show("pgle.run/1", document(result))
-    warn(result.warnings)
 
 
 def document(result: Pipeline) -> dict[str, object]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgle.costs.fit.contention import Contention
+from pgle.errors import many
 from pgle.report import json
-from pgle.report.text import WIDTH, console, duration, printable, table, warn
-from pgle.report.timeline.scene import panel_of
-from pgle.report.timeline.text import text_timeline
+from pgle.report.text import WIDTH, console, duration, printable, show_rest, table, warn
+from pgle.report.timeline.scene import panel_of, text_timeline
 from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.onward import UNKNOWN, following, launch_of, typed
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
@@ -39,7 +39,7 @@ def show_text(found: Predicted) -> None:
     parts, (low, high) = prediction.timeline.breakdown, prediction.interval_us
     screen.print(
         f"{printable(found.module.name)} on {printable(found.target)}{_TARGET_FROM[found.target_from]}, "
-        f"{_devices(found)}, {prediction.costs_are} costs",
+        f"{many(found.module.num_devices, 'device')}, {prediction.costs_are} costs",
         soft_wrap=True,
     )
     rows = [
@@ -50,7 +50,8 @@ def show_text(found: Predicted) -> None:
     ]
     cells = [(name, duration(us), f"{us / max(parts.step_us, 1e-9):.1%}") for name, us in rows if us]
     cells.append((f"step (range {duration(low)} … {duration(high)})", duration(parts.step_us), "100.0%"))
-    cells.append(("with all communication hidden", duration(prediction.ceiling.step_us), _room(prediction)))
+    hidden_us = prediction.ceiling.step_us
+    cells.append(("with all communication hidden", duration(hidden_us), f"{hidden_us / max(parts.step_us, 1e-9):.1%}"))
     screen.print(table(("", "time", "share"), cells, right="time|share", whole="time|share"))
     if prediction.skew_us:
         screen.print(f"{duration(prediction.skew_us)} of the step are waits for the slowest rank")
@@ -61,16 +62,10 @@ def show_text(found: Predicted) -> None:
     exposures = prediction.timeline.exposures
     if exposures:
         screen.print()
-        screen.print(
-            table(
-                ("collective", "kind", "time", "exposed", "cost"),
-                [_row(item) for item in exposures[:SHOWN]],
-                right="time|exposed",
-                whole="kind|time|exposed|cost",
-            )
-        )
-    if len(exposures) > SHOWN:
-        screen.print(f"… and {len(exposures) - SHOWN} more (--json has all)", style="dim")
+        columns = ("collective", "kind", "time", "exposed", "cost")
+        rows_shown = map(_row, exposures[:SHOWN])
+        screen.print(table(columns, rows_shown, right="time|exposed", whole="kind|time|exposed|cost"))
+    show_rest(screen, len(exposures) - SHOWN)
     screen.print()
     panel = panel_of(found.module.name, prediction.timeline, prediction.costs_are)
     screen.print(text_timeline([panel], min(screen.width, WIDTH)), highlight=False, markup=False, soft_wrap=True)
@@ -143,26 +138,17 @@ def _rehearse(found: Predicted) -> str:
     if run is not None:
         return typed("pgle", "rehearse", run.path)
     costs = () if asked.profile is None else ("--profile", asked.profile)
-    devices = found.module.num_partitions * found.module.num_replicas
     whole = asked.hlo.is_dir() and any(".before_optimizations." in path.name for path in asked.hlo.iterdir())
     named = asked.target or ("" if found.target_from == "nothing" else found.target)
     target = ("--target", named) if named else ()
-    return typed("pgle", "rehearse", asked.hlo if whole else "MODULE", *costs, *target, "--devices", devices)
+    devices = ("--devices", found.module.num_devices)
+    return typed("pgle", "rehearse", asked.hlo if whole else "MODULE", *costs, *target, *devices)
 
 
 def _run_of(asked: PredictRequest) -> RunDirectory | None:
     """The run directory in which the HLO lies."""
     folders = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
     return next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
-
-
-def _room(prediction: Prediction) -> str:
-    return f"{prediction.ceiling.step_us / max(prediction.step_us, 1e-9):.1%}"
-
-
-def _devices(found: Predicted) -> str:
-    devices = found.module.num_partitions * found.module.num_replicas
-    return "1 device" if devices == 1 else f"{devices} devices"
 
 
 def _row(item: Exposure) -> tuple[str, ...]:
@@ -179,27 +165,18 @@ def show_json(found: Predicted) -> None:
         "pgle.predict/1",
         {
             "module": found.module.name,
-            "target": found.target,
-            "target_from": found.target_from,
-            "devices": found.module.num_partitions * found.module.num_replicas,
-            "step_us": prediction.step_us,
-            "interval_us": prediction.interval_us,
-            "contended_us": prediction.contended_us,
-            "contention": {"product": prediction.contention.product, "other": prediction.contention.other},
+            **json.picked(found, "target target_from"),
+            "devices": found.module.num_devices,
+            **json.picked(prediction, "step_us interval_us contended_us"),
+            "contention": json.picked(prediction.contention, "product other"),
             "skew_us": prediction.skew_us,
             "ceiling_us": prediction.ceiling.step_us,
-            "breakdown": prediction.timeline.breakdown,
-            "bound": prediction.timeline.bound,
+            **json.picked(prediction.timeline, "breakdown bound"),
             "collectives": [
                 {
-                    "name": item.name,
-                    "lhs_name": item.lhs_name,
-                    "kind": item.kind,
+                    **json.picked(item, "name lhs_name kind exposed_us sync origin"),
                     "time_us": item.duration_us,
-                    "exposed_us": item.exposed_us,
                     "executions": item.count,
-                    "sync": item.sync,
-                    "origin": item.origin,
                 }
                 for item in prediction.timeline.exposures
             ],
@@ -220,4 +197,3 @@ def show_json(found: Predicted) -> None:
             "warnings": found.warnings,
         },
     )
-    warn(found.warnings)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pgle.errors import some
 from pgle.files import write_files
 from pgle.report.page.html import TRACE, page_files
 from pgle.report.page.schedules import Schedule, schedules_page
-from pgle.report.text import WIDTH, console, duration, near, table, warn
-from pgle.report.timeline.text import text_timeline
+from pgle.report.text import WIDTH, console, duration, near, show_rest, table, warn
+from pgle.report.timeline.scene import text_timeline
 from pgle.run.experiment.onward import typed
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
 from pgle.run.tune.quick import QuickLook
@@ -62,7 +63,7 @@ def about(result: Rehearsal) -> list[tuple[str, str]]:
     compiled = result.baseline.compiled
     return [
         ("module", f"{result.setting.module}, fingerprint {compiled.fingerprint}"),
-        ("for", f"{compiled.num_partitions * compiled.num_replicas} × {result.target.name}, no GPU was used"),
+        ("for", f"{compiled.num_devices} × {result.target.name}, no GPU was used"),
         ("compiled by", f"jaxlib {compiled.jaxlib}"),
         ("your flags", " ".join(result.setting.flags) or "none"),
         ("profile", f"{result.profile} ({result.costs_are})"),
@@ -82,22 +83,17 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     for line in setting_lines(result):
         screen.print(line, style="bold", highlight=False, soft_wrap=True)
     columns = ("", "predicted step", "exposed", "overlap", "LHS expects", "temp memory", "compile")
-    rows = [*(_side(label, side) for label, side in _sides(result)), _ceiling(result)]
+    rows = [*(_side(label, side) for label, side in _sides(result))]
+    rows.append(("perfect overlap", duration(ceiling_us(result)), "", "", "", "", ""))
     screen.print(table(columns, rows, right="|".join(columns[1:]), whole="|exposed|overlap|compile"))
     legend = "LHS expects: exposed time as XLA's scheduler saw it; without a profile its own costs are guesses"
     screen.print(f"predicted from {result.costs_are} costs. {legend}", style="dim")
     if result.moves:
         screen.print()
-        screen.print(
-            table(
-                ("collective", "time", "compute beside it", "exposed", "why it stays exposed"),
-                [_move(move) for move in result.moves[:SHOWN]],
-                right="time|exposed",
-                whole="collective|time|exposed",
-            )
-        )
-        if len(result.moves) > SHOWN:
-            screen.print(f"… and {len(result.moves) - SHOWN} more (--json has all)", style="dim")
+        heads = ("collective", "time", "compute beside it", "exposed", "why it stays exposed")
+        moves = map(_move, result.moves[:SHOWN])
+        screen.print(table(heads, moves, right="time|exposed", whole="collective|time|exposed"))
+        show_rest(screen, len(result.moves) - SHOWN)
     copies = [side.prediction.timeline.breakdown for side in (result.baseline, result.profiled)]
     if any(side.copy_us for side in copies):
         exposed = _change(*(duration(side.exposed_copy_us) for side in copies))
@@ -141,10 +137,9 @@ def advice(result: Rehearsal) -> str:
     pays = gain(result.baseline.prediction, result.profiled.prediction).share >= WORTH_SHARE
     if pays:
         costs = "" if result.costs_are == "measured" else "the costs measured and "
-        more = (
-            f"\nUp to {room:.1%} more could be hidden; look for flags that do:\n  {result.tune}" if room >= ROOM else ""
-        )
-        return f"Next: have {costs}the gain proven:\n  {result.measure}{more}"
+        proven = f"Next: have {costs}the gain proven:\n  {result.measure}"
+        more = f"\nUp to {room:.1%} more could be hidden; look for flags that do:\n  {result.tune}"
+        return proven + (more if room >= ROOM else "")
     if room < ROOM:
         return (
             f"Next: communication is hidden as it is, so no profile and no flag can shorten this step by more than "
@@ -191,14 +186,12 @@ def _flags(trial: Trial) -> str:
 def setting_lines(result: Rehearsal) -> list[str]:
     """Which module was compiled, for what, by which jaxlib and with which flags."""
     compiled, setting = result.baseline.compiled, result.setting
-    devices = compiled.num_partitions * compiled.num_replicas
     lines = [
-        f"{compiled.module_name} for {devices} × {result.target.name}, jaxlib {compiled.jaxlib}, "
+        f"{compiled.module_name} for {compiled.num_devices} × {result.target.name}, jaxlib {compiled.jaxlib}, "
         f"your flags: {' '.join(setting.flags) or 'none'}"
     ]
     if setting.others:
-        more = f" and {len(setting.others) - OTHERS} more" if len(setting.others) > OTHERS else ""
-        lines.append(f"not chosen: {', '.join(setting.others[:OTHERS])}{more}; --choose NAME takes another")
+        lines.append(f"not chosen: {some(setting.others, OTHERS)}; --choose NAME takes another")
     return lines
 
 
@@ -214,10 +207,6 @@ def _side(name: str, side: Side) -> tuple[str, ...]:
         "–" if memory is None else f"{memory / 2**30:.2f} GiB",
         "cached" if side.compiled.kept else f"{side.compiled.compile_s:.1f} s",
     )
-
-
-def _ceiling(result: Rehearsal) -> tuple[str, ...]:
-    return ("perfect overlap", duration(ceiling_us(result)), "", "", "", "", "")
 
 
 def ceiling_us(result: Rehearsal) -> float:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pgle.report import json
 from pgle.report.rehearse import advice, ceiling_us
-from pgle.report.text import warn
 from pgle.run.rehearse.rehearse import Rehearsal, Side
+from pgle.run.tune.quick import QuickLook
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
 
@@ -15,7 +15,6 @@ from pgle.schedule.predict import gain
 def show_json(result: Rehearsal, picture: Path | None = None) -> None:
     """``pgle.rehearse/1``."""
     json.show("pgle.rehearse/1", {**as_dict(result), "picture": picture})
-    warn(result.warnings)
 
 
 def as_dict(result: Rehearsal) -> dict[str, object]:
@@ -24,17 +23,14 @@ def as_dict(result: Rehearsal) -> dict[str, object]:
         "module": str(result.setting.module),
         "others": result.setting.others,
         "target": result.target.name,
-        "devices": result.baseline.compiled.num_partitions * result.baseline.compiled.num_replicas,
+        "devices": result.baseline.compiled.num_devices,
         "jaxlib": result.baseline.compiled.jaxlib,
         "flags": result.setting.flags,
         "used": result.used,
         "modules": [
             {
                 "name": result.baseline.module.name,
-                "verdict": result.verdict.verdict,
-                "why": result.verdict.why,
-                "proof": result.verdict.proof,
-                "remedy": result.verdict.remedy,
+                **json.picked(result.verdict, "verdict why proof remedy"),
                 "matches_job": result.matches_job,
             }
         ],
@@ -48,34 +44,28 @@ def as_dict(result: Rehearsal) -> dict[str, object]:
         "profile": str(result.profile),
         "gain": gain(result.baseline.prediction, result.profiled.prediction),
         "worth": result.worth,
-        "look": []
-        if result.look is None
-        else [
-            {"flags": trial.flags, "step_us": trial.step_us, "change": result.look.change(trial)}
-            for trial in result.look.trials
-        ],
+        "look": _look(result.look),
         "next": advice(result),
         "warnings": result.warnings,
     }
 
 
+def _look(look: QuickLook | None) -> list[dict[str, object]]:
+    trials = () if look is None else look.trials
+    return [{**json.picked(trial, "flags step_us"), "change": look and look.change(trial)} for trial in trials]
+
+
 def _side_dict(side: Side) -> dict[str, object]:
-    timeline = side.prediction.timeline
+    timeline, compiled = side.prediction.timeline, side.compiled
     return {
-        "step_us": timeline.step_us,
-        "interval_us": side.prediction.interval_us,
+        **json.picked(side.prediction, "step_us interval_us"),
         "exposed_us": timeline.breakdown.exposed_communication_us,
-        "exposed_copy_us": timeline.breakdown.exposed_copy_us,
-        "overlap": timeline.breakdown.overlap,
+        **json.picked(timeline.breakdown, "exposed_copy_us overlap"),
         "bound": timeline.bound,
         "believed": side.believed,
-        "fingerprint": side.compiled.fingerprint,
-        "memory_bytes": side.compiled.memory,
-        "compile_s": side.compiled.compile_s,
-        "kept": side.compiled.kept,
-        "hlo": side.compiled.after_optimizations,
-        "schedule": side.compiled.schedule,
-        "log": side.compiled.log,
+        **json.picked(compiled, "fingerprint compile_s kept schedule log"),
+        "memory_bytes": compiled.memory,
+        "hlo": compiled.after_optimizations,
     }
 
 
@@ -87,13 +77,6 @@ def _placement(placement: Placement | None) -> dict[str, object] | None:
     if placement is None:
         return None
     return {
-        "kind": placement.kind,
-        "sync": placement.sync,
-        "between": placement.between,
-        "cover_us": placement.cover_us,
-        "cost_us": placement.cost_us,
+        **json.picked(placement, "kind sync between cover_us cost_us exposed_us independent_us reason"),
         "executions": placement.count,
-        "exposed_us": placement.exposed_us,
-        "independent_us": placement.independent_us,
-        "reason": placement.reason,
     }

@@ -13,7 +13,6 @@ from pgle.report.page.html import render
 from pgle.report.page.parts import Page
 from pgle.report.page.plain import markdown, show
 from pgle.report.page.run_page import run_page
-from pgle.report.text import warn
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
 from pgle.report.timeline.scene import Panel
@@ -91,4 +90,3 @@ def show_text(page: Page) -> None:
 def show_json(page: Page) -> None:
     """``pgle.report/1``."""
     json.show(stored.SCHEMA, stored.document(page))
-    warn(page.warnings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -11,8 +11,9 @@ from rich.table import Table
 from pgle.costs.profile.effective import Fault, Finding
 from pgle.costs.profile.summary import Summary
 from pgle.costs.profile.value import Cost, CostKind, Origin, module_records
+from pgle.errors import many, some
 from pgle.report import json
-from pgle.report.text import bar, console, duration, printable, table, warn
+from pgle.report.text import bar, console, cut, duration, printable, show_rest, table, warn
 
 FINDINGS_SHOWN = 6
 """Findings of each kind that are listed; ``--json`` has all."""
@@ -52,11 +53,8 @@ def show_text(name: str, summary: Summary) -> None:
 
 def _head(out: Console, name: str, summary: Summary) -> None:
     unused = summary.entries - summary.names
-    entries = (
-        f"{summary.entries:,} entries, {summary.names:,} of them count"
-        if unused
-        else f"{summary.names:,} cost{'s' * (summary.names != 1)}"
-    )
+    counted = f"{summary.entries:,} entries, {summary.names:,} of them count"
+    entries = counted if unused else many(summary.names, "cost")
     out.print(
         f"{printable(name)}: {entries}, {duration(summary.total_us)} with each executed once",
         style="bold",
@@ -107,10 +105,9 @@ def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
     given = provenance.get("inputs")
     inputs = [str(item.get("name")) for item in given if isinstance(item, Mapping)] if isinstance(given, list) else []
     if inputs:
-        more = f" and {len(inputs) - 4} more" if len(inputs) > 4 else ""
         stats = [f"{key} {provenance[key]}" for key in ("stat", "collective_stat") if provenance.get(key)]
         how = f" ({', '.join(stats)})".replace("_", " ") if stats else ""
-        yield printable(f"from {', '.join(inputs[:4])}{more}{how}, by {provenance.get('tool', 'unknown')}")
+        yield printable(f"from {some(inputs, 4)}{how}, by {provenance.get('tool', 'unknown')}")
     for module in module_records(provenance)[:4]:
         found = module.get("fingerprints")
         prints = [str(item)[:12] for item in found] if isinstance(found, Sequence) else []
@@ -153,7 +150,7 @@ def _instructions(summary: Summary, width: int) -> Table:
             "samples": f"{cost.samples:,}" if cost.samples else "–",
             "spread": f"{cost.spread:.0%}" if cost.samples > 1 else "–",
             "origin": cost.origin.value,
-            "shape": _cut(printable(cost.shape), shape_room),
+            "shape": cut(cost.shape, shape_room),
         }
         return [printable(cost.full_name), *(cells[column] for column in columns)]
 
@@ -164,10 +161,6 @@ def _share(cost: Cost, summary: Summary) -> float | None:
     """A cost's share of the total; None for loops and for costs that count as 0 in it."""
     sound = math.isfinite(cost.cost_us) and cost.cost_us >= 0 and summary.total_us > 0
     return cost.cost_us / summary.total_us if sound and cost.likely_kind != CostKind.LOOP else None
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _findings(out: Console, findings: Sequence[Finding]) -> None:
@@ -185,16 +178,10 @@ def _findings(out: Console, findings: Sequence[Finding]) -> None:
         about = about or (shared.pop() if len(shared) == 1 else "")
         title = f"{_TITLES[fault]} ({len(named)})" if named else _TITLES[fault]
         out.print(f"{title}: {about}" if about else title, style="yellow")
-        out.print(_rows([_finding_row(item, about) for item in named[:FINDINGS_SHOWN]]))
-        if len(named) > FINDINGS_SHOWN:
-            out.print(f"  … and {len(named) - FINDINGS_SHOWN} more (--json lists all)", style="dim")
-
-
-def _rows(rows: Iterable[Sequence[str]]) -> Table:
-    """A table without head."""
-    result = table(("name", "costs", "what"), rows)
-    result.show_header = False
-    return result
+        rows = table(("name", "costs", "what"), [_finding_row(item, about) for item in named[:FINDINGS_SHOWN]])
+        rows.show_header = False
+        out.print(rows)
+        show_rest(out, len(named) - FINDINGS_SHOWN)
 
 
 def _finding_row(finding: Finding, about: str) -> tuple[str, str, str]:
@@ -219,20 +206,12 @@ def show_json(name: str, summary: Summary) -> None:
         "pgle.show/1",
         {
             "profile": name,
-            "entries": summary.entries,
-            "names": summary.names,
-            "total_us": summary.total_us,
-            "skew_us": summary.skew_us,
-            "kinds": summary.kinds,
-            "origins": summary.origins,
-            "modules": summary.modules,
-            "provenance": summary.provenance,
+            **json.picked(summary, "entries names total_us skew_us kinds origins modules provenance"),
             "instructions": [_record(cost, _share(cost, summary)) for cost in summary.costs],
             "findings": summary.findings,
             "warnings": summary.warnings,
         },
     )
-    warn(summary.warnings)
 
 
 def _record(cost: Cost, share: float | None) -> dict[str, object]:
@@ -242,13 +221,5 @@ def _record(cost: Cost, share: float | None) -> dict[str, object]:
         "share": share,
         "kind": cost.likely_kind,
         "kind_is_guess": not cost.kind,
-        "opcode": cost.opcode,
-        "shape": cost.shape,
-        "samples": cost.samples,
-        "min_us": cost.min_us,
-        "max_us": cost.max_us,
-        "spread": cost.spread,
-        "slowest_us": cost.slowest_us,
-        "trace_name": cost.trace_name,
-        "origin": cost.origin,
+        **json.picked(cost, "opcode shape samples min_us max_us spread slowest_us trace_name origin"),
     }

@@ -93,4 +93,4 @@ def show_json(result: StageResult) -> None:
             "warnings": result.warnings,
         },
     )
-    warn((*result.warnings, *_failed(result)))
+    warn(_failed(result))

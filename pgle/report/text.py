@@ -56,7 +56,7 @@ class _Console(Console):
         on after a backslash, so that it can be copied.
         """
         options.setdefault("crop", False)
-        objects = tuple(_tied(named(item)) if isinstance(item, str) else item for item in objects)
+        objects = tuple(_UNIT.sub(_TIED, named(item)) if isinstance(item, str) else item for item in objects)
         if objects and all(isinstance(item, str | Text) for item in objects):
             whole = options.get("soft_wrap", False) and not self.is_fitted
             words = (word for item in objects for word in str(item).split())
@@ -183,11 +183,6 @@ def _unbroken(cell: str) -> list[str]:
     return [cell] if len(cell) <= SHORT else cell.split()
 
 
-def _tied(text: str) -> str:
-    """A number and its unit as one word."""
-    return _UNIT.sub(_TIED, text)
-
-
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "", title: str = ""
 ) -> Table:
@@ -206,8 +201,26 @@ def table(
         justify: Literal["right", "left"] = "right" if name in numeric else "left"
         result.add_column(name, justify=justify, overflow="fold", no_wrap=name in unbroken)
     for row in rows:
-        result.add_row(*(cell if isinstance(cell, Text) else Text(_tied(named(printable(str(cell))))) for cell in row))
+        result.add_row(
+            *(cell if isinstance(cell, Text) else Text(_UNIT.sub(_TIED, named(printable(str(cell))))) for cell in row)
+        )
     return result
+
+
+def numbers(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table of numbers, which stay whole, with their names in the first column."""
+    return table(columns, rows, right="|".join(columns[1:]), whole="|".join(columns[1:]))
+
+
+def show_rest(out: Console, left: int, what: str = "more") -> None:
+    """Say how many rows a table leaves out, where it does."""
+    if left > 0:
+        out.print(f"… and {left:,} {what} (--json has all)", style="dim")
+
+
+def cut(text: str, room: int) -> str:
+    """A text of at most `room` characters."""
+    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def bar(fraction: float, width: int = 20) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-
+from pgle.errors import many
 from pgle.report import json
-from pgle.report.text import console, duration, printable, table, warn
+from pgle.report.text import console, duration, numbers, printable, show_rest, table, warn
 from pgle.trace.summary import DeviceSummary, InstructionSummary, ModuleSummary, TraceSummary
 
 MOST_MODULES = 8
@@ -27,7 +26,7 @@ def show_text(
         out.print(printable(line), style="dim")
     out.print()
     out.print(_module_table(summary.modules[:MOST_MODULES]))
-    _more(out, len(summary.modules) - MOST_MODULES)
+    show_rest(out, len(summary.modules) - MOST_MODULES)
     for line in _left_out(summary.modules):
         out.print(printable(line), style="dim")
     out.print()
@@ -37,17 +36,12 @@ def show_text(
         out.print(f"… and {len(instructions) - len(shown):,} more (--top 0 lists all)", style="dim")
     out.print()
     out.print(_device_table(summary.devices[:MOST_DEVICES]))
-    _more(out, len(summary.devices) - MOST_DEVICES)
+    show_rest(out, len(summary.devices) - MOST_DEVICES)
     for item in summary.unresolved:
         why = summary.meanings.get(item.reason) or item.reason
         out.print(f"left out: {item.count:,} activities, {duration(item.duration_ns / 1e3)}: {why}", style="dim")
     out.print(f"next: {following}", soft_wrap=True)
     warn(map(printable, summary.warnings))
-
-
-def _more(out: Console, count: int) -> None:
-    if count > 0:
-        out.print(f"… and {count:,} more (--json lists all)", style="dim")
 
 
 def _counts(summary: TraceSummary) -> str:
@@ -60,11 +54,9 @@ def _counts(summary: TraceSummary) -> str:
 def _facts(summary: TraceSummary) -> Iterator[str]:
     formats = dict.fromkeys(f"{source.format} {source.version}".strip() for source in summary.sources)
     number = len({item.device.process for item in summary.devices})
-    processes = f"{number} process{'es' * (number > 1)}"
-    devices = f"{len(summary.devices)} device{'s' * (len(summary.devices) > 1)}"
-    yield f"{', '.join(formats)}; {processes}, {devices}, {duration(summary.gpu_time_us)} of device time"
-    modules = f"{len(summary.modules):,} module{'s' * (len(summary.modules) != 1)}"
-    yield f"{modules}, {len(summary.instructions):,} instructions"
+    where = f"{number} process{'es' * (number > 1)}, {many(len(summary.devices), 'device')}"
+    yield f"{', '.join(formats)}; {where}, {duration(summary.gpu_time_us)} of device time"
+    yield f"{many(len(summary.modules), 'module')}, {len(summary.instructions):,} instructions"
     if summary.xla_flags:
         yield f"XLA_FLAGS {summary.xla_flags}"
 
@@ -81,8 +73,7 @@ def _module_table(modules: Sequence[ModuleSummary]) -> object:
         )
         for item in modules
     ]
-    columns = ("module", "steady", "devices", "step", "time", "share")
-    return table(columns, rows, right="|".join(columns[1:]), whole="|".join(columns[1:]))
+    return numbers(("module", "steady", "devices", "step", "time", "share"), rows)
 
 
 def _label(item: ModuleSummary) -> str:
@@ -125,8 +116,7 @@ def _device_table(devices: Sequence[DeviceSummary]) -> object:
         )
         for item in devices
     ]
-    columns = ("device", "JAX id", "streams", "activities", "time", "span")
-    return table(columns, rows, right="|".join(columns[1:]), whole="|".join(columns[1:]))
+    return numbers(("device", "JAX id", "streams", "activities", "time", "span"), rows)
 
 
 def show_json(

@@ -1,24 +1,38 @@
-"""What a search for flags found: each trial, the verdict over the worlds, and what to do next."""
+"""A search for flags: its trials as they end, its tables, pages and JSON; and `pgle run --tune`, which runs one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
 from itertools import count
 from pathlib import Path
 
 from pgle.files import write_files
-from pgle.report import json
+from pgle.report import compare, json, pipeline
+from pgle.report.onward import after_tuning, show_next
 from pgle.report.page.html import TRACE, page_files
 from pgle.report.page.parts import Prose, Section, Table
 from pgle.report.page.schedules import Schedule, schedules_page
-from pgle.report.text import console, duration, printable, say, table, warn
-from pgle.report.tune_advice import advice
-from pgle.run.tune.request import Proof, Tuning
+from pgle.report.text import console, duration, say, table, warn
+from pgle.report.tune_words import (
+    COLUMNS,
+    advice,
+    figures,
+    gains,
+    legend,
+    modelled,
+    proven,
+    reasons_of,
+    row,
+    sentence,
+    why_exposed,
+)
+from pgle.run.convert import Conversion
+from pgle.run.experiment.pipeline import Pipeline
+from pgle.run.experiment.stage import StageResult
+from pgle.run.tune.experiment import TUNED, TunedRun
+from pgle.run.tune.request import Tuning
 from pgle.run.tune.tune import OnTrial
-from pgle.tune.room import Reason, reasons
 from pgle.tune.trial import Trial, judge
-
-COLUMNS = ("", "predicted step", "exposed", "change", "won", "temp memory")
 
 
 def write_pages(found: Tuning, out: Path) -> Path:
@@ -35,7 +49,7 @@ def write_pages(found: Tuning, out: Path) -> Path:
         next_step=advice(found, out),
         about=[
             ("compiled by", f"jaxlib {found.jaxlib}"),
-            ("figures", f"predicted from {found.costs_are} costs; {_modelled(found.tuned.trial)}"),
+            ("figures", f"predicted from {found.costs_are} costs; {modelled(found.tuned.trial)}"),
         ],
         more=[
             *([Section("Why communication stays exposed", tuple(Prose(line.strip()) for line in why))] if why else []),
@@ -67,12 +81,6 @@ def announcer(budget: int) -> OnTrial:
     return announce
 
 
-def figures(trial: Trial, pgle: Trial) -> tuple[str, str, int, int]:
-    """Step, mean change over worlds, worlds won, worlds."""
-    judged = judge(trial.worlds_us, pgle.worlds_us)
-    return duration(trial.step_us or 0.0), f"{judged.mean:+.1%}", judged.won, judged.of
-
-
 def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -> None:
     """Tables on stdout, warnings on stderr."""
     screen = console()
@@ -102,119 +110,9 @@ def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -
         screen.print(advice(found, out), style="bold", soft_wrap=True)
 
 
-def legend(found: Tuning) -> str:
-    """The columns of the worlds in words."""
-    of = len(found.pgle.trial.worlds_us)
-    return (
-        f"change: of the step against 'the profile', on average over {of} worlds, in which costs, latencies and "
-        "contention differ as far as they are uncertain; negative is shorter. won: in how many worlds it is shorter. "
-        "+: on top of the best before it. →: the one chosen"
-    )
-
-
-def row(found: Tuning, trial: Trial) -> tuple[str, ...]:
-    """A trial as cells of `COLUMNS`."""
-    tuned = found.tuned.trial
-    best = found.proof is not None and (trial.label, trial.shape) == (tuned.label, tuned.shape)
-    name = f"→ {trial.label}" if best else trial.label
-    if trial.step_us is None:
-        return name, "does not compile", "", "", "", ""
-    if trial.same_as:
-        return name, f"as '{trial.same_as}'", "", "", "", ""
-    step, mean, won, of = figures(trial, found.pgle.trial)
-    same = trial is found.pgle.trial
-    return (
-        name,
-        step,
-        duration(trial.exposed_us),
-        "–" if same else mean,
-        "–" if same else f"{won}/{of}",
-        "–" if trial.temp_bytes is None else f"{trial.temp_bytes / 2**30:.2f} GiB",
-    )
-
-
-def sentence(found: Tuning) -> str:
-    """The verdict with its figures."""
-    by = "predicted" if found.costs_are == "measured" else f"predicted, {found.costs_are} costs"
-    prediction = found.pgle.prediction
-    step = max(prediction.step_us, 1e-9)
-    room = 1 - prediction.ceiling.step_us / step
-    if found.verdict == "no-room":
-        exposed = prediction.exposed_us / step
-        return f"No room: {exposed:.2%} of the step is exposed, and hiding all would save {room:.2%} ({by})."
-    if found.proof is None:
-        return (
-            f"Nothing better in {tried(found)}: none is shorter by 0.5 % in nine of ten worlds; hiding all "
-            f"communication would save {room:.1%} ({by})."
-        )
-    judged, harder = found.proof.judged, found.proof.harder
-    return (
-        f"Better: the step gets {-judged.mean:.1%} shorter than with the profile alone, on average over {judged.of} "
-        f"worlds (won {judged.won}, at worst {judged.worst:+.1%}), and {-harder.mean:.1%} in worlds with twice the "
-        f"contention (won {harder.won} of {harder.of}; {by}; {_modelled(found.tuned.trial)})."
-    )
-
-
-def tried(found: Tuning) -> str:
-    """How many settings made another program, as progress counts them."""
-    count = sum(not trial.same_as for trial in found.trials)
-    return f"{count} trial{'s' * (count != 1)}"
-
-
-def _modelled(trial: Trial) -> str:
-    count = trial.modelled
-    if not count:
-        return "its collectives are those of the profile"
-    return f"{count} of its collectives {'are' if count != 1 else 'is'} new, with modelled times"
-
-
-def gains(found: Tuning) -> list[str]:
-    """What each flag of the accepted setting gives: how much longer the step is without it."""
-    tuned = found.tuned.trial
-    lines = []
-    for name, trial in found.without.items():
-        if trial.step_us is not None:
-            lost = judge(trial.worlds_us, tuned.worlds_us).mean
-            lines.append(f"  --{name}={tuned.flags[name]}: without it the step changes by {lost:+.1%}")
-    return lines
-
-
-def proven(proof: Proof) -> str:
-    """Whether XLA took the profile under the accepted flags, with its line, and what the new profile covers."""
-    head = (
-        "proven by a whole compilation"
-        if proof.used
-        else "NOT proven: compiled whole, the profile does not count as used"
-    )
-    moved = f"changes by {proof.change:+.2%}" if abs(proof.change) > 1e-4 else "is the same"
-    same = f"against the trial its step {moved}"
-    return f"{head} ({same}, the profile has costs for {proof.coverage:.1%} of it): {proof.why}"
-
-
-def reasons_of(found: Tuning) -> tuple[Reason, ...]:
-    """The collectives that stay exposed after all."""
-    return reasons(found.pgle.module, found.collectives)
-
-
-def why_exposed(found: Tuning) -> Sequence[str]:
-    """Why communication stays exposed with the profile alone, in the program's own words, and what would help."""
-    lines = []
-    for item in reasons_of(found):
-        words = [f"made by {item.made_by}"] if item.made_by else []
-        words += [f"needed by {item.needed_by}"] if item.needed_by else []
-        words += [f"in {item.loop}"] if item.loop else []
-        about = f" ({'; '.join(words)})" if words else ""
-        lines.append(
-            f"  {printable(item.name)}, {duration(item.exposed_us)} exposed: {item.why}{printable(about)}. "
-            f"Would help: {item.help}."
-        )
-    return lines
-
-
 def show_json(found: Tuning, out: Path, page: Path) -> None:
     """``pgle.tune/1``."""
     json.show("pgle.tune/1", document(found, out, page))
-    warn(found.warnings)
 
 
 def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
@@ -239,12 +137,12 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "refused": found.refused,
         "costs_are": found.costs_are,
         "modelled": tuned.modelled,
-        "used": None if proof is None else proof.used,
-        "why": "" if proof is None else proof.why,
-        "coverage": None if proof is None else proof.coverage,
-        "whole_against_trial": None if proof is None else proof.change,
+        "used": proof and proof.used,
+        "why": proof.why if proof else "",
+        "coverage": proof and proof.coverage,
+        "whole_against_trial": proof and proof.change,
         "reasons": reasons_of(found),
-        "written": () if proof is None else proof.written,
+        "written": proof.written if proof else (),
         "page": page,
         "jaxlib": found.jaxlib,
         "next": advice(found, out),
@@ -255,14 +153,41 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
 def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
     done = trial.step_us is not None
     return {
-        "label": trial.label,
-        "flags": dict(trial.flags),
-        "step_us": trial.step_us,
+        **json.picked(trial, "label flags step_us temp_bytes shape same_as modelled failure"),
         "exposed_us": trial.exposed_us if done else None,
         "worlds": judge(trial.worlds_us, found.pgle.trial.worlds_us) if done else None,
-        "temp_bytes": trial.temp_bytes,
-        "shape": dict(trial.shape),
-        "same_as": trial.same_as,
-        "modelled": trial.modelled,
-        "failure": trial.failure,
     }
+
+
+def show_part(part: StageResult | Conversion | Pipeline | Tuning, run: Path) -> None:
+    """A part of `pgle run --tune`, as it ends."""
+    if isinstance(part, Pipeline):
+        pipeline.show_end(part, next_step=False)
+    elif isinstance(part, Tuning):
+        show_text(part, run / TUNED, write_pages(part, run / TUNED), next_step=part.proof is None)
+    else:
+        pipeline.show_part(part)
+    sys.stdout.flush()
+
+
+def show_tuned_run(found: TunedRun, run: Path) -> None:
+    """The comparison of the experiment under the new flags with the first, and what to do next."""
+    warn(found.warnings)
+    if found.second is None or found.comparison is None:
+        return
+    console().print("\nWith the profile both times: under the new flags against before them", style="bold")
+    compare.show_text(found.comparison, found.checks)
+    show_next(after_tuning(found.second.run, found.comparison, run / TUNED / "flags.txt"))
+
+
+def show_tuned_run_json(found: TunedRun, run: Path) -> None:
+    """``pgle.run/1`` with ``tune``, ``tuned`` and ``tuned_comparison``."""
+    out = run / TUNED
+    more: dict[str, object] = {
+        "ok": found.good,
+        "tune": document(found.tuning, out, write_pages(found.tuning, out)),
+        "tuned": None if found.second is None else pipeline.document(found.second),
+        "tuned_comparison": None if found.comparison is None else compare.document(found.comparison, found.checks),
+    }
+    json.show("pgle.run/1", {**pipeline.document(found.first), **more})
+    warn(found.warnings)

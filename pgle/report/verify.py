@@ -14,8 +14,9 @@ from pgle.costs.fit.coverage import Coverage, ModuleCoverage, Share
 from pgle.costs.fit.gaps import Gap
 from pgle.costs.profile.effective import Fault
 from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
+from pgle.errors import many, some
 from pgle.report import json
-from pgle.report.text import console, duration, printable, table, warn
+from pgle.report.text import console, cut, duration, printable, show_rest, table, warn
 from pgle.xla.checker import LIGHT_SPEED, CheckerCounts
 from pgle.xla.log.module_verdict import Bounds
 
@@ -70,9 +71,8 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
     if any((module.time.value or 0.0) < bounds.time for module in coverage.main):
         yield _has_costs(coverage.main, bounds)
     if coverage.unsound:
-        listed = ", ".join(f"{item.name} ({item.values_us[0]:g})" for item in coverage.unsound[:UNUSED_SHOWN])
-        more = f" and {len(coverage.unsound) - UNUSED_SHOWN} more" if len(coverage.unsound) > UNUSED_SHOWN else ""
-        yield f"costs that are negative or not finite, which XLA takes as they are: {listed}{more}"
+        listed = some((f"{item.name} ({item.values_us[0]:g})" for item in coverage.unsound), UNUSED_SHOWN)
+        yield f"costs that are negative or not finite, which XLA takes as they are: {listed}"
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
@@ -89,13 +89,9 @@ def _module(out: Console, profile: str, module: ModuleCoverage) -> None:
     times = [("step time", step, _basis(module))]
     if _percent(step) != _percent(module.time):
         times.append(("as XLA plans it", module.time, "gaps at what XLA takes them for"))
-    rows = [
-        *(
-            (name, f"{share.covered:,.0f}", f"{share.total:,.0f}", _percent(share), "")
-            for name, share in (("instructions", module.count), ("collectives", module.collectives))
-        ),
-        *((name, duration(share.covered), duration(share.total), _percent(share), why) for name, share, why in times),
-    ]
+    counts = (("instructions", module.count), ("collectives", module.collectives))
+    rows = [(name, f"{of.covered:,.0f}", f"{of.total:,.0f}", _percent(of), "") for name, of in counts]
+    rows += [(name, duration(of.covered), duration(of.total), _percent(of), why) for name, of, why in times]
     out.print(table(("", "covered", "of", "share", ""), rows, right="covered|of|share", whole=_WHOLE))
     if module.filled_in:
         out.print(
@@ -147,22 +143,23 @@ def _gaps(out: Console, module: ModuleCoverage) -> None:
     what = (
         "XLA (jaxlib ≥ 0.10.2) models them" if is_model else "the greater of the two times is an instruction's weight"
     )
-    count = f"{len(module.gaps):,} instruction{'s' * (len(module.gaps) > 1)}"
     out.print()
-    out.print(f"{count} without a cost, collectives and then the heaviest first; {what}", style="yellow")
+    out.print(
+        f"{many(len(module.gaps), 'instruction')} without a cost, collectives and then the heaviest first; {what}",
+        style="yellow",
+    )
     rows = [
         (
-            _cut(printable(gap.name), 34),
+            cut(gap.name, 34),
             f"~{duration(gap.cost_us)}" + (" est." if gap.basis == Origin.ESTIMATED else ""),
             "model" if is_model and not gap.is_mismatch else _assumed(gap),
             f"{gap.weight_us / module.time.total:.1%}" if module.time.total else "–",
-            _cut(printable(_hint(gap)), 32),
+            cut(_hint(gap), 32),
         )
         for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)[:GAPS_SHOWN]
     ]
     out.print(table(("instruction", "costs", "XLA takes", "weight", "hint"), rows, right="costs|weight|XLA takes"))
-    if len(module.gaps) > GAPS_SHOWN:
-        out.print(f"… and {len(module.gaps) - GAPS_SHOWN:,} more (--json lists all)", style="dim")
+    show_rest(out, len(module.gaps) - GAPS_SHOWN)
 
 
 def _assumed(gap: Gap) -> str:
@@ -182,17 +179,11 @@ def _mismatches(out: Console, module: ModuleCoverage) -> None:
         style="yellow",
     )
     rows = [
-        (
-            _cut(printable(item.name), 30),
-            duration(item.cost_us),
-            _cut(printable(item.profile_op), 28),
-            _cut(printable(item.module_op), 28),
-        )
+        (cut(item.name, 30), duration(item.cost_us), cut(item.profile_op, 28), cut(item.module_op, 28))
         for item in module.mismatches[:MISMATCHES_SHOWN]
     ]
     out.print(table(("name", "cost", "in the profile", "in the module"), rows, right="cost"))
-    if len(module.mismatches) > MISMATCHES_SHOWN:
-        out.print(f"… and {len(module.mismatches) - MISMATCHES_SHOWN:,} more (--json lists all)", style="dim")
+    show_rest(out, len(module.mismatches) - MISMATCHES_SHOWN)
 
 
 def _others(out: Console, others: Sequence[ModuleCoverage]) -> None:
@@ -200,8 +191,8 @@ def _others(out: Console, others: Sequence[ModuleCoverage]) -> None:
         return
     shared = [module for module in others if module.count.covered or module.mismatches]
     out.print()
-    count = f"{len(others)} other module{'s' * (len(others) > 1)}"
-    out.print(f"{count}; the profile has names of instructions of {len(shared) or 'none'} of them", style="dim")
+    names = f"the profile has names of instructions of {len(shared) or 'none'} of them"
+    out.print(f"{many(len(others), 'other module')}; {names}", style="dim")
 
 
 def _unused(out: Console, coverage: Coverage) -> None:
@@ -209,26 +200,20 @@ def _unused(out: Console, coverage: Coverage) -> None:
         return
     total = sum(item.cost.cost_us for item in coverage.unused if 0 < item.cost.cost_us < float("inf"))
     out.print()
-    count = f"{len(coverage.unused):,} cost{'s' * (len(coverage.unused) > 1)}"
-    out.print(f"{count} that no module takes, {duration(total)}", style="yellow")
+    out.print(f"{many(len(coverage.unused), 'cost')} that no module takes, {duration(total)}", style="yellow")
     heaviest = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
     rows = [
-        (_cut(_short(printable(item.name)), 44), duration(item.cost.cost_us), _cut(printable(item.reason), 40))
+        (cut(_short(item.name), 44), duration(item.cost.cost_us), cut(item.reason, 40))
         for item in heaviest[:UNUSED_SHOWN]
     ]
     out.print(table(("name", "cost", "why"), rows, right="cost"))
-    if len(heaviest) > UNUSED_SHOWN:
-        out.print(f"… and {len(heaviest) - UNUSED_SHOWN:,} more (--json lists all)", style="dim")
+    show_rest(out, len(heaviest) - UNUSED_SHOWN)
 
 
 def _short(name: str) -> str:
     """A name with the head of its fingerprint, as fingerprints are shown everywhere."""
     fingerprint, bare = split_name(name)
     return join_name(f"{fingerprint[:12]}…", bare) if len(fingerprint) > 12 else name
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
 def _warnings(coverage: Coverage) -> list[str]:
@@ -253,30 +238,26 @@ def show_json(profile: str, coverage: Coverage, bounds: Bounds) -> None:
                 {"name": item.name, "cost_us": item.cost.cost_us, "reason": item.reason} for item in coverage.unused
             ],
             "findings": coverage.findings,
-            "warnings": coverage.warnings,
+            "warnings": _warnings(coverage),
         },
     )
-    warn(_warnings(coverage))
 
 
 def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:
+    shares = {name: getattr(module, name) for name in ("count", "time", "collectives")}
     return {
         "name": module.module,
-        "fingerprint": module.fingerprint,
-        "program_id": module.program_id,
-        "source": module.source,
+        **json.picked(module, "fingerprint program_id source"),
         "main": module.is_main,
         "names_from": module.against,
         "coverage": {
-            "count": module.count.value,
-            "time": module.time.value,
-            "collectives": module.collectives.value,
+            **{name: share.value for name, share in shares.items()},
             "without_lost_collectives": module.kept_share,
         },
         "totals": {
-            "instructions": {"covered": module.count.covered, "total": module.count.total},
-            "time_us": {"covered": module.time.covered, "total": module.time.total},
-            "collectives": {"covered": module.collectives.covered, "total": module.collectives.total},
+            "instructions": module.count,
+            "time_us": module.time,
+            "collectives": module.collectives,
             "step_us": module.step_us,
             "lost_collectives_us": module.lost_us,
             "weights_from": module.basis,

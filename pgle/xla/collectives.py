@@ -207,7 +207,7 @@ def group_size(module: Module, instruction: Instruction) -> int:
     if groups:
         return max(len(group) for group in groups)
     pairs = wrapped.source_target_pairs or instruction.source_target_pairs
-    return len({device for pair in pairs for device in pair}) or module.num_partitions * module.num_replicas
+    return len({device for pair in pairs for device in pair}) or module.num_devices
 
 
 def is_host_copy(module: Module, instruction: Instruction) -> bool:

@@ -10,10 +10,11 @@ from math import prod
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words, many
+from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words
 from pgle.analyze.layers import Phase, phases_of
 from pgle.costs.estimate import perf_tables
 from pgle.costs.estimate.communication import LAUNCH_US
+from pgle.errors import many
 from pgle.schedule.moves import DISABLE_ASYNC
 from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Module

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
-from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words, many
+from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words
 from pgle.analyze.window import LAUNCH_GAP_NS, LONG_GAP_NS
 from pgle.costs.estimate.kernels import compute_us
+from pgle.errors import many
 from pgle.schedule.timeline import Stream
 from pgle.xla.hlo.module import Instruction, Module
 

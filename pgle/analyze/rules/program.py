@@ -7,9 +7,10 @@ from collections import Counter
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
-from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words, many
+from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words
 from pgle.analyze.layers import Phase
 from pgle.costs.profile.value import has_remat
+from pgle.errors import many
 from pgle.trace.table import Reason
 
 SPACIOUS = 0.5

@@ -48,7 +48,7 @@ def measured_transfers(module: Module, costs: Iterable[Cost]) -> dict[Transfer, 
         wrapped = module.wrapped(instruction) or instruction
         size, group = payload_bytes(module, kind, wrapped), group_size(module, instruction)
         if size >= 4 * group > 4:
-            groups = max(module.num_partitions * module.num_replicas // group, 1)
+            groups = max(module.num_devices // group, 1)
             found[Transfer(kind, size - size % (4 * group), group, groups)].append(cost.cost_us)
     return {transfer: median(times) for transfer, times in sorted(found.items(), key=lambda item: _order(item[0]))}
 

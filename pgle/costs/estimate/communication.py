@@ -70,7 +70,7 @@ class Group:
 
 def group_of(module: Module, instruction: Instruction, hardware: Hardware) -> Group:
     """The largest replica group of a collective; all devices where it names none."""
-    devices = max(module.num_partitions * module.num_replicas, 1)
+    devices = max(module.num_devices, 1)
     groups = instruction.replica_groups or (tuple(range(devices)),)
     found = [Group(len(group), len({hardware.host(device) for device in group})) for group in groups if group]
     return max(found, key=lambda group: (group.hosts, group.size), default=Group(devices, 1))
@@ -234,7 +234,7 @@ def _permute_us(instruction: Instruction, size: int, hardware: Hardware, module:
     if pairs:
         crosses = any(hardware.host(source) != hardware.host(target) for source, target in pairs)
     else:
-        crosses = module.num_partitions * module.num_replicas > hardware.devices_per_host
+        crosses = module.num_devices > hardware.devices_per_host
     base, bandwidth = TABLE[hardware.measured_as], hardware.nic_gb_s if crosses else hardware.nvlink_gb_s
     later = RING[0].network_us - RING[0].nvlink_us if crosses else 0.0
     found = _scaled_us(_pattern(pairs), 2, size, base, slower=base.nvlink_gb_s / bandwidth, later_us=later)

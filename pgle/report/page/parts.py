@@ -8,8 +8,7 @@ from typing import Literal, TypeAlias
 
 from pgle.report.page.charts import Panel as ChartPanel
 from pgle.report.timeline.encode import encode
-from pgle.report.timeline.scene import Panel
-from pgle.report.timeline.text import text_timeline
+from pgle.report.timeline.scene import Panel, text_timeline
 
 Tone: TypeAlias = Literal["", "good", "bad", "soft", "head"]
 

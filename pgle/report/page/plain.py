@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import indent
 
 from pgle.errors import printable
 from pgle.report.page.parts import Chart, Moving, Page, Part, Section, Table
-from pgle.report.text import console, table, warn
+from pgle.report.text import console, show_rest, table, warn
 
 SHOWN = 12
 """Rows of a table on a terminal."""
@@ -72,8 +73,7 @@ def show(page: Page) -> None:
                 screen.print(
                     table(heads, [[cell.text for cell in row] for row in part.cells[:SHOWN]], right=right, whole=right)
                 )
-                if len(part.rows) > SHOWN:
-                    screen.print(f"… and {len(part.rows) - SHOWN} more (--json has all)", style="dim")
+                show_rest(screen, len(part.rows) - SHOWN)
             elif isinstance(part, Moving):
                 screen.print(part.text.rstrip(), highlight=False, markup=False, soft_wrap=True)
             elif isinstance(part, Chart):
@@ -84,9 +84,5 @@ def show(page: Page) -> None:
     for name, value in page.about:
         screen.print(f"{name}: {value}", style="dim", soft_wrap=True)
     for part in page.next:
-        screen.print(
-            "\n".join(f"  {line}" for line in part.text.splitlines()) if part.code else part.text,
-            style="bold",
-            soft_wrap=True,
-        )
+        screen.print(indent(part.text, "  ") if part.code else part.text, style="bold", soft_wrap=True)
     warn(page.warnings)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from pgle.costs.profile.value import CostKind, Profile
-from pgle.files import AnyPath
+from pgle.errors import many, some
 from pgle.report import analyze as analyze_report
 from pgle.report import analyze_parts
 from pgle.report import compare as compare_report
@@ -76,8 +76,7 @@ def _far_off(found: Gathered) -> list[str]:
 def _name(found: Gathered) -> str:
     if found.run is not None:
         return str(found.run.path)
-    first, *others = map(str, found.inputs)
-    return f"{first} and {len(others)} more" if others else first
+    return some(map(str, found.inputs), 1)
 
 
 def _verdict(found: Gathered) -> tuple[str, Tone, tuple[str, ...]]:
@@ -109,8 +108,7 @@ def _where(found: Analysis) -> str:
     shares = ", ".join(
         f"{us / parts.step_us:.1%} {name}" for name, us in analyze_parts.parts_of(parts) if us > 0.0005 * parts.step_us
     )
-    devices = len(step.windows)
-    on = f"{devices} device{'s' * (devices != 1)}"
+    on = many(len(step.windows), "device")
     return f"{whole} takes {duration(parts.step_us)} on {on}{simulated}: {shares}."
 
 
@@ -175,13 +173,7 @@ def _stages(manifest: Manifest) -> Section:
     """Each stage: when, how it ended."""
     rows: list[tuple[str | Cell, ...]] = []
     for record in manifest.stages:
-        ended = (
-            "runs"
-            if record.exit_code is None
-            else "ended well"
-            if record.exit_code == 0
-            else f"exit code {record.exit_code}"
-        )
+        ended = {None: "runs", 0: "ended well"}.get(record.exit_code, f"exit code {record.exit_code}")
         result = Cell(record.failed or ended, "bad" if record.failed or record.exit_code else "")
         rows.append((record.stage, str(record.rank), record.started[:19].replace("T", " "), result, record.mode))
     return Section("Stages", (Table(("stage", "rank", "started (UTC)", "", "mode"), tuple(rows)),))
@@ -212,14 +204,11 @@ def _about(found: Gathered) -> Iterator[tuple[str, str]]:
         )
         devices = len(step.windows)
         each = step.steps / max(devices, 1)
-        on = f"{each:g} steady step{'s' * (each != 1)} on {devices} device{'s' * (devices != 1)}"
+        on = f"{each:g} steady step{'s' * (each != 1)} on {many(devices, 'device')}"
         steps = f"{step.costs.program.key.name}, {on}"
         yield "main module", steps if step.costs.program.key.name != WHOLE else "unknown: no XLA ranges in the trace"
         yield "GPU for expected times", "unknown" if step.hardware is None else step.hardware.name
         kind = "simulated: no GPU ran this" if step.trace.simulated else "measured; expected times are estimates"
         yield "figures", kind
-    yield "for Perfetto", f"pgle report {_words(found.inputs)} -o report.trace.json, open it in ui.perfetto.dev"
-
-
-def _words(inputs: tuple[AnyPath, ...]) -> str:
-    return shlex.join(map(str, inputs))
+    inputs = shlex.join(map(str, found.inputs))
+    yield "for Perfetto", f"pgle report {inputs} -o report.trace.json, open it in ui.perfetto.dev"

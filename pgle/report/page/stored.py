@@ -27,26 +27,20 @@ def as_json(page: Page) -> str:
 def document(page: Page) -> dict[str, Any]:
     """A page as JSON types."""
     return {
-        "title": page.title,
-        "verdict": page.verdict,
-        "tone": page.tone,
-        "lead": page.lead,
+        **json.picked(page, "title verdict tone lead about warnings"),
         "next": [_part(part) for part in page.next],
         "sections": [
             {"heading": section.heading, "parts": [_part(part) for part in section.parts]} for section in page.sections
         ],
-        "about": page.about,
-        "warnings": page.warnings,
     }
 
 
 def _part(part: Part) -> dict[str, Any]:
     if isinstance(part, Table):
         rows = [[[cell.text, cell.tone] if cell.tone else cell.text for cell in row] for row in part.cells]
-        return {"kind": "table", "columns": part.columns, "rows": rows, "right": sorted(part.right), "find": part.find,
-                "shown": part.shown}  # fmt: skip
+        return {"kind": "table", "rows": rows, "right": sorted(part.right), **json.picked(part, "columns find shown")}
     if isinstance(part, Prose):
-        return {"kind": "prose", "text": part.text, "code": part.code, "tone": part.tone}
+        return {"kind": "prose", **json.plain(part)}
     if isinstance(part, Chart):
         return {"kind": "chart", "alt": part.alt}
     return {"kind": "timeline", "data": part.data, "text": part.text}
@@ -61,9 +55,8 @@ def read_page(path: AnyPath) -> Page:
     try:
         found = plain_json.loads(read_bytes(path, max_bytes=MAX_BYTES))
         if found["schema"] != SCHEMA:
-            raise UserError(
-                f"is of schema {found['schema']}, not {SCHEMA}", where=path, remedy="use the pgle that wrote it"
-            )
+            other = f"is of schema {found['schema']}, not {SCHEMA}"
+            raise UserError(other, where=path, remedy="use the pgle that wrote it")
         return Page(
             title=_text(found["title"]),
             verdict=_text(found["verdict"]),
@@ -77,9 +70,8 @@ def read_page(path: AnyPath) -> Page:
             warnings=tuple(map(_text, found["warnings"])),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(
-            "is not a report of pgle", where=path, remedy="write it again: pgle report RUN -o report.json"
-        ) from None
+        remedy = "write it again: pgle report RUN -o report.json"
+        raise UserError("is not a report of pgle", where=path, remedy=remedy) from None
 
 
 def _read_part(item: Mapping[str, Any]) -> Part:

@@ -1,8 +1,9 @@
-"""Templates and style sheets of pictures and pages."""
+"""Every colour of pictures and pages, in light and dark: one per kind of activity; templates and style sheets."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
@@ -10,7 +11,19 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from pgle.errors import printable
-from pgle.report.page.palette import variables
+
+LIGHT: Mapping[str, str] = {
+    "paper": "#ffffff", "raised": "#f6f7f9", "ink": "#1b1f24", "soft": "#57606a", "line": "#dfe3e8",
+    "compute": "#4174b4", "matmul": "#26568f", "hidden": "#24785a", "exposed": "#c0390b", "copy": "#7355a6",
+    "idle": "#d3d8de", "in-bar": "#ffffff", "mark": "#9a1f63", "accent": "#1f5fbf",
+    "base": "#1f5fbf", "new": "#b3401a", "good": "#116329", "bad": "#a3123f",
+}  # fmt: skip
+DARK: Mapping[str, str] = {
+    "paper": "#12161b", "raised": "#1a2027", "ink": "#e6e9ed", "soft": "#a3adb8", "line": "#2c343d",
+    "compute": "#8fb8ea", "matmul": "#5f98dd", "hidden": "#5fc498", "exposed": "#ff8a5c", "copy": "#bda2f0",
+    "idle": "#3b444e", "in-bar": "#0b0f14", "mark": "#ff9ccb", "accent": "#7ab0ff",
+    "base": "#7ab0ff", "new": "#ff9d70", "good": "#56d364", "bad": "#ff7d9b",
+}  # fmt: skip
 
 
 @cache
@@ -34,6 +47,12 @@ def aside(text: str) -> Markup:
 def printable_lines(text: str) -> str:
     """`pgle.errors.printable` line by line, so that lines stay lines."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def variables(selector: str) -> str:
+    """The palettes as custom properties of what `selector` selects, by the reader's system."""
+    light, dark = ("".join(f"--{name}:{colour};" for name, colour in colours.items()) for colours in (LIGHT, DARK))
+    return f"{selector}{{{light}}}\n@media (prefers-color-scheme:dark){{{selector}{{{dark}}}}}\n"
 
 
 def style_sheet(name: str, selector: str = ":root") -> str:

@@ -92,6 +92,11 @@ class RehearsalResult:
     kept: bool = False
 
     @property
+    def num_devices(self) -> int:
+        """Devices that run it together."""
+        return self.num_partitions * self.num_replicas
+
+    @property
     def memory_bytes(self) -> int | None:
         """Device memory that one execution needs, None where XLA's report is missing."""
         return self.memory.get("total")

@@ -197,7 +197,7 @@ class Session:
         return _Prepared(wanted.flags, compiled, module, again)
 
     def _again(self, wanted: RehearsalRequest, compiled: RehearsalResult, module: Path) -> RehearsalResult:
-        topology = wanted.topology or f"1x1x{compiled.num_partitions * compiled.num_replicas}"
+        topology = wanted.topology or f"1x1x{compiled.num_devices}"
         # XLA takes only one of both lists; what is disabled and comes before scheduling has been left out already.
         disabled = {
             name for flag in wanted.flags if flag.startswith(_DISABLED) for name in flag.split("=")[1].split(",")

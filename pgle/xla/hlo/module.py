@@ -122,6 +122,11 @@ class Module:
         return {item.name: item for item in self.walk()}
 
     @property
+    def num_devices(self) -> int:
+        """Devices that run it together."""
+        return self.num_partitions * self.num_replicas
+
+    @property
     def entry_computation(self) -> Computation:
         """The entry computation."""
         return self.computations[self.entry]

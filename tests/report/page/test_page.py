@@ -8,12 +8,33 @@ import pytest
 from scenes import HALF_EXPOSED, timeline
 
 from pgle.report.page.html import render
-from pgle.report.page.palette import DARK, LIGHT, TEXTS, contrast
 from pgle.report.page.parts import Page
 from pgle.report.page.schedules import Schedule, schedules_page
+from pgle.report.page.style import DARK, LIGHT
 from pgle.schedule.timeline import Stream
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202etxt.exe"
+
+
+TEXTS = (
+    *((text, "paper") for text in ("ink", "soft", "accent", "mark", "base", "new", "good", "bad")),
+    *((text, "raised") for text in ("ink", "soft", "accent", "mark", "base", "new", "good", "bad")),
+    *(("in-bar", bar) for bar in ("compute", "matmul", "hidden", "exposed", "copy")),
+    ("ink", "idle"),
+)  # fmt: skip
+"""Which text stands on which ground; each pair has a contrast of at least 4.5 in both palettes (WCAG 2.2, 1.4.3)."""
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast ratio of two colours ``#rrggbb``, 1 to 21 (WCAG 2.2, relative luminance)."""
+    high, low = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def page(name: str = "ag-start") -> Page:

@@ -1,9 +1,14 @@
-"""What `pgle` alone says about a folder."""
+"""Where to begin: what `pgle` alone says about a folder, and what `pgle init` can write and wrote."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
 from pgle.errors import printable
-from pgle.report.text import console, table
+from pgle.report import json
+from pgle.report.text import console, near, table
+from pgle.run.init import Starter
 from pgle.run.inputs.folder import Found
 
 START = (
@@ -14,7 +19,7 @@ START = (
 """For a folder that holds nothing yet."""
 
 
-def show_text(found: Found) -> None:
+def show_folder(found: Found) -> None:
     """Print what lies in the folder, each kind with the command that goes on from the newest of it."""
     out = console()
     if not found.sights:
@@ -34,3 +39,29 @@ def show_text(found: Found) -> None:
     if not found.complete:
         out.print("This folder is large: not all of it was looked at.")
     out.print("All commands: pgle --help")
+
+
+def list_starters(starters: Mapping[str, Starter]) -> None:
+    """The names, a line each."""
+    out = console()
+    rows = [(name, item.purpose, ", ".join(item.files.values())) for name, item in starters.items()]
+    out.print(table(("name", "what", "files"), rows))
+    out.print("Next: pgle init NAME")
+
+
+def list_starters_json(starters: Mapping[str, Starter]) -> None:
+    """``pgle.init/1`` without a name."""
+    json.show("pgle.init/1", {"starters": {name: item.purpose for name, item in starters.items()}})
+
+
+def show_text(written: Sequence[Path], starter: Starter) -> None:
+    """What was written, and what to do with it."""
+    out = console()
+    for path in written:
+        out.print(f"wrote {near(path)}", soft_wrap=True)
+    out.print(f"Next: {starter.following}", soft_wrap=True)
+
+
+def show_json(written: Sequence[Path], starter: Starter) -> None:
+    """``pgle.init/1``."""
+    json.show("pgle.init/1", {"written": [str(path) for path in written], "next": starter.following})
