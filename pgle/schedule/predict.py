@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +57,10 @@ class Unsure:
 
 
 DIFFERING = 0.1
-"""Spread of samples, (p90 - p10) / median, from which on a measured cost that data decides has a range."""
+"""Share of a measured cost that data decides, from which on its range is said."""
+
+HELD = 0.9
+"""Part of further executions that the range of a measured cost holds."""
 
 
 @dataclass(frozen=True)
@@ -206,11 +211,19 @@ def _unsure(
 
 
 def _of_samples(cost: Cost | None, us: float) -> Range | None:
-    """From what it takes on a typical rank to the longest sample; None where the samples agree."""
-    if cost is None or cost.samples < 2 or cost.spread < DIFFERING:
+    """Where a further execution lies, were the samples of all ranks drawn from one normal distribution: Student's
+    prediction interval around `us`, the deviation from the samples' deciles. None where they agree."""
+    if cost is None or cost.samples < 3:
         return None
-    least = cost.min_us if cost.slowest_us is None else cost.cost_us
-    return Range(min(least, us), max(cost.max_us, us), "measured, it differs with the data")
+    count, normal = cost.samples, NormalDist()
+    decile = normal.inv_cdf((0.9 * count - 0.275) / (count + 0.25))  # of so few samples: Blom (1958), interpolated
+    z, freedom = normal.inv_cdf((1 + HELD) / 2), count - 1
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    t = z + sum(term / freedom**power for power, term in enumerate(terms, 1))  # Abramowitz and Stegun 26.7.5
+    reach = t * cost.spread * cost.cost_us / (2 * decile) * math.sqrt(1 + 1 / count)
+    if reach < DIFFERING * us:
+        return None
+    return Range(max(us - reach, 0.0), us + reach, "measured, it differs with the data")
 
 
 def contended_us(timeline: Timeline, slower: Factors) -> float:
