@@ -228,11 +228,14 @@ def create_model(key):
     return [jax.random.normal(k, (65536, 65536), jnp.bfloat16) for k in jax.random.split(key, 4)], jax.random.key(7)
 @jax.jit
 def train_step(weights, x):
+    x = jax.ffi.ffi_call("of_a_gpu_alone", jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
     return [w - 1e-3 * jnp.tanh(x.T @ (x @ w)) for w in weights], jnp.sum(x)
 weights, key = create_model(jax.random.key(0))
 x = jnp.ones((8, 65536), jnp.bfloat16)
+sharding = weights[0].sharding
 for _ in range(3):
     weights, loss = train_step(weights, x)
+assert weights[0].sharding.is_equivalent_to(sharding, 2), weights[0].sharding
 assert weights[0].shape == (65536, 65536) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
 small = jax.jit(lambda x: x + 1)(jnp.arange(3))
 assert small.tolist() == [1, 2, 3], "small modules are computed"

@@ -10,8 +10,8 @@ import pytest
 
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
-from pgle.run.rehearse.request import RehearsalRequest
-from pgle.run.rehearse.session import Session
+from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.session import Session, _same_schedule
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.targets import load_target
@@ -122,3 +122,23 @@ def test_where_passes_alone_give_another_schedule_all_of_them_run(
         result = Session(compiler, base, tmp_path, tmp_path / "trusted").schedule("plain", [LHS])
     assert "xla_enable_hlo_passes_only" not in next(result.log.parent.glob("*.config.pbtxt")).read_text()
     assert not (tmp_path / "trusted").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "same"),
+    [("negate(p)", True), ("negate(p)\n  b = f32[8] negate(p)\n  c = f32[8] negate(p)", False),
+     ("all-gather(p), replica_groups={}, dimensions={0}", False)],
+)  # fmt: skip
+def test_a_few_instructions_may_be_computed_again_and_no_collective(
+    more: str, same: bool, testdata: Path, tmp_path: Path
+) -> None:
+    rows = "".join(f"  n{number} = f32[8] negate(p)\n" for number in range(200))
+    head = "HloModule m\n\nENTRY e {\n  p = f32[8] parameter(0)\n"
+    schedule = testdata / "hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz"
+    results = []
+    for name, text in (("one", ""), ("other", f"  a = f32[8] {more}\n")):
+        (tmp_path / f"{name}.txt").write_text(f"{head}{rows}{text}  ROOT r = f32[8] negate(p)\n}}\n")
+        results.append(
+            RehearsalResult("m", 1, 1, tmp_path / f"{name}.txt", None, schedule, Path(), "", 0, 0, 0, 0, 0, {}, "")
+        )
+    assert _same_schedule(*results) is same

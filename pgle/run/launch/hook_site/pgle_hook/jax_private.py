@@ -150,15 +150,18 @@ def signature(module, least):
         least: bytes of arguments and results.
 
     Returns:
-        The module; None where there are fewer bytes, or a result has no sharding of its own, which XLA then decides.
+        The module; None where there are fewer bytes, or GSPMD is to decide how a result is sharded.
     """
     ir = importlib.import_module("jaxlib.mlir.ir")
-    operations = list(module.body.operations)
-    main = next(item for item in operations if _symbol(item) == "main")
+    main = next(item for item in module.body.operations if _symbol(item) == "main")
     results = list(main.type.results)
-    size = sum(_bytes(ir, item) for item in [*main.type.inputs, *results])
-    if size < least or not _all_sharded(ir, module, main, results):
+    if sum(_bytes(ir, item) for item in [*main.type.inputs, *results]) < least:
         return None
+    if not _all_sharded(ir, module, main, results):
+        module = _propagated(module)
+        if module is None:
+            return None
+    operations = list(module.body.operations)
     with module.context, ir.Location.unknown():
         made = ir.Module.create()
         for attribute in module.operation.attributes:
@@ -174,6 +177,17 @@ def signature(module, least):
             zeros = [_zeros(ir, item) for item in results]
             ir.Operation.create("func.return", operands=zeros)
     return made
+
+
+def _propagated(module):
+    """A copy whose shardings are propagated as XLA does it where it uses Shardy; None of a module that does not."""
+    if not any(item.operation.name == "sdy.mesh" for item in module.body.operations):
+        return None
+    copy = module.operation.clone()
+    with module.context:
+        passes = importlib.import_module("jaxlib.mlir.passmanager").PassManager
+        passes.parse("builtin.module(sdy-propagation-pipeline)").run(copy.operation)
+    return copy
 
 
 def _symbol(operation):

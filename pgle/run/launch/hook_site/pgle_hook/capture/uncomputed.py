@@ -1,7 +1,7 @@
 """Large modules of a captured program are not executed on the CPU: what they return is zeros that take no memory.
 
 A model of billions of parameters is initialised and trained for hours there, and only its modules are wanted. Where a
-module says how all its results are sharded, its code for CPUs is not even generated.
+module says how all its results are sharded, or Shardy decides it, its code for CPUs is not even generated.
 """
 
 import mmap
