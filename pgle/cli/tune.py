@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,7 @@ from pgle.cli.options import (
     target_option,
     topology_option,
 )
+from pgle.errors import UserError
 
 if TYPE_CHECKING:
     from pgle.run.experiment.pipeline import PipelineRequest
@@ -79,7 +81,6 @@ def command(
     from pathlib import Path
 
     from pgle.report import tune as report
-    from pgle.report.text import size_bytes
     from pgle.run.rehearse.command import RehearseCommand, launch, of_run, prepared
     from pgle.run.tune.record import begun
     from pgle.run.tune.request import TuneRequest
@@ -97,7 +98,7 @@ def command(
             out=out,
             profile=Path(asked.profile) if asked.profile else None,
             topology=asked.topology,
-            memory_limit=size_bytes(memory_limit) if memory_limit else None,
+            memory_limit=_size_bytes(memory_limit) if memory_limit else None,
             **options,
         )
 
@@ -108,6 +109,16 @@ def command(
     else:
         report.show_text(found, out, page)
     ctx.exit(0 if found.good else 1)
+
+
+def _size_bytes(text: str) -> int:
+    """Bytes of a size that a user wrote: ``70GiB``, ``8e10``."""
+    units = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+    found = re.fullmatch(r"\s*(\d*\.?\d+(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
+    size = float(found[1]) * units.get(found[2], 0) if found else 0
+    if not 0 < size < 1e18:
+        raise UserError("is no size", where=text, remedy="say 70GiB, 512MiB or a number of bytes")
+    return int(size)
 
 
 def run_tuned(request: PipelineRequest, as_json: bool) -> int:

@@ -40,7 +40,7 @@ def show_text(found: Analysis) -> None:
     else:
         _show_step(screen, found)
     screen.print()
-    screen.print(found.next, style="bold")
+    screen.print(found.next, style="bold", soft_wrap=True)
     warn(found.warnings)
 
 

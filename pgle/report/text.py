@@ -14,26 +14,22 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from pgle.errors import UserError, named, one_line, printable
+from pgle.errors import named, one_line, printable
 from pgle.files import Progress
 
 if TYPE_CHECKING:
     from pgle.run.profiles import Written
 
-__all__ = ["bar", "console", "duration", "near", "printable", "say", "size_bytes", "table", "warn", "wrote"]
+__all__ = ["bar", "console", "duration", "near", "printable", "say", "table", "warn", "wrote"]
 
-WIDTH = 100
-"""Columns where nothing says how many there are."""
-MIN_WIDTH = 30
-"""A narrower terminal breaks the lines itself: no table can be laid out in less."""
-MAX_WIDTH = 200
-SHORT = 14
-"""Characters of a cell that stays on one line."""
-GAP = 2
-"""Columns between those of a table."""
+WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
+"""Columns where nothing says how many there are, and limits: no table can be laid out in less."""
+SHORT, LABEL, SENTENCE, GAP = 14, 24, 20, 2
+"""Characters of a cell that stays on one line, and of a row's name that does where that was asked for; the least width
+of a column of sentences; columns between those of a table."""
 _TIED = "\ue000"
 """Stands for the blank of "12.3 ms" until it is printed, so that no line ends there."""
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
@@ -125,13 +121,15 @@ class _Table(Table):
     """A table that breaks no word: columns for which there is no room stand below their row, the last ones first."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        texts = [[str(column.header), *map(str, column.cells)] for column in self.columns]
-        least = [max((cell_len(part) for text in column for part in _unbroken(text)), default=0) for column in texts]
+        heads = [str(column.header) * self.show_header for column in self.columns]
+        texts = [[head, *map(str, column.cells)] for head, column in zip(heads, self.columns, strict=True)]
+        least = [_least(*column) for column in texts]
+        if self.columns and self.columns[0].no_wrap:
+            least[0] = max(least[0], min(max(map(cell_len, texts[0])), LABEL))
         room = next((k for k in range(len(least), 1, -1) if sum(least[:k]) + GAP * (k - 1) <= options.max_width), 1)
         shown = self.columns[:room]
-        widths = _widths(
-            texts[:room], [column.no_wrap for column in shown], least, options.max_width - GAP * (room - 1)
-        )
+        whole = [column.no_wrap for column in shown]
+        widths = _widths(texts[:room], whole, least, options.max_width - GAP * (room - 1))
         for column, width in zip(shown, widths, strict=True):
             column.width, column.no_wrap = width, False
         self.width = sum(widths) + GAP * (room - 1)
@@ -139,21 +137,27 @@ class _Table(Table):
             yield from self._plainly(console, options)
             return
         for index in range(self.row_count):
-            row = _Table(box=None, pad_edge=False, show_header=not index, title=None if index else self.title,
-                         title_justify="left", title_style="bold")  # fmt: skip
+            row = _Table(box=None, pad_edge=False, show_header=self.show_header and not index, title_justify="left",
+                         title=None if index else self.title, title_style="bold")  # fmt: skip
             for column in shown:
                 row.add_column(column.header, justify=column.justify, overflow="fold", width=column.width)
             row.add_row(*(list(column.cells)[index] for column in shown))
             yield from row._plainly(console, options)
-            cells = ((text[0], text[index + 1]) for text in texts[room:])
-            rest = (f"{head} {cell}".strip() for head, cell in cells if re.search(r"\w", cell))  # else empty, or a bar
-            for line in wrap(", ".join(rest), max(options.max_width - 4, 20), break_long_words=False,
+            rest = map(_below, self.columns[room:], ((text[0], text[index + 1]) for text in texts[room:]))
+            for line in wrap(", ".join(filter(None, rest)), max(options.max_width - 4, 20), break_long_words=False,
                              break_on_hyphens=False):  # fmt: skip
                 yield Text(f"    {line}".replace(_TIED, " "), no_wrap=True, overflow="ignore")
 
     def _plainly(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for item in super().__rich_console__(console, options):
             yield Segment(item.text.replace(_TIED, " "), item.style) if isinstance(item, Segment) else item
+
+
+def _below(column: Column, cell: tuple[str, str]) -> str:
+    """Head and text of a cell that stands below its row; empty where it has no words, as a bar."""
+    head, text = cell[0].strip(), cell[1]
+    named = f"{head}{':' * (column.justify != 'right')} {text}" if head else text
+    return named if re.search(r"\w", text) else ""
 
 
 def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequence[int], room: int) -> list[int]:
@@ -178,32 +182,42 @@ def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequen
     return widths
 
 
+def _least(head: str, *cells: str) -> int:
+    """The columns that cells need so that no word is broken and no sentence becomes a tower."""
+    words = [*head.split(), *(part for cell in cells for part in _unbroken(cell))]
+    return max(*map(cell_len, words), min(max(map(cell_len, cells), default=0), SENTENCE), 0)
+
+
 def _unbroken(cell: str) -> list[str]:
     """What of a cell stays on one line: it whole where it is short (``12.3 ms``), else its words."""
-    return [cell] if len(cell) <= SHORT else cell.split()
+    return [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
 
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "", title: str = ""
 ) -> Table:
-    """A borderless table.
+    """A borderless table; a column without any text is left out.
 
     Args:
         columns: their heads.
         rows: cells are plain text (never markup).
         right: the columns to align right, separated by ``|``.
-        whole: the columns whose cells stay on one line, separated by ``|``; the others wrap between words.
+        whole: the columns whose cells stay on one line where there is room, separated by ``|``; the others wrap
+            between words.
         title: above the table.
     """
-    numeric, unbroken = set(right.split("|")) - {""}, set(whole.split("|")) - {""}
+    numeric, unbroken = set(right.split("|")) - {""}, set(whole.split("|")) if whole else set()
+    cells = [
+        [item if isinstance(item, Text) else Text(_UNIT.sub(_TIED, named(printable(str(item))))) for item in row]
+        for row in rows
+    ]
+    filled = [index for index in range(len(columns)) if not cells or any(row[index] for row in cells)]
     result = _Table(box=None, pad_edge=False, title=title or None, title_justify="left", title_style="bold")
-    for name in columns:
+    for name in (columns[index] for index in filled):
         justify: Literal["right", "left"] = "right" if name in numeric else "left"
         result.add_column(name, justify=justify, overflow="fold", no_wrap=name in unbroken)
-    for row in rows:
-        result.add_row(
-            *(cell if isinstance(cell, Text) else Text(_UNIT.sub(_TIED, named(printable(str(cell))))) for cell in row)
-        )
+    for row in cells:
+        result.add_row(*(row[index] for index in filled))
     return result
 
 
@@ -244,25 +258,6 @@ def duration(microseconds: float) -> str:
     if value < 1e6:
         return f"{microseconds / 1e3:.4g} ms"
     return f"{microseconds / 1e6:.4g} s"
-
-
-_UNITS = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-
-
-def size_bytes(text: str) -> int:
-    """Bytes of a size that a user wrote: ``70GiB``, ``8e10``.
-
-    Raises:
-        UserError: it is none.
-    """
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text.lower())
-    try:
-        number = float(found[1]) * _UNITS[found[2]] if found else -1.0
-    except (KeyError, ValueError):
-        number = -1.0
-    if not 0 < number < 1e18:
-        raise UserError("is no size", where=text, remedy="say 70GiB, 512MiB or a number of bytes")
-    return int(number)
 
 
 def wrote(written: Written) -> str:

@@ -8,13 +8,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import chdir
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+import recorded
 from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare, produce
 from rich.cells import cell_len
 
 from pgle.cli.main import run
+from pgle.costs.estimate.cluster_table import Transfer
+from pgle.costs.estimate.products import Matmul
+from pgle.report import doctor, perf_table, pipeline, rehearse, report, tune
+from pgle.run.doctor.prove import Proof, links
+from pgle.run.perf_table import PerfTable, Step
+from pgle.run.rehearse.compile import Compiler
+from pgle.schedule.predict import Gain
 
 COMMANDS = {
     "show": ["show", BF16, "--top", "6"],
@@ -35,6 +47,28 @@ COMMANDS = {
     "here": [],
     "merge": ["merge", BF16, BIG, "--force", "-o", "m.pbtxt"],
 }
+RECORDED = {
+    "rehearse": ["rehearse", recorded.PROGRAM, "--no-cache", "--target", "a100", "-o", "rehearsal"],
+    "tune": ["tune", recorded.PROGRAM, "--no-cache", "--target", "a100", "--budget", "1", "-o", "tuned"],
+    "run": ["run", "--run-dir", "runs/a", "--capture", "simulated", "--target", "a100", "--", recorded.PROGRAM],
+    "report": ["report", "runs/a"],
+}
+"""What compiles, or reads what was compiled: run once, then its answer is shown at each width."""
+SHOW = {rehearse: ["show_text"], tune: ["show_text"], pipeline: ["show_part", "show_end"], report: ["show_text"]}
+TABLES = PerfTable(
+    transfers={Transfer("all-gather", 1 << 24, 8, 1): 123.4, Transfer("reduce-scatter", 512, 8, 16): 17.25},
+    products={Matmul(1, 4096, 4096, 8192, "bf16"): 512.0},
+    filled=1234, key="sm_90", jaxlib="0.12.0.1",
+    ignored=(Transfer("reduce-scatter", 512, 8, 16),), ignored_products=(),
+    written=(Path("tables/cluster.pbtxt"), Path("tables/cluster.matmul.pbtxt")),
+    steps=tuple(
+        Step(label, 125_100 * (1 - share), 21_500 * (1 - share), "mixed", 0.12, Gain(share, share / 2, share, 0, 0))
+        for label, share in (("XLA's own table", 0.0), ("this table", 0.02), ("a profile", 0.03))
+    ),
+    warnings=(),
+)  # fmt: skip
+Answer = list[Callable[[], object]]
+"""What prints it."""
 WIDTHS = (60, 80, 100, 140)
 IN_TMUX = ("verify", "predict", "diff", "show", "confirm", "compare", "analyze", "flags", "history", "merge")
 SHORTENED = ("confirm",)
@@ -52,13 +86,42 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def answers(folder: Path) -> dict[str, Answer]:
+    found: dict[str, Answer] = {name: [partial(run, words)] for name, words in COMMANDS.items()}
+    shown: list[Any] = []
+
+    def show(function: Callable[..., object], *words: object, **options: object) -> None:
+        shown.append(partial(function, *words, **options))
+
+    with pytest.MonkeyPatch.context() as patch, chdir(folder):
+        patch.setattr(Compiler, "_ask", recorded.answer)
+        for module, functions in SHOW.items():
+            for function in functions:
+                patch.setattr(module, function, partial(show, getattr(module, function)))
+        for name, words in RECORDED.items():
+            shown.clear()
+            run(words)
+            found[name] = list(shown)
+        proof = Proof(links(found["run"][-1].args[0]), True, Path("runs/proof"), Path("b.tar.gz"))  # type: ignore[attr-defined]
+    found["prove"] = [partial(doctor.proof_text, proof)]
+    return found | {"perf-table": [partial(perf_table.show_text, TABLES)]}
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, list[str]]:
+    """Answers at 200 columns, as they are asked for."""
+    return {}
+
+
 def printed(
-    name: str, width: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Answer, width: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", str(width))
     capsys.readouterr()
-    run(COMMANDS[name])
+    for part in answer:
+        part()
     return capsys.readouterr().out.splitlines()
 
 
@@ -69,16 +132,25 @@ def words(lines: list[str]) -> set[str]:
     return {word.strip(",;:.") for word in found if not word.endswith("…")}
 
 
+def lanes(lines: list[str]) -> list[str]:
+    """What begins each line of shades and marks; it has nothing but these where it goes on a line before."""
+    return [line[:15] for line in lines if re.search(r"[░▒▓]|\^\^|'\^|\^'", line)]
+
+
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *RECORDED, "prove", "perf-table"])
 def test_it_fits_and_nothing_is_broken_or_missing(
-    name: str, width: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = printed(name, 200, folder, monkeypatch, capsys)
-    lines = printed(name, width, folder, monkeypatch, capsys)
+    name: str, width: int, folder: Path, answers: dict[str, Answer], whole: dict[str, list[str]],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    if name not in whole:
+        whole[name] = printed(answers[name], 200, folder, monkeypatch, capsys)
+    lines = printed(answers[name], width, folder, monkeypatch, capsys)
     assert not [line for line in lines if cell_len(line) > width and max(map(cell_len, line.split())) < width - 12]
-    assert not words(whole) - words(lines) or (name in SHORTENED and "…" in "".join(lines)), "cut"
-    assert not words(lines) - words(whole), "broken"
+    missing = words(whole[name]) - words(lines)
+    assert not missing or (name in SHORTENED and "…" in "".join(lines)), "cut"
+    assert not words(lines) - words(whole[name]), "broken"
+    assert lanes(lines) == lanes(whole[name]), "a lane of a timeline is broken"
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")

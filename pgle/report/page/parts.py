@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 from pgle.report.page.charts import Panel as ChartPanel
@@ -44,6 +45,15 @@ class Prose:
     text: str
     code: bool = False
     tone: Tone = ""
+
+
+def next_steps(text: str) -> tuple[Prose, ...]:
+    """What to do next: sentences, and the indented lines below each as commands."""
+    groups = groupby(filter(str.strip, text.splitlines()), key=lambda line: line.startswith(" "))
+    return tuple(
+        Prose("\n".join(map(str.strip, lines)), code=True) if is_code else Prose(" ".join(lines))
+        for is_code, lines in groups
+    )
 
 
 @dataclass(frozen=True)

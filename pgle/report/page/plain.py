@@ -7,7 +7,8 @@ from textwrap import indent
 
 from pgle.errors import printable
 from pgle.report.page.parts import Chart, Moving, Page, Part, Section, Table
-from pgle.report.text import console, show_rest, table, warn
+from pgle.report.text import WIDTH, console, show_rest, table, warn
+from pgle.report.timeline.text import text_timeline
 
 SHOWN = 12
 """Rows of a table on a terminal."""
@@ -55,6 +56,14 @@ def _fenced(line: str) -> str:
     return printable(line).replace("```", "'''")
 
 
+def _lanes(part: Moving, width: int) -> str:
+    """The timeline as text; one that was stored cannot be drawn narrower."""
+    if part.panels:
+        return text_timeline(part.panels, width, part.first_us).rstrip()
+    widest = max(map(len, part.text.splitlines()), default=0)
+    return part.text.rstrip() if widest <= width else f"(The timeline, {widest} columns wide, does not fit here.)"
+
+
 def show(page: Page) -> None:
     """The page on stdout, warnings on stderr."""
     screen = console()
@@ -75,7 +84,7 @@ def show(page: Page) -> None:
                 )
                 show_rest(screen, len(part.rows) - SHOWN)
             elif isinstance(part, Moving):
-                screen.print(part.text.rstrip(), highlight=False, markup=False, soft_wrap=True)
+                screen.print(_lanes(part, min(screen.width, WIDTH)), highlight=False, markup=False, soft_wrap=True)
             elif isinstance(part, Chart):
                 screen.print(part.alt, soft_wrap=True)
             else:

@@ -12,7 +12,7 @@ from pgle.report import analyze_parts
 from pgle.report import compare as compare_report
 from pgle.report.compare_page import comparison_parts
 from pgle.report.page.measured import step_sections
-from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone
+from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone, next_steps
 from pgle.report.text import duration
 from pgle.report.timeline.measured import measured_panels
 from pgle.report.timeline.scene import Panel, panel_of
@@ -54,7 +54,7 @@ def run_page(found: Gathered) -> Page:
         tone=tone,
         lead=lead,
         sections=tuple(sections),
-        next=() if found.analysis is None else (Prose(found.analysis.next),),
+        next=() if found.analysis is None else next_steps(found.analysis.next),
         about=tuple(_about(found)),
         warnings=tuple(dict.fromkeys((*found.missing, *notes, *_far_off(found), *analysed))),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pgle.report.page.html import OPEN
-from pgle.report.page.parts import Cell, Moving, Page, Prose, Section, Table
+from pgle.report.page.parts import Cell, Moving, Page, Prose, Section, Table, next_steps
 from pgle.report.text import duration
 from pgle.report.timeline.scene import Panel, panel_of
 from pgle.schedule.timeline import Exposure, Timeline
@@ -69,14 +69,6 @@ def schedules_page(
         about=(*about, ("trace", OPEN)),
         warnings=tuple(warnings),
     )
-
-
-def next_steps(text: str) -> tuple[Prose, ...]:
-    """What to do next: its sentence, and below it the indented lines as commands."""
-    said = [line for line in text.splitlines() if line.strip() and not line.startswith(" ")]
-    commands = [line.strip() for line in text.splitlines() if line.startswith(" ")]
-    parts = [Prose(" ".join(said))] if said else []
-    return (*parts, Prose("\n".join(commands), code=True)) if commands else tuple(parts)
 
 
 def _parts(schedules: Sequence[Schedule]) -> Table:
