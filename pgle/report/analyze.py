@@ -40,7 +40,8 @@ def show_text(found: Analysis) -> None:
     else:
         _show_step(screen, found)
     screen.print()
-    screen.print(found.next, style="bold", soft_wrap=True)
+    for line in found.next.splitlines():
+        screen.print(line, style="bold", soft_wrap=line.startswith(" "))
     warn(found.warnings)
 
 
