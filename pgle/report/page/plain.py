@@ -8,7 +8,7 @@ from textwrap import indent
 from pgle.errors import printable
 from pgle.report.page.parts import Chart, Moving, Page, Part, Section, Table
 from pgle.report.text import WIDTH, console, show_rest, table, warn
-from pgle.report.timeline.text import text_timeline
+from pgle.report.timeline.scene import text_timeline
 
 SHOWN = 12
 """Rows of a table on a terminal."""
@@ -60,7 +60,7 @@ def _lanes(part: Moving, width: int) -> str:
     """The timeline as text; one that was stored cannot be drawn narrower."""
     if part.panels:
         return text_timeline(part.panels, width, part.first_us).rstrip()
-    widest = max(map(len, part.text.splitlines()), default=0)
+    widest = max((len(line) for line in part.text.splitlines() if line.startswith(" ")), default=0)
     return part.text.rstrip() if widest <= width else f"(The timeline, {widest} columns wide, does not fit here.)"
 
 
