@@ -107,6 +107,8 @@ class Recording:
     # ``uuid:…`` and ``bus:…`` of the GPUs that the process used, or else saw; empty where unknown
     gpus: frozenset[str] = frozenset()
     namespace: str = ""  # the container's process namespace; empty where unknown
+    vendor: str = ""  # of the GPUs, ``Nvidia`` or ``AMD``; empty where unknown
+    capability: tuple[int, int] | None = None  # compute capability of the GPUs; None where unknown
 
 
 @dataclass(frozen=True)

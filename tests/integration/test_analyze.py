@@ -9,6 +9,7 @@ import pytest
 from pgle.cli.main import run
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import StageRecord, extend_manifest
+from pgle.xla.protos import xplane_pb2
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
@@ -69,6 +70,30 @@ def test_cpu_times_are_not_held_against_a_gpu(capsys: pytest.CaptureFixture[str]
     assert found["hardware"] is None
     assert not {"slow-matmul", "slow-collective"} & {finding["id"] for finding in found["findings"]}
     assert any("CPU devices" in line for line in found["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("vendor", "major", "name", "said"),
+    [
+        (b"AMD", 9, None, "recorded on GPUs of AMD, of which pgle knows no peaks"),
+        (b"Nvidia", 8, "a100-40gb", None),
+        (b"", 9, "h100-sxm", None),
+    ],
+)
+def test_the_gpu_that_recorded_a_trace_is_what_it_is_held_against(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], vendor: bytes, major: int, name: str | None, said: str | None
+) -> None:
+    space = xplane_pb2.XSpace.FromString((ROOT / "testdata/jax_xplane/jax08_gemm.xplane.pb").read_bytes())
+    for plane in space.planes:
+        for stat in plane.stats:
+            if plane.stat_metadata[stat.metadata_id].name == "device_vendor":
+                stat.str_value = vendor.decode()
+            if plane.stat_metadata[stat.metadata_id].name == "compute_cap_major":
+                stat.int64_value = major
+    (tmp_path / "a.xplane.pb").write_bytes(space.SerializeToString())
+    found = analysed(capsys, str(tmp_path / "a.xplane.pb"))
+    assert found["hardware"] == name
+    assert [line.split(":")[0] for line in found["warnings"] if "GPU" in line] == ([said] if said else [])
 
 
 def test_layers_memory_and_overlap_of_a_step(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,10 +24,12 @@ from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.combine import combine
 from pgle.trace.nsys.kernels import read_kernels
-from pgle.trace.table import Kind, Trace
-from pgle.xla.hardware import Hardware, find_hardware
+from pgle.trace.table import Kind, Recording, Trace
+from pgle.xla.checker import compute_capability
+from pgle.xla.hardware import Hardware, by_capability, find_hardware
 from pgle.xla.hlo.buffers import buffers_from_bytes
 from pgle.xla.hlo.dumps import Dumps, read_dumps
+from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import MAX_HLO_BYTES
 from pgle.xla.hlo.reader import is_hlo, read_scheduled
 from pgle.xla.targets import BUILT_IN, Target, load_target, target_beside
@@ -75,8 +77,12 @@ def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
     trace = measured.trace
     if record is not None and not trace.xla_flags:
         trace = replace(trace, xla_flags=record.xla_flags)
-    hardware = given or _hardware(trace, costs.program)
-    memory = _memory(trace, costs.program, target)
+    told = ""
+    hardware = given
+    if given is None and costs.program.hlo is not None and not on_host(trace):
+        hardware, told = _hardware(trace, costs.program.hlo)
+    trace = replace(trace, warnings=(*trace.warnings, *filter(None, [told])))
+    memory = _memory(trace, costs.program, target, hardware)
     mode = record.mode if record is not None and record.stage == "profile" else ""
     return measure_step(trace, costs, hardware, memory=memory, used=profile, mode=mode)
 
@@ -173,9 +179,13 @@ def _read(inputs: Sequence[AnyPath], progress: Progress | None) -> Trace:
         raise
 
 
-def _hardware(trace: Trace, program: Program) -> Hardware | None:
-    """As the HLO says; None without, or where a CPU ran it."""
-    return None if program.hlo is None or on_host(trace) else hardware_of(program.hlo)
+def _hardware(trace: Trace, module: Module) -> tuple[Hardware | None, str]:
+    """The GPU that the HLO or else the trace names, None for one that is not in the table; and what to say of it."""
+    recorded = next((recording for recording in trace.recordings.values() if recording.vendor), Recording())
+    if recorded.vendor.lower() not in ("", "nvidia"):
+        return None, f"recorded on GPUs of {recorded.vendor}, of which pgle knows no peaks: no expected times are given"
+    capability = compute_capability(module) or recorded.capability
+    return by_capability(capability), "" if capability else "no GPU is named: an H100 is assumed; say --target"
 
 
 def on_host(trace: Trace) -> bool:
@@ -183,7 +193,7 @@ def on_host(trace: Trace) -> bool:
     return bool((trace.kind == Kind.HOST).all())
 
 
-def _memory(trace: Trace, program: Program, target: Target | None) -> Memory | None:
+def _memory(trace: Trace, program: Program, target: Target | None, hardware: Hardware | None) -> Memory | None:
     """What the main module needs, by XLA's own plan where its dump or the trace embeds it."""
     module = program.hlo
     if module is None or not module.is_scheduled or on_host(trace):
@@ -192,6 +202,6 @@ def _memory(trace: Trace, program: Program, target: Target | None) -> Memory | N
     if path.is_file():
         data = read_bytes(path, max_bytes=MAX_HLO_BYTES)
     target = target or target_beside(module.source)
-    if target is None and (hardware := hardware_of(module)).name in BUILT_IN:
+    if target is None and hardware is not None and hardware.name in BUILT_IN:
         target = load_target(hardware.name)
     return find_memory(module, buffers_from_bytes(data), target.memory_bytes if target else None)

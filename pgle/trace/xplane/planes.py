@@ -72,10 +72,17 @@ class Plane:
 
     def stat_value(self, name: str) -> int | None:
         """The integer value of a stat of the plane itself."""
-        for stat in self.rest.stats:
-            if self.rest.stat_metadata[stat.metadata_id].name == name:
-                return int(stat.int64_value or stat.uint64_value)
-        return None
+        stat = self._stat(name)
+        return None if stat is None else int(stat.int64_value or stat.uint64_value)
+
+    def stat_word(self, name: str) -> str:
+        """The string value of a stat of the plane itself; empty without."""
+        stat = self._stat(name)
+        return "" if stat is None else stat.str_value
+
+    def _stat(self, name: str) -> xplane_pb2.XStat | None:
+        names = self.rest.stat_metadata
+        return next((stat for stat in self.rest.stats if names[stat.metadata_id].name == name), None)
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
                 if plane.name == METADATA_PLANE:
                     hlo |= embedded_hlo(plane)
             process = _process(space, path, labels)
-            recordings[process] = Recording(profile_start_ns(space, data))
+            recordings[process] = _recording(space, data)
             for share in _add_space(space, data, process, gathered):
                 if progress is not None:
                     progress(number * 1000 + int(share * 1000), len(paths) * 1000)
@@ -140,6 +140,19 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
     if not any(len(part) for part in gathered.parts["start_ns"]):
         raise _nothing_found(paths, gathered, seen_planes)
     return _table(gathered, hlo, paths, _shorten(messages), recordings)
+
+
+def _recording(space: Space, data: bytes) -> Recording:
+    """When it began, and on what GPUs."""
+    device = next((plane for plane in space.planes if plane.name.startswith(GPU_PREFIX)), None)
+    if device is None:
+        return Recording(profile_start_ns(space, data))
+    major, minor = (device.stat_value(f"compute_cap_{part}") for part in ("major", "minor"))
+    return Recording(
+        profile_start_ns(space, data),
+        vendor=device.stat_word("device_vendor"),
+        capability=None if major is None else (major, minor or 0),
+    )
 
 
 def _process(space: Space, path: AnyPath, labels: set[str]) -> str:
