@@ -103,7 +103,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     (report.show_json if options["as_json"] else report.show_text)(result, checks)
     if not options["as_json"]:
         broken = [check for check in checks if not check.ok and check.name != "step time"]  # each says what to do
-        show_next([] if broken else after_comparison(result))
+        show_next([] if broken else after_comparison(result, checks))
     for path in written:
         say(f"wrote {path}")
     ctx.exit(0 if all(check.ok for check in checks) else 1)

@@ -25,11 +25,12 @@ def show_text(result: Conversion) -> None:
     out = console()
     out.print(
         table(
-            ("module", "executions", "devices", "timed step", "compute", "", "collectives", ""),
+            ("module", "executions", "devices", "median span", "compute", "", "collectives", ""),
             [_row(program) for program in result.measured.costs],
-            right="executions|devices|timed step|compute||collectives",
+            right="executions|devices|median span|compute||collectives",
         )
     )
+    out.print("median span: first start to last end of an execution; 'pgle analyze' adds the gaps between", style="dim")
     out.print(f"{len(result.measured.trace):,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
     for program in result.measured.costs:
         skew_us, step_us, skewed = program.skew_us, program.window.step_us, most_skewed(program.costs)

@@ -20,6 +20,7 @@ from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:
     from pgle.steps.compare import Comparison
+    from pgle.steps.gate import Check
     from pgle.steps.history import History
     from pgle.xla.log.verdict import LogVerdict
 
@@ -92,17 +93,30 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> list[str]:
     return [f"next, with the log of a run without the profile: {typed('pgle', 'compare', 'BASELINE_LOG', log)}"]
 
 
-def after_comparison(found: Comparison) -> list[str]:
-    """By the verdict: keep what is faster, look closer at what is slower, run more where nothing is shown."""
+def after_comparison(found: Comparison, checks: Iterable[Check] = ()) -> list[str]:
+    """By the verdict: keep what is faster, look closer at what is slower, run more where nothing is shown.
+
+    Args:
+        found: the comparison.
+        checks: that stand above; what they advise is not said again.
+    """
+    from pgle.steps.gate import explanation
+
+    told = explanation(found)
+    advised = any(told in check.message for check in checks)
+    return [line for line in _after_comparison(found, told) if not (advised and told in line)]
+
+
+def _after_comparison(found: Comparison, why: str) -> list[str]:
     run = _run_of(found)
     if run is not None:
         onward.record_comparison(run, found)
         return after_stages(run, found)
-    base, new = (_STEPS.sub("", side.runs[0].series.source) for side in (found.base, found.new))
     if found.verdict == "slower":
-        return [f"next, with a trace of each: {typed('pgle', 'analyze', new, '--against', base)}"]
+        return [f"next, with a trace of each: {why}"]
     if found.verdict == "undecided":
         return [f"next, for more runs: {typed('pgle', 'compare', '--abba', 3, '--', 'COMMAND_A', '--vs', 'COMMAND_B')}"]
+    new = _STEPS.sub("", found.new.runs[0].series.source)
     return [f"next, to see it over months: {typed('pgle', 'history', 'add', new, '--name', found.new.label)}"]
 
 
@@ -159,8 +173,9 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
         return ["The profile alone changes next to nothing here; flags beside it may:", f"next: {onward.tune(run)}"]
     if found.verdict == "slower":
         return [
-            "Leave this profile out of your jobs. What it changed for the worse:",
-            f"next: {typed('pgle', 'analyze', run.stage('perf').path, '--against', run.stage('baseline').path)}",
+            "Leave this profile out of your jobs.",
+            "next, what it changed for the worse: "
+            + typed("pgle", "analyze", run.stage("perf").path, "--against", run.stage("baseline").path),
         ]
     if found.simulated:
         return [

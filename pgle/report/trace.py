@@ -73,7 +73,7 @@ def _module_table(modules: Sequence[ModuleSummary]) -> object:
         )
         for item in modules
     ]
-    return numbers(("module", "steady", "devices", "step", "time", "share"), rows)
+    return numbers(("module", "steady", "devices", "median span", "time", "share"), rows)
 
 
 def _label(item: ModuleSummary) -> str:

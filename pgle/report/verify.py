@@ -86,7 +86,7 @@ def _module(out: Console, profile: str, module: ModuleCoverage) -> None:
     out.print(printable(f"{profile} against {module.module}{known}"), style="bold", soft_wrap=True)
     out.print(f"instructions by their names when LHS ran: {_AGAINST[module.against]}", style="dim", soft_wrap=True)
     step = Share(module.time.covered, module.step_us)
-    times = [("step time", step, _basis(module))]
+    times = [("sum of costs", step, _basis(module))]
     if _percent(step) != _percent(module.time):
         times.append(("as XLA plans it", module.time, "gaps at what XLA takes them for"))
     counts = (("instructions", module.count), ("collectives", module.collectives))

@@ -128,13 +128,22 @@ SLOWER = (
 
 
 def _what_changed(found: Comparison) -> str:
-    """The command that explains a slowdown, by instruction."""
-    new, base = (shlex.quote(_STEPS.sub("", side.runs[0].series.source)) for side in (found.new, found.base))
-    return f"With a trace of each: pgle analyze {new} --against {base}"
+    return f"With a trace of each: {explanation(found)}"
+
+
+def explanation(found: Comparison) -> str:
+    """The command that explains a slowdown, by instruction; a console log has no trace that could be named."""
+    words = []
+    for side, name in ((found.new, "NEW_TRACE"), (found.base, "BASE_TRACE")):
+        source = side.runs[0].series.source
+        words.append(shlex.quote(_STEPS.sub("", source)) if _TRACED.search(source) else name)
+    return f"pgle analyze {words[0]} --against {words[1]}"
 
 
 _STEPS = re.compile(r"/steps[^/]*\.jsonl$")
 """Of a stage of a run directory, which stands for its trace too."""
+
+_TRACED = re.compile(rf"{_STEPS.pattern}|\.xplane\.pb(\.gz|\.xz)?$|\.(nsys-rep|sqlite|parquet)$")
 
 
 def describe(found: Comparison) -> str:

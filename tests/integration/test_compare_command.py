@@ -41,6 +41,14 @@ def test_a_job_two_percent_worse_fails_and_says_what_to_do(
     assert out.startswith("slower: +")
     assert "FAIL step time: slower by more than 1.00% (--fail-slower)" in out
     assert "pgle confirm" in out
+    assert " ".join(out.split()).count(f"analyze {tmp_path}/perf --against {base}") == 1
+
+
+def test_a_console_log_is_not_offered_as_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, level in (("a.log", 0.2), ("b.log", 0.3)):
+        (tmp_path / name).write_text("".join(f"step {i}: {level + i % 3 / 1000} s\n" for i in range(40)))
+    assert run(["compare", str(tmp_path / "a.log"), str(tmp_path / "b.log"), "--fail-slower", "1%"]) == 1
+    assert "analyze NEW_TRACE --against BASE_TRACE" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_job_a_third_of_a_percent_worse_in_noise_of_one_passes(

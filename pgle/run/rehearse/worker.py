@@ -100,7 +100,7 @@ class Worker:
         if wanted and needed > 1 and _devices_in(wanted) != needed:
             asked = _devices_in(wanted)
             what = f"{program.name} is partitioned for {needed} devices and topology {wanted} has {asked}"
-            remedy = f"say --devices {needed}; for {asked} its program: pgle rehearse --devices {asked} -- COMMAND"
+            remedy = f"say --devices {needed}; for {asked} rehearse the program itself: --devices {asked} -- COMMAND"
             self.answer(request, user_error={"what": what, "where": request["module"], "remedy": remedy})
             return
         self.phase(request, "compiling", program)
