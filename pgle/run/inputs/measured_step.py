@@ -181,7 +181,7 @@ def _read(inputs: Sequence[AnyPath], progress: Progress | None) -> Trace:
 
 def _hardware(trace: Trace, module: Module) -> tuple[Hardware | None, str]:
     """The GPU that the HLO or else the trace names, None for one that is not in the table; and what to say of it."""
-    recorded = next((recording for recording in trace.recordings.values() if recording.vendor), Recording())
+    recorded = next((recording for recording in trace.recordings.values() if recording.capability), Recording())
     if recorded.vendor.lower() not in ("", "nvidia"):
         return None, f"recorded on GPUs of {recorded.vendor}, of which pgle knows no peaks: no expected times are given"
     capability = compute_capability(module) or recorded.capability

@@ -315,7 +315,8 @@ def test_a_dump_of_2024_compiles(rehearse: Rehearse, testdata: Path) -> None:
 
 def test_topology_of_another_size(rehearse: Rehearse) -> None:
     with pytest.raises(
-        UserError, match=r"partitioned for 4 devices and topology 1x1x8 has 8; say --devices 4; for 8 .*: --devices 8 --"
+        UserError,
+        match=r"partitioned for 4 devices and topology 1x1x8 has 8; say --devices 4; for 8 .*: --devices 8 --",
     ):
         rehearse(topology="1x1x8")
 
