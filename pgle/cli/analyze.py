@@ -45,12 +45,11 @@ def command(
     with one_blas_thread():
         from pgle.report import analyze as report
         from pgle.report.text import progress
-        from pgle.run.analyze import AnalyzeRequest, analyze
+        from pgle.run.analyze import analyze
         from pgle.run.inputs.measured_step import Side
 
     side = Side(tuple(map(as_path, inputs)), hlo, target, as_path(profile) if profile else None)
     other = Side(tuple(map(as_path, against)), tuple(map(as_path, against_hlo)), target) if against else None
-    request = AnalyzeRequest(side, other)
     with progress("reading traces") as told:
-        found = analyze(request, progress=told)
+        found = analyze(side, other, progress=told)
     (report.show_json if as_json else report.show_text)(found)

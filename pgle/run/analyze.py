@@ -20,19 +20,6 @@ from pgle.trace.table import ModuleKey
 
 
 @dataclass(frozen=True)
-class AnalyzeRequest:
-    """What to analyse.
-
-    Attributes:
-        side: the step.
-        against: another step of the same program, from before; None: none.
-    """
-
-    side: Side
-    against: Side | None = None
-
-
-@dataclass(frozen=True)
 class Analysis:
     """A step, what it loses, and what to do.
 
@@ -51,23 +38,28 @@ class Analysis:
     against: Differences | None = None
 
 
-def analyze(request: AnalyzeRequest, *, progress: Progress | None = None) -> Analysis:
+def analyze(side: Side, other: Side | None = None, *, progress: Progress | None = None) -> Analysis:
     """Read the traces and take the main module's step apart.
+
+    Args:
+        side: the step.
+        other: another step of the same program, from before, to say what changed since.
+        progress: told how much is read.
 
     Raises:
         UserError: an input is bad, or holds no activity of an XLA program.
     """
-    step = measured_step(request.side, progress)
-    before = None if request.against is None else measured_step(request.against, progress)
+    step = measured_step(side, progress)
+    before = None if other is None else measured_step(other, progress)
     against = None if before is None else find_differences(before, step)
     findings = find_findings(step)
-    warnings = [*_about_trace(step, request.side)]
-    if before is not None and request.against is not None:
-        warnings += [f"{request.against.inputs[0].name}: {line}" for line in _about_trace(before, request.against)]
+    warnings = [*_about_trace(step, side)]
+    if before is not None and other is not None:
+        warnings += [f"{other.inputs[0].name}: {line}" for line in _about_trace(before, other)]
         if before.costs.program.key.name != step.costs.program.key.name:
             names = f"{before.costs.program.key.name} and {step.costs.program.key.name}"
             warnings.append(f"the main modules are {names}: are these runs of one program?")
-    next_ = _next(step, findings, request.side) if against is None else _next_of(against)
+    next_ = _next(step, findings, side) if against is None else _next_of(against)
     return Analysis(step, findings, next_, tuple(dict.fromkeys(warnings)), against)
 
 

@@ -13,7 +13,7 @@ from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress
-from pgle.run.analyze import Analysis, AnalyzeRequest, analyze
+from pgle.run.analyze import Analysis, analyze
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.coverage import verify
 from pgle.run.experiment.directory import COMPARED, RunDirectory
@@ -78,7 +78,7 @@ def gather(side: Side, *, progress: Progress | None = None) -> Gathered:
         UserError: an input is bad, or nothing is known of the run.
     """
     if len(side.inputs) != 1 or not is_run_dir(side.inputs[0]):
-        return Gathered(side.inputs, analysis=analyze(AnalyzeRequest(side), progress=progress))
+        return Gathered(side.inputs, analysis=analyze(side, progress=progress))
     run, missing = RunDirectory(Path(side.inputs[0])), []
 
     def part(what: str, make: Callable[[], T]) -> T | None:
@@ -88,7 +88,7 @@ def gather(side: Side, *, progress: Progress | None = None) -> Gathered:
             missing.append(f"{what}: {error.line()}")
             return None
 
-    analysis = part("no timeline and findings", lambda: analyze(AnalyzeRequest(side), progress=progress))
+    analysis = part("no timeline and findings", lambda: analyze(side, progress=progress))
     profile = part("no costs", lambda: read_profile(run.profile_to_use()))
     coverage = comparison = None
     if profile is not None:

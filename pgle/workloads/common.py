@@ -32,15 +32,19 @@ class Workload:
     gpu_only: bool = False
 
 
-def arguments(description: str) -> argparse.ArgumentParser:
-    """A parser with the options of every workload."""
+def _arguments(description: str | None, **own: int | str | bool) -> argparse.Namespace:
+    """What the command line says: the options of every workload, and its own, with their defaults."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--devices", type=int, default=4, help="number of devices, GPUs or virtual CPU devices")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--platform", choices=["auto", "gpu", "cpu"], default="auto")
     parser.add_argument("--compile-only", action="store_true", help="compile the step, run nothing")
     parser.add_argument("--record", type=Path, help="append one JSON line per step to this file")
-    return parser
+    for name, default in own.items():
+        kind: dict[str, Any] = {"action": "store_true"} if default is False else {"type": type(default)}
+        words = name.replace("_", " ")
+        parser.add_argument(f"--{words.replace(' ', '-')}", default=default, help=words, **kind)
+    return parser.parse_args()
 
 
 def prepare(options: argparse.Namespace) -> Any:
@@ -106,9 +110,11 @@ def _values(shapes: Any) -> Any:
     return jax.jit(make, out_shardings=jax.tree.map(lambda x: x.sharding, shapes))()
 
 
-def main(build: Callable[[argparse.Namespace, Any], Workload], parser: argparse.ArgumentParser) -> None:
-    """The program of a workload: parse, build, run."""
-    options = parser.parse_args()
+def main(
+    build: Callable[[argparse.Namespace, Any], Workload], description: str | None, **own: int | str | bool
+) -> None:
+    """The program of a workload: parse, build, run; `own` are its options besides those of every workload."""
+    options = _arguments(description, **own)
     devices = prepare(options)
     run(options, build(options, devices))
 

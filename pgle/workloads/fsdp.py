@@ -1,6 +1,7 @@
 """A transformer step with fully sharded parameters (FSDP): gathers before use, reduce-scatters of gradients.
 
-Layers are unrolled, or scanned with `--scan` (one loop body, costs per iteration).
+Layers are unrolled, or scanned with `--scan` (one loop body, costs per iteration). `--batch` counts sequences over all
+devices.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pgle.workloads.common import Workload, arguments, array, main, mesh
+from pgle.workloads.common import Workload, array, main, mesh
 
 WEIGHTS = ("query", "key", "value", "out", "up", "down")
 
@@ -64,19 +65,6 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
     return Workload(train_step, {"parameters": parameters, "x": x})
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    options = arguments(__doc__ or "")
-    options.add_argument("--layers", type=int, default=4)
-    options.add_argument("--model-dim", type=int, default=1024)
-    options.add_argument("--ff-dim", type=int, default=4096)
-    options.add_argument("--heads", type=int, default=16)
-    options.add_argument("--batch", type=int, default=16, help="sequences over all devices")
-    options.add_argument("--length", type=int, default=1024)
-    options.add_argument("--dtype", default="bfloat16")
-    options.add_argument("--scan", action="store_true", help="scan over layers instead of unrolling them")
-    return options
-
-
 if __name__ == "__main__":
-    main(build, parser())
+    sizes = {"layers": 4, "model_dim": 1024, "ff_dim": 4096, "heads": 16, "batch": 16, "length": 1024}
+    main(build, __doc__, **sizes, dtype="bfloat16", scan=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pgle.workloads.common import Workload, arguments, array, main, mesh
+from pgle.workloads.common import Workload, array, main, mesh
 
 
 def build(options: argparse.Namespace, devices: Any) -> Workload:
@@ -53,15 +53,5 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
     )
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    options = arguments(__doc__ or "")
-    options.add_argument("--layers", type=int, default=8)
-    options.add_argument("--model-dim", type=int, default=4096)
-    options.add_argument("--batch", type=int, default=8192)
-    options.add_argument("--dtype", default="bfloat16")
-    return options
-
-
 if __name__ == "__main__":
-    main(build, parser())
+    main(build, __doc__, layers=8, model_dim=4096, batch=8192, dtype="bfloat16")

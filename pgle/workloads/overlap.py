@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pgle.workloads.common import Workload, arguments, array, main, mesh, shard_map
+from pgle.workloads.common import Workload, array, main, mesh, shard_map
 
 
 def build(options: argparse.Namespace, devices: Any) -> Workload:
@@ -47,17 +47,5 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
     )
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    options = arguments(__doc__ or "")
-    options.add_argument("--big-rows", type=int, default=8192, help="rows per device of the large gather")
-    options.add_argument("--small-rows", type=int, default=6144)
-    options.add_argument("--width", type=int, default=1024)
-    options.add_argument("--dim", type=int, default=4096, help="side of the square matmuls")
-    options.add_argument("--matmuls", type=int, default=10)
-    options.add_argument("--dtype", default="bfloat16")
-    return options
-
-
 if __name__ == "__main__":
-    main(build, parser())
+    main(build, __doc__, big_rows=8192, small_rows=6144, width=1024, dim=4096, matmuls=10, dtype="bfloat16")

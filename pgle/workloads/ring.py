@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pgle.workloads.common import Workload, arguments, array, main, mesh, shard_map
+from pgle.workloads.common import Workload, array, main, mesh, shard_map
 
 
 def build(options: argparse.Namespace, devices: Any) -> Workload:
@@ -66,17 +66,5 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
     )
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    options = arguments(__doc__ or "")
-    options.add_argument("--microbatches", type=int, default=5)
-    options.add_argument("--repeats", type=int, default=2, help="times each microbatch goes round")
-    options.add_argument("--contracting", type=int, default=4096)
-    options.add_argument("--width", type=int, default=8192)
-    options.add_argument("--matmuls", type=int, default=32, help="matmuls of one stage")
-    options.add_argument("--dtype", default="float32")
-    return options
-
-
 if __name__ == "__main__":
-    main(build, parser())
+    main(build, __doc__, microbatches=5, repeats=2, contracting=4096, width=8192, matmuls=32, dtype="float32")

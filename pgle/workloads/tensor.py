@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pgle.workloads.common import Workload, arguments, array, main, mesh
+from pgle.workloads.common import Workload, array, main, mesh
 
 
 def build(options: argparse.Namespace, devices: Any) -> Workload:
@@ -36,17 +36,5 @@ def build(options: argparse.Namespace, devices: Any) -> Workload:
     )
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    options = arguments(__doc__ or "")
-    options.add_argument("--layers", type=int, default=4)
-    options.add_argument("--model-dim", type=int, default=4096)
-    options.add_argument("--ff-dim", type=int, default=16384)
-    options.add_argument("--batch", type=int, default=2)
-    options.add_argument("--length", type=int, default=2048)
-    options.add_argument("--dtype", default="bfloat16")
-    return options
-
-
 if __name__ == "__main__":
-    main(build, parser())
+    main(build, __doc__, layers=4, model_dim=4096, ff_dim=16384, batch=2, length=2048, dtype="bfloat16")

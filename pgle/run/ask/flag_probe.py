@@ -92,21 +92,10 @@ class FlagAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What one jaxlib makes of several flags.
+    """What a release of jaxlib makes of several flags: verdicts by a flag's text, such as ``--xla_dump_to=/tmp/d``."""
 
-    Attributes:
-        python: the interpreter that was asked.
-        jaxlib: its version.
-        verdicts: by the flag's text, such as ``--xla_dump_to=/tmp/d``.
-    """
-
-    python: str
     jaxlib: str
     verdicts: Mapping[str, FlagAnswer]
-
-    def of(self, flag: Flag) -> FlagAnswer | None:
-        """The answer on a flag; None where it was not asked."""
-        return self.verdicts.get(flag.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +150,12 @@ def _versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
     return found, str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
 
 
-def probe(flags: Iterable[Flag], python: str | None = None, *, cache: bool = True) -> Probe:
+def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
     """Ask the jaxlib of `python` (default: ours) about each flag.
 
     Args:
         flags: the flags with their values; malformed ones are asked as they stand.
         python: the interpreter the user's program runs under.
-        cache: use and extend the answers kept from earlier.
 
     Raises:
         UserError: the interpreter does not run or has no jaxlib.
@@ -177,15 +165,14 @@ def probe(flags: Iterable[Flag], python: str | None = None, *, cache: bool = Tru
     if not found.jaxlib:
         raise UserError("has no jaxlib", where=executable, remedy="name the Python of your program, --python PATH")
     store = _store(found)
-    kept = _read(store) if cache else {}
+    kept = _read(store)
     texts = list(dict.fromkeys(flag.text for flag in flags))
     new = [text for text in texts if _key(text) not in kept]
     if new:
         answers = json.loads(_child(executable, PROBE_CHILD, json.dumps(new)))
         kept |= {_key(text): answer(*said) for text, said in zip(new, answers, strict=True)}
-        if cache:
-            _write(store, kept)
-    return Probe(executable, found.jaxlib, {text: kept[_key(text)] for text in texts})
+        _write(store, kept)
+    return Probe(found.jaxlib, {text: kept[_key(text)] for text in texts})
 
 
 def answer(exit_code: int, said: str) -> FlagAnswer:

@@ -15,7 +15,7 @@ from pgle.errors import UserError, WorkloadError, shell_code
 from pgle.files import read_bytes, write_files
 from pgle.masking import kept_argv
 from pgle.run.experiment.directory import free
-from pgle.run.launch.process import end_with_parent, last_line
+from pgle.run.launch.process import last_line, started
 
 SCHEMA = "pgle.abba/1"
 PLAN = "abba.json"
@@ -45,19 +45,9 @@ class Plan:
         return tuple(letter for turn in range(self.rounds) for letter in ("ABBA", "BAAB")[turn % 2])  # type: ignore[misc]
 
 
-def plan_with_profile(
-    rounds: int, command: Sequence[str], profile: Path, folder: Path, options: Sequence[str] = ()
-) -> Plan:
-    """One command without (A) and with (B) a profile, each by `pgle perf`, which sets the flags and confirms the use.
-
-    Args:
-        rounds: rounds of four runs.
-        command: the user's program.
-        profile: cost profile for B.
-        folder: for the runs.
-        options: more options of `pgle perf`.
-    """
-    perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}", *options)
+def plan_with_profile(rounds: int, command: Sequence[str], profile: Path, folder: Path) -> Plan:
+    """One command without (A) and with (B) a profile, by `pgle perf`, which sets the flags and confirms the use."""
+    perf = (sys.executable, "-m", "pgle", "perf", "--run-dir", "{run}")
     return Plan(
         rounds,
         (*perf, "--baseline", "--", *command),
@@ -159,21 +149,10 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
     words = [word.replace("{run}", str(folder)) for word in command]
     folder.mkdir(parents=True)
     log = folder / "output.log"
-    try:
-        with log.open("wb") as output:
-            child = subprocess.run(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PGLE_RUN_DIR": str(folder)},
-                preexec_fn=end_with_parent,
-                check=False,
-            )
-    except OSError as error:
-        raise UserError(f"cannot be started ({error.strerror})", where=words[0], remedy="check the command") from None
-    if child.returncode:
-        code = shell_code(child.returncode)
+    with log.open("wb") as output:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        code = shell_code(started(words, {**os.environ, "PGLE_RUN_DIR": str(folder)}, **streams).wait())
+    if code:
         last = last_line(log)
         reason = f": {last[:200]}" if last else ""
         what = f"{name} ended with code {code}{reason}; see {log}; the same command goes on with this run"

@@ -27,7 +27,7 @@ from pgle.run.launch.captured import (
     read_program,
 )
 from pgle.run.launch.hook import with_hook
-from pgle.run.launch.process import end_with_parent, ended
+from pgle.run.launch.process import ended, started
 
 STDERR = 2
 """File descriptor: results alone go to our stdout."""
@@ -101,13 +101,7 @@ def capture_modules(
 
 def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, quiet_s: float) -> int:
     """The exit code of a command, as `_wait_or_stop` gives it."""
-    try:
-        child = subprocess.Popen(
-            command, env=environment, stdout=STDERR, start_new_session=True, preexec_fn=end_with_parent
-        )
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
+    child = started(command, environment, stdout=STDERR, start_new_session=True)
     try:
         return _wait_or_stop(child, folder, quiet_s)
     except BaseException:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pgle.errors import UserError, shell_code
 
@@ -59,7 +59,8 @@ def launch(
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as file, _Forwarding() as forwarding:
-        child = _started(command, environment)
+        unbuffered = {**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")}
+        child = started(command, unbuffered, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
         forwarding.to(child)
         assert child.stdout is not None  # both are pipes
         assert child.stderr is not None
@@ -76,11 +77,28 @@ def launch(
     return shell_code(code)
 
 
-def end_with_parent() -> None:
-    """Called in a child before it becomes the command: where pgle is killed, the command is asked to end (SIGTERM).
+def started(command: Sequence[str], environment: Mapping[str, str], **streams: Any) -> subprocess.Popen[bytes]:
+    """Start a command that is asked to end (SIGTERM) where pgle is killed.
 
     Linux alone knows how; elsewhere a command may outlive a killed pgle. The thread that starts it has to wait for it.
+
+    Args:
+        command: its words; no shell is involved.
+        environment: all its variables.
+        streams: as of `subprocess.Popen`.
+
+    Raises:
+        UserError: it cannot be started.
     """
+    try:
+        return subprocess.Popen(list(command), env=environment, preexec_fn=_end_with_parent, **streams)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
+
+
+def _end_with_parent() -> None:
+    """Called in a child before it becomes the command."""
     with suppress(OSError, AttributeError):
         _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 
@@ -99,21 +117,6 @@ def last_line(log: Path) -> str:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LINE_BYTES))
         lines = file.read().decode(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            list(command),
-            env={**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            preexec_fn=end_with_parent,
-        )
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
 
 
 def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | None, words: Collection[bytes]) -> None:

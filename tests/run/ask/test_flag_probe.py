@@ -30,12 +30,12 @@ def fake_python(tmp_path, body):
 
 def test_known_unknown_and_bad_values_are_told_apart():
     flags = [Flag(LHS, "true"), Flag("xla_gpu_no_such_flag", "1"), Flag(LHS, "maybe")]
-    assert [probe(flags).of(flag).status for flag in flags] == ["known", "unknown", "bad-value"]
+    assert [probe(flags).verdicts[flag.text].status for flag in flags] == ["known", "unknown", "bad-value"]
 
 
 def test_xlas_own_words_are_kept():
     flag = Flag(LHS, "maybe")
-    assert probe([flag]).of(flag).message == f"Couldn't interpret value maybe for flag {LHS}."
+    assert probe([flag]).verdicts[flag.text].message == f"Couldn't interpret value maybe for flag {LHS}."
 
 
 def test_answers_are_kept_under_the_users_cache(tmp_path, monkeypatch):
@@ -51,18 +51,18 @@ def test_a_damaged_cache_is_asked_again(tmp_path):
     probe([Flag(LHS)])
     store = next((tmp_path / "cache" / "pgle").iterdir())
     store.write_text("{")
-    assert probe([Flag(LHS)]).of(Flag(LHS)) == FlagAnswer("known")
+    assert probe([Flag(LHS)]).verdicts[Flag(LHS).text] == FlagAnswer("known")
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert probe([Flag(LHS)]).of(Flag(LHS)) == FlagAnswer("known")
+    assert probe([Flag(LHS)]).verdicts[Flag(LHS).text] == FlagAnswer("known")
 
 
 def test_the_users_own_flags_do_not_disturb(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_no_such_flag")
-    assert probe([Flag(LHS)], cache=False).of(Flag(LHS)).status == "known"
+    assert probe([Flag(LHS)]).verdicts[Flag(LHS).text].status == "known"
 
 
 def test_a_python_that_is_not_there_is_one_line():
@@ -108,7 +108,7 @@ def test_the_recorded_flags_are_those_of_the_installed_jaxlib():
     recorded = {name for name, releases in table.present.items() if version in releases}
     found = probe([Flag(name, "") for name in table.present])
     # An empty value is known to lists and strings, and a bad value, not an unknown flag, to all others.
-    assert {name for name in table.present if found.of(Flag(name, "")).status != "unknown"} == recorded
+    assert {name for name in table.present if found.verdicts[Flag(name, "").text].status != "unknown"} == recorded
 
 
 def test_nothing_is_left_in_the_environment():

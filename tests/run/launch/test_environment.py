@@ -94,7 +94,7 @@ def test_a_flag_of_ours_that_jaxlib_rejects_is_left_out(monkeypatch):
         words = "Unknown flag in XLA_FLAGS: x"
         unknown, known = FlagAnswer("unknown", words), FlagAnswer("known")
         status = {flag.text: unknown if flag.name == LHS else known for flag in flags}
-        return Probe("python", "9.9", status)
+        return Probe("9.9", status)
 
     monkeypatch.setattr(environment, "probe", rejecting)
     built = build()
