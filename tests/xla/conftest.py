@@ -1,13 +1,15 @@
 """The recorded HLO dumps, and the same made afresh by the installed jax."""
 
+import fcntl
 import importlib.util
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-MADE: dict[str, Path] = {}
 HLO = Path(__file__).parents[2] / "testdata" / "hlo"
 
 
@@ -25,7 +27,12 @@ def dumps(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return HLO / str(request.param)
     if not has_cuda_plugin():
         pytest.skip("needs the CUDA plugin wheels")
-    if "live" not in MADE:  # pytest drops a fixture whenever its parameter changes; compile once in a process
-        MADE["live"] = tmp_path_factory.mktemp("live")
-        subprocess.run([sys.executable, str(HLO / "record.py"), str(MADE["live"])], check=True)
-    return MADE["live"]
+    parent = tmp_path_factory.getbasetemp()
+    live = (parent.parent if "PYTEST_XDIST_WORKER" in os.environ else parent) / "hlo-live"
+    with live.with_suffix(".lock").open("w") as lock:  # compiled once for all processes of a test run
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not live.exists():
+            made = Path(tempfile.mkdtemp(dir=live.parent))
+            subprocess.run([sys.executable, str(HLO / "record.py"), str(made)], check=True)
+            made.rename(live)
+    return live
