@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.report.text import call_it, console, near, table
+from pgle.errors import call_it
+from pgle.report.text import console, near, table
 
 
 @pytest.mark.parametrize("text", ["wrote runs/[red]/profile.pbtxt", "runs/:smile:/profile.pbtxt", "x[/bold]"])
@@ -18,7 +19,7 @@ def test_paths_and_names_are_printed_as_they_are(text: str, capsys: pytest.Captu
 def test_commands_begin_as_pgle_was_started(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgle.report.text._names", {})
+    monkeypatch.setattr("pgle.errors._names", {})
     call_it(".venv/bin/pgle", ("run", "convert"))
     console().print("next: pgle convert runs/a/pgle run; pgle has XLA run it")
     assert capsys.readouterr().out == "next: .venv/bin/pgle convert runs/a/pgle run; pgle has XLA run it\n"
