@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import force_option, json_option, one_blas_thread, pattern_option
+from pgle.cli.options import force_option, json_option, one_blas_thread, pattern_option, piped
 
 
 def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
@@ -79,10 +78,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     pgle compare --abba 3 --profile profile.pbtxt -- python train.py
     pgle compare --abba 3 -- python train.py --vs python train.py --fused
     """
-    if not options["rounds"] and "-" in options["words"]:
-        from pgle.cli.stdio import stdin_file
-
-        options["words"] = tuple(os.fspath(stdin_file(ctx)) if word == "-" else word for word in options["words"])
+    if not options["rounds"]:  # else they are a command
+        options["words"] = piped(ctx, options["words"])
     with one_blas_thread():
         from pgle.report import compare as report
         from pgle.report.onward import after_comparison, show_next

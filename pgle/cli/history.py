@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pgle.cli.help import Group
-from pgle.cli.options import force_option, json_option, pattern_option
+from pgle.cli.options import force_option, json_option, pattern_option, piped
 
 _file = click.option(
     "--file", "path", type=click.Path(path_type=Path), default=Path("perf/history.jsonl"), show_default=True,
@@ -29,7 +29,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", callback=lambda ctx, _, words: piped(ctx, words))
 @click.option("--name", required=True, metavar="NAME", help="The workload; trends are kept by name and hardware.")
 @click.option("--hardware", metavar="NAME", help="What it ran on.  [default: what nvidia-smi says]")
 @click.option(

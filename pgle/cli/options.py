@@ -45,7 +45,16 @@ class _File(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 
 
 PATH = _File()
-PROFILE_OUT = _File(".pbtxt")
+PROFILE_OUT, PAGE_OUT = _File(".pbtxt"), _File(".md")
+
+
+def piped(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of files, with a file of what comes on stdin for ``-``."""
+    if "-" not in words:
+        return words
+    from pgle.cli.stdio import stdin_file
+
+    return tuple(os.fspath(stdin_file(ctx)) if word == "-" else word for word in words)
 
 
 class _Target(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import PATH, force_option, hlo_option, json_option
+from pgle.cli.options import PAGE_OUT, PATH, force_option, hlo_option, json_option
 from pgle.files import AnyPath
 
 
 @click.command(cls=Command)
 @click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="RUN...")
-@click.option("-o", "--output", "outputs", type=PATH, multiple=True, metavar="FILE",
-              help="FILE.html, .md, .json, .svg or .trace.json (Perfetto); repeatable.  [default: stdout]")  # fmt: skip
+@click.option("-o", "--output", "outputs", type=PAGE_OUT, multiple=True, metavar="FILE",
+              help="FILE.html, .md, .json, .svg or .trace.json (Perfetto); repeatable; - is Markdown.")  # fmt: skip
 @hlo_option(" of the traced run")
 @click.option("--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]")
 @force_option
