@@ -108,7 +108,7 @@ def ended(code: int) -> str:
     try:
         return f"was ended by {signal.Signals(code - 128).name}"
     except ValueError:
-        return f"ended with {code}"
+        return f"ended with exit code {code}"
 
 
 def last_line(log: Path) -> str:

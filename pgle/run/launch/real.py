@@ -33,7 +33,7 @@ from pgle.run.launch.evidence import (
     why_no_trace,
 )
 from pgle.run.launch.hook import hook_config, read_facts, with_hook
-from pgle.run.launch.process import launch
+from pgle.run.launch.process import ended, launch
 from pgle.run.launch.under_nsys import is_readable, nsys_command, start_nsys
 
 _WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
@@ -145,8 +145,8 @@ class RealBackEnd:
             facts={"hook": facts}, verdict=judged, failed=failed,
         )  # fmt: skip
         if code:
-            why = f"; {failed}" if failed else ""
-            raise WorkloadError(code, f"{request.command[0]} ended with exit code {code}; see {files.log}{why}")
+            why = f"; {failed}" if failed and facts else ""  # without facts it ended before it came to anything
+            raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {files.log}{why}")
         return StageResult(
             request, False, code, judged, step_times(files), reported(judged, facts, record),
             tuple(dict.fromkeys(record.warnings)), rank=record.rank, failed=failed,

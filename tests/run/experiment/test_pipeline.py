@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from pgle.errors import UserError, WorkloadError
 from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.manifest import StageRecord, extend_manifest, read_manifest
+from pgle.run.experiment.manifest import StageRecord, extend_manifest
 from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
 from pgle.run.experiment.recording import end_record
 from pgle.run.experiment.stage import StageError, StageRequest, StageResult, now
@@ -193,13 +194,6 @@ def test_killed_in_a_stage_it_goes_on_with_that(experiment, stage):
     assert experiment.launched[0] == stage
 
 
-def test_killed_after_a_profile_was_written_and_before_that_was_recorded(experiment):
-    experiment()
-    record = read_manifest(experiment.folder).last("convert")
-    extend_manifest(experiment.folder, replace(record, started=now(), exit_code=None, outputs=()))
-    assert experiment().good
-
-
 def test_a_profile_of_someone_else_is_not_overwritten(experiment):
     experiment.folder.mkdir()
     (experiment.folder / "profile.pbtxt").write_text("mine")
@@ -230,3 +224,29 @@ def test_two_at_once_in_one_directory_are_refused(experiment):
     ):
         experiment()
     assert experiment().good
+
+
+def test_killed_at_any_write_it_goes_on(tmp_path, monkeypatch):
+    def pipeline(run: Path):
+        stage = StageRequest("profile", ("train",), RunDirectory(run), "sync")
+        return run_pipeline(PipelineRequest(stage, Recorded()), lambda line: None)
+
+    replace_, written = Path.replace, []
+    monkeypatch.setattr(Path, "replace", lambda path, target: written.append(target) or replace_(path, target))
+    profile = pipeline(tmp_path / "whole").run.profile.read_bytes()
+    assert len(written) > 10
+    for last in range(len(written)):
+        run, count = tmp_path / str(last), iter(range(len(written)))
+
+        def until(path, target, count=count, last=last):
+            return os._exit(9) if next(count) == last else replace_(path, target)
+
+        if (child := os.fork()) == 0:
+            try:
+                monkeypatch.setattr(Path, "replace", until)
+                pipeline(run)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        assert pipeline(run).good, written[last]
+        assert (run / "profile.pbtxt").read_bytes() == profile

@@ -177,7 +177,7 @@ def test_dumps_that_the_user_wanted_lie_where_the_user_wanted_them(captured, tmp
 
 
 def test_a_program_that_fails_before_its_step_passes_its_exit_code_on(captured):
-    with pytest.raises(WorkloadError, match=r"ended with 3 before its step was executed twice") as failed:
+    with pytest.raises(WorkloadError, match=r"ended with exit code 3 before its step was executed twice") as failed:
         captured("import jax.numpy as jnp\njnp.ones(3)\nraise SystemExit(3)")
     assert failed.value.exit_code == 3
 
