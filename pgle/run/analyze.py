@@ -113,7 +113,6 @@ def _next_of_profile_run(step: MeasuredStep, side: Side) -> str:
 
 
 def _runs(side: Side) -> list[RunDirectory]:
-    """The run directories that the inputs are of."""
     return [stage.run for stage in map(stage_of, side.inputs) if stage is not None]
 
 

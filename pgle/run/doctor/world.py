@@ -164,7 +164,6 @@ def _processes(proc: Path) -> frozenset[str]:
 
 
 def _existing(path: str) -> Path:
-    """The path, or the nearest folder above it that exists."""
     here = Path(path).resolve()
     while not here.exists() and here != here.parent:
         here = here.parent

@@ -22,6 +22,7 @@ from pgle.run.launch.environment import interpreter
 from pgle.run.launch.evidence import lines_about
 from pgle.run.launch.hook import read_facts
 from pgle.run.launch.real import RealBackEnd, checked_window
+from pgle.xla.flags.catalogue import release
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.wordings import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
 
@@ -148,32 +149,21 @@ _CACHE_ALL = {
 
 
 def _check_release(request: AutoRequest) -> tuple[str, ...]:
-    """Notes on the installed jax.
-
-    Raises:
-        UserError: it is too old.
-    """
+    """Notes on the installed jax; raises `UserError` where it is too old."""
     try:
-        version = installed(interpreter(request.command)).versions.get("jax", "")
-    except UserError:
+        version = installed(interpreter(request.command)).versions["jax"]
+    except (UserError, KeyError):
         return ()
-    release = _release(version)
-    if not release:
-        return ()
-    if release < FIRST_RELEASE:
+    found = release(version)
+    if found < FIRST_RELEASE:
         remedy = "use 'pgle run', which does by hand what AutoPGLE does"
         raise UserError(f"jax {version} has no AutoPGLE (it came with 0.4.31)", remedy=remedy)
-    if request.then_nsys and release < FIRST_HANDOVER:
+    if request.then_nsys and found < FIRST_HANDOVER:
         remedy = "upgrade jax, or trace a run of 'pgle perf' with --capture nsys"
         raise UserError(f"jax {version} cannot hand over to nsys (0.5.1 can)", where="--then-nsys", remedy=remedy)
-    if NO_GRAPHS_AT_ALL[0] <= release <= NO_GRAPHS_AT_ALL[1]:
+    if NO_GRAPHS_AT_ALL[0] <= found <= NO_GRAPHS_AT_ALL[1]:
         return (f"jax {version} leaves command buffers (CUDA graphs) off for good with AutoPGLE: steps may be slower",)
     return ()
-
-
-def _release(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d+(?:\.\d+)+", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _outcome(request: AutoRequest, log: Path, facts: Mapping[str, Any]) -> tuple[Outcome, str]:

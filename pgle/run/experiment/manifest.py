@@ -191,7 +191,6 @@ def record_file(path: Path, run_dir: Path) -> FileRecord:
 
 
 def _digest(path: Path) -> tuple[str, int]:
-    """SHA-256 and size of a file, read in pieces."""
     with path.open("rb") as file:
         digest, size = hashlib.sha256(), 0
         while piece := file.read(PIECE_BYTES):
@@ -239,7 +238,6 @@ _TYPES: Mapping[str, Any] = {"str": str, "int": int, "int | None": int | None, "
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a manifest file."""
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)

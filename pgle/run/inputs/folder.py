@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pgle.run.experiment.directory import MANIFEST, RunDirectory
-from pgle.run.experiment.onward import following
+from pgle.run.experiment.onward import following, typed
 from pgle.trace.nsys import SQLITE_MAGIC
 
 DEPTH = 4
@@ -173,17 +172,21 @@ def _of_run(run: Path, _: ByKind) -> str:
 
 
 def _of_trace(trace: Path, by_kind: ByKind) -> str:
-    dumps = by_kind.get("HLO dump")
-    return f"pgle convert {_word(trace)} -o profile.pbtxt" + (f" --hlo {_word(dumps[0])}" if dumps else "")
+    return typed("pgle", "convert", trace, "-o", "profile.pbtxt", *_hlo(by_kind))
 
 
 def _of_profile(profile: Path, by_kind: ByKind) -> str:
+    hlo = _hlo(by_kind)
+    return typed("pgle", "verify" if hlo else "show", profile, *hlo)
+
+
+def _hlo(by_kind: ByKind) -> tuple[object, ...]:
     dumps = by_kind.get("HLO dump")
-    return f"pgle verify {_word(profile)} --hlo {_word(dumps[0])}" if dumps else f"pgle show {_word(profile)}"
+    return ("--hlo", dumps[0]) if dumps else ()
 
 
 def _plain(command: str) -> Next:
-    return lambda path, _: f"{command} {_word(path)}"
+    return lambda path, _: f"{command} {typed(path)}"
 
 
 _NEXT: dict[str, Next] = {
@@ -198,7 +201,3 @@ _NEXT: dict[str, Next] = {
     "JAX program": _plain("pgle rehearse --devices 8 -- python"),
 }
 """What to type next for each kind, the kinds that say most first."""
-
-
-def _word(path: Path) -> str:
-    return shlex.quote(str(path))

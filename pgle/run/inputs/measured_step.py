@@ -96,7 +96,6 @@ def _looked_at(path: AnyPath) -> StageFolder | None:
 
 
 def _record(side: Side) -> StageRecord | None:
-    """How the stage was run whose trace is looked at."""
     stage = next(filter(None, map(_looked_at, side.inputs)), None)
     return None if stage is None else read_manifest(stage.run.path).last(stage.name)
 
@@ -111,13 +110,11 @@ def _traces(path: AnyPath) -> Sequence[AnyPath]:
 
 
 def _again(stage: StageFolder) -> str:
-    """The command that traces a stage."""
     baseline = ("--baseline",) if stage.name == "baseline" else ()
     return replace(launch_of(stage.run), capture="jax").line("perf", stage.run.path, *baseline, "--force")
 
 
 def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
-    """The HLO dumps of run directories and their stages."""
     stages = filter(None, map(_looked_at, inputs))
     return tuple(stage.rank().hlo for stage in stages if stage.rank().hlo.is_dir())
 

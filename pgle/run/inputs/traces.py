@@ -75,7 +75,6 @@ def _is_long(files: Sequence[AnyPath]) -> bool:
 
 
 def _size(file: AnyPath) -> int:
-    """Bytes of an input; of a folder those of its files."""
     parts = file.rglob("*") if file.is_dir() else [file]
     return sum(
         part.stat().st_size if isinstance(part, Path) else part.stat().length for part in parts if part.is_file()

@@ -100,7 +100,6 @@ def capture_modules(
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, quiet_s: float) -> int:
-    """The exit code of a command, as `_wait_or_stop` gives it."""
     child = started(command, environment, stdout=STDERR, start_new_session=True)
     try:
         return _wait_or_stop(child, folder, quiet_s)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
+from pgle.files import write_files
 from pgle.steps.collect_console import read_console, step_number
 
 STEP_WORDS = (b"step", b"iter", b"batch", b"epoch")
@@ -76,9 +77,9 @@ def console_records(log: Iterable[str], lines: Sequence[StepLine], facts: Mappin
     ]
 
 
-def as_lines(records: Sequence[Mapping[str, Any]]) -> str:
-    """JSON lines."""
-    return "".join(json.dumps(record) + "\n" for record in records)
+def write_steps(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a steps file."""
+    write_files({path: "".join(json.dumps(record) + "\n" for record in records)})
 
 
 def _between(lines: Sequence[StepLine]) -> list[tuple[int, float]]:

@@ -9,13 +9,13 @@ from typing import Any
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
-from pgle.files import AnyPath, write_files
+from pgle.files import AnyPath
 from pgle.run.ask.nsys import DOWNLOAD
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import STEP_FILES, RankFiles
 from pgle.run.experiment.manifest import StageRecord
 from pgle.run.inputs.step_times import read_runs
-from pgle.run.launch.console_steps import STEP_WORDS, StepLines, as_lines, console_records
+from pgle.run.launch.console_steps import STEP_WORDS, StepLines, console_records, write_steps
 from pgle.run.launch.process import mentions
 from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 from pgle.xla.log.wordings import EMPTY_TRACE, NSYS_FAILED, NSYS_FAILED_WORDS, PROFILER_TROUBLE, PROFILER_WORDS
@@ -67,7 +67,7 @@ def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> 
         return
     records = console_records(list(lines_about(files.log, STEP_WORDS)), lines.lines, facts)
     if records:
-        write_files({files.steps: as_lines(records)})
+        write_steps(files.steps, records)
 
 
 def step_times(files: RankFiles) -> tuple[float, ...]:
@@ -114,7 +114,6 @@ def why_no_trace(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> st
 
 
 def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Reason and remedy."""
     if not facts:
         return _why_no_facts(files), "profile a program that compiles with jax"
     if not facts.get("finished"):

@@ -98,7 +98,6 @@ def started(command: Sequence[str], environment: Mapping[str, str], **streams: A
 
 
 def _end_with_parent() -> None:
-    """Called in a child before it becomes the command."""
     with suppress(OSError, AttributeError):
         _LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGTERM)
 

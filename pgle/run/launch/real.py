@@ -114,14 +114,12 @@ class RealBackEnd:
         return self._complete(request, record, code, lines, started, warnings)
 
     def _capture(self, request: StageRequest) -> Literal["jax", "nsys", "none"]:
-        """The profiler that watches a stage."""
         return self.capture if request.stage in ("profile", "auto-nsys") else "none"
 
     def _complete(
         self, request: StageRequest, record: StageRecord, code: int, lines: StepLines, started: float,
         nsys_warnings: Sequence[str],
     ) -> StageResult:  # fmt: skip
-        """Everything after the program has ended."""
         files = request.folder.rank(record.rank)
         facts = read_facts(files)
         keep_steps(files, lines, facts)
@@ -153,7 +151,6 @@ class RealBackEnd:
         )  # fmt: skip
 
     def _child(self, request: StageRequest, files: RankFiles, python: str | None) -> ChildEnvironment:
-        """The environment of the program."""
 
         def build(interpreter: str | None) -> ChildEnvironment:
             return build_environment(

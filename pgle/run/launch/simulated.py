@@ -6,7 +6,6 @@ log lines and the profile's use are real; every time is simulated, and everythin
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, now
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import capture_warnings, choose_module, modules_in
+from pgle.run.launch.console_steps import write_steps
 from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of
 from pgle.run.rehearse.compile import rehearse_compile
 from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
@@ -217,11 +217,8 @@ def _write_steps(files: RankFiles, trace: Trace) -> tuple[float, ...]:
     found = find_executions(trace, np.zeros(max(len(trace.instructions), 1), dtype=bool))
     durations = (found.end_ns - found.start_ns).reshape(len(trace.devices), -1)
     times = tuple((durations.max(axis=0) / 1e9).tolist())
-    lines = [
-        json.dumps({"step": step, "step_time_s": round(seconds, 9), "simulated": True})
-        for step, seconds in enumerate(times)
-    ]
-    write_files({files.steps: "\n".join(lines) + "\n"})
+    marked = ({"step": step, "step_time_s": round(times[step], 9), "simulated": True} for step in range(len(times)))
+    write_steps(files.steps, marked)
     return times
 
 
