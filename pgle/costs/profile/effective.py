@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 
-from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Profile, any_number, has_remat, join_name, strip_remat
+from pgle.costs.profile.value import DIGITS, MAX_COST_US, Cost, CostKind, Profile, has_remat, join_name, strip_remat
 
 _NEVER_IN_NAMES = re.compile(r"^%|\s")
 _DONE = re.compile(r".+-done(\.\d+)*")
@@ -30,11 +29,13 @@ def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cos
         profile: as read.
         fingerprint: of the module; empty: only names without prefix.
     """
-    kept = [cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)]
-    averages = _averages(kept)
-    if not averages:
+    return _used([cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)])
+
+
+def _used(kept: Sequence[Cost]) -> Mapping[str, Cost]:
+    if not _averages(kept):
         return {cost.name: cost for cost in kept}
-    return {name: _merged(name, costs, averages) for name, costs in _grouped(kept, averages).items()}
+    return {name: _merged(name, costs, True) for name, costs in _grouped(kept, True).items()}
 
 
 def effective_entries(profile: Profile) -> tuple[Cost, ...]:
@@ -43,29 +44,34 @@ def effective_entries(profile: Profile) -> tuple[Cost, ...]:
     Entries of one fingerprint are merged among themselves; a module takes those of its own before bare ones.
     """
     by_module = _by_module(profile.costs)
-    tables = [effective_costs(Profile(tuple(by_module[key])), key) for key in sorted(by_module)]
-    return tuple(cost for table in tables for cost in table.values())
+    return tuple(cost for key in sorted(by_module) for cost in _used(by_module[key]).values())
 
 
 def _by_module(costs: Iterable[Cost]) -> dict[str, list[Cost]]:
     """The costs that XLA keeps for some module, by fingerprint."""
-    by_module: dict[str, list[Cost]] = {}
-    for cost in costs:
-        if "::" not in cost.name:
-            by_module.setdefault(cost.fingerprint, []).append(cost)
+    kept = [cost for cost in costs if "::" not in cost.name]
+    by_module: dict[str, list[Cost]] = {fingerprint: [] for fingerprint in {cost.fingerprint for cost in kept}}
+    if len(by_module) == 1:
+        return dict.fromkeys(by_module, kept)
+    for cost in kept:
+        by_module[cost.fingerprint].append(cost)
     return by_module
 
 
 def _averages(costs: Iterable[Cost]) -> bool:
-    return any(has_remat(cost.name) for cost in costs)
+    return has_remat("\n".join([cost.name for cost in costs]))
 
 
-def _grouped(costs: Iterable[Cost], averages: bool) -> dict[str, list[Cost]]:
+def _grouped(costs: Sequence[Cost], averages: bool) -> dict[str, Sequence[Cost]]:
     """Costs by the name that XLA gives them."""
-    groups: dict[str, list[Cost]] = {}
-    for cost in costs:
-        groups.setdefault(strip_remat(cost.name) if averages else cost.name, []).append(cost)
-    return groups
+    names = [strip_remat(cost.name) if averages else cost.name for cost in costs]
+    alone: dict[str, Sequence[Cost]] = dict(zip(names, zip(costs, strict=True), strict=True))
+    if len(alone) == len(names):
+        return alone
+    groups: dict[str, list[Cost]] = {name: [] for name in alone}
+    for name, cost in zip(names, costs, strict=True):
+        groups[name].append(cost)
+    return {**groups}
 
 
 def _merged(name: str, costs: Sequence[Cost], averages: bool) -> Cost:
@@ -111,7 +117,7 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
     by_module = _by_module(profile.costs)
     bare = by_module.pop("", [])
     position = {id(cost): number for number, cost in enumerate(profile.costs)} if by_module else {}
-    bare_groups: dict[bool, dict[str, list[Cost]]] = {}
+    bare_groups: dict[bool, dict[str, Sequence[Cost]]] = {}
     findings: list[Finding] = []
     masked: list[Finding] = []
     for fingerprint, own in [("", bare), *sorted(by_module.items())]:
@@ -128,7 +134,9 @@ def profile_findings(profile: Profile) -> tuple[Finding, ...]:
     for cost in profile.costs:
         if not 0 < cost.cost_us <= MAX_COST_US:
             findings += _value(cost)
-    odd = (cost for cost in profile.costs if _may_be_odd(any_number(cost.name)))
+    stems = {cost.name.rstrip(DIGITS) for cost in profile.costs}
+    usual = {stem for stem in stems if stem.endswith(".") and not [*_name(Cost(f"{stem}1", 0.0))]}
+    odd = [cost for cost in profile.costs if cost.name.rstrip(DIGITS) not in usual] if usual != stems else []
     for cost in {cost.full_name: cost for cost in odd}.values():
         findings += _name(cost)
     return (*findings, *masked)
@@ -169,12 +177,6 @@ def _value(cost: Cost) -> Iterator[Finding]:
     else:
         return
     yield Finding(fault, cost.full_name, what, (cost.cost_us,), cost.cost_us)
-
-
-@lru_cache(maxsize=1 << 14)
-def _may_be_odd(name: str) -> bool:
-    """Whether `_name` has something to say of this name, or of one with another number at its end."""
-    return any(True for _ in _name(Cost(name, 0.0)))
 
 
 def _name(cost: Cost) -> Iterator[Finding]:

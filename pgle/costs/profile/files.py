@@ -8,7 +8,7 @@ Format: ``ProfiledInstructionsProto`` of ``profiled_instructions.proto`` (openxl
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ def read_profile(path: AnyPath) -> Profile:
 
 def profile_of(file: ProfileFile) -> Profile:
     """A file as a value."""
-    costs = tuple(_cost(name, cost_us) for name, cost_us in file.entries)
+    costs = _costs(file.entries)
     if file.sidecar is None:
         return Profile(costs, warnings=file.warnings)
     try:
@@ -97,7 +97,7 @@ def decode_profile(data: bytes, *, where: AnyPath) -> Profile:
         UserError: XLA would not read it, or it holds no cost.
     """
     entries, notes = _decode(data, where)
-    return Profile(tuple(_cost(name, cost_us) for name, cost_us in entries), warnings=notes)
+    return Profile(_costs(entries), warnings=notes)
 
 
 def _decode(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], tuple[str, ...]]:
@@ -165,9 +165,14 @@ def check_suffix(path: AnyPath, *, remedy: str = "") -> None:
 _AGAIN = "write it again with `pgle convert`"
 
 
-def _cost(written: str, cost_us: float) -> Cost:
-    fingerprint, name = split_name(written)
-    return Cost(name=name, cost_us=cost_us, fingerprint=fingerprint, origin=Origin.UNKNOWN)
+def _costs(entries: Iterable[Entry]) -> tuple[Cost, ...]:
+    rest = Cost("", 0.0, origin=Origin.UNKNOWN)[3:]
+    return tuple([
+        Cost(written, cost_us, "", *rest)
+        if "::" not in written
+        else Cost(split_name(written)[1], cost_us, split_name(written)[0], *rest)
+        for written, cost_us in entries
+    ])  # fmt: skip
 
 
 def _decode_text(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[str]]:

@@ -75,10 +75,8 @@ def _guessed(name: str) -> CostKind:
     return CostKind(guess_kind(name))
 
 
-def any_number(name: str) -> str:
-    """The name with the number at its end replaced: that says nothing of the kind, and few names remain."""
-    stem = name.rstrip("0123456789")
-    return f"{stem}1" if stem.endswith(".") else name
+DIGITS = "0123456789"
+"""The number behind the last dot of a name says nothing of the kind; without it few names remain."""
 
 
 class Cost(NamedTuple):
@@ -118,7 +116,8 @@ class Cost(NamedTuple):
     @property
     def likely_kind(self) -> CostKind:
         """The kind; where it is unknown, a guess by name."""
-        return self.kind or _guessed(any_number(self.name))
+        stem = self.name.rstrip(DIGITS)
+        return self.kind or _guessed(f"{stem}1" if stem.endswith(".") else self.name)
 
 
 @dataclass(frozen=True, slots=True)
