@@ -84,7 +84,8 @@ def compare(module: Path, budget: int, seeds: int) -> Iterator[tuple[str, float,
     with tempfile.TemporaryDirectory() as folder:
         asked = RehearseCommand((str(module),), None, "h100", None, None, (), None, f"{folder}/out", None, 20.0)
         with prepared(asked) as (out, setting), open_bench(TuneRequest(setting, load_target("h100"), out)) as bench:
-            pgle = bench.start()[1]
+            bench.start()
+            pgle = bench.pgle
             known: dict[str, Trial] = {}
 
             def attempt(flags: Flags) -> Trial:

@@ -51,7 +51,8 @@ def quick_look(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
     """
     with open_bench(request, on_phase) as bench:
         bench.session.base = replace(bench.session.base, timeout_s=LIMIT_S)
-        _, pgle = bench.start()
+        bench.start()
+        pgle = bench.pgle
         first = by_exposure(bench.axes(), pgle.trial.exposed_by_kind)[:MOVES]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             tried = list(pool.map(lambda axis: bench.trial(axis.settings[0], axis.name), first))

@@ -53,6 +53,10 @@ class Record:
         with self.path.open("a") as file:
             file.write(json.dumps(record(trial)) + "\n")
 
+    def forget(self) -> None:
+        """Answer nothing from the record any more."""
+        self._known.clear()
+
     def _read(self) -> dict[str, Trial]:
         if not begun(self.path.parent):
             raise UserError("is not a record of trials", where=self.path, remedy="choose a new folder with -o DIR")

@@ -22,6 +22,7 @@ from pgle.schedule.moves import placements
 from pgle.tune.search import PROGRESS, best, no_room, search, without_one
 from pgle.tune.shape import Shape, descend, shaped
 from pgle.tune.trial import Flags, Trial, judge, stands
+from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.log.module_verdict import ProfileUse
 
@@ -49,16 +50,17 @@ def tune(request: TuneRequest, *, on_trial: OnTrial = lambda trial, pgle: None) 
         UserError: an input is bad, the program does not compile, or `request.out` holds another search.
     """
     with open_bench(request) as bench:
-        baseline, pgle = bench.start()
-        on_trial(pgle.trial, pgle.trial)
-        room = not no_room(pgle.prediction)
+        bench.start()
+        on_trial(bench.pgle.trial, bench.pgle.trial)
+        room = not no_room(bench.pgle.prediction)
         with _submitting(request, bench) as submit:
-            found = _Search(request, bench, submit, Record(request, bench.jaxlib), pgle, on_trial)
+            found = _Search(request, bench, submit, Record(request, bench.jaxlib), on_trial)
             proof = found.run() if room else None
             without = found.without(proof) if proof is not None else {}
+    pgle = bench.pgle
     return Tuning(
         verdict="no-room" if not room else "not-better" if proof is None else "better",
-        baseline=baseline,
+        baseline=bench.baseline,
         pgle=pgle,
         proof=proof,
         trials=tuple(found.trials),
@@ -89,26 +91,28 @@ def _submitting(request: TuneRequest, bench: Bench) -> Iterator[Submit]:
 class _Search:
     """The trials of one search, from the record where they are on it."""
 
-    def __init__(
-        self, request: TuneRequest, bench: Bench, submit: Submit, record: Record, pgle: Scheduled, on_trial: OnTrial
-    ) -> None:
+    def __init__(self, request: TuneRequest, bench: Bench, submit: Submit, record: Record, on_trial: OnTrial) -> None:
         self.request = request
         self.submit = submit
         self.bench = bench
         self.record = record
-        self.pgle = pgle
         self.on_trial = on_trial
         self.trials: list[Trial] = []
         self.refused: list[str] = []
 
+    @property
+    def pgle(self) -> Trial:
+        """The profile alone, which settings have to beat."""
+        return self.bench.pgle.trial
+
     def run(self) -> Proof | None:
         """Search, then prove the best; where the proof does not stand, the next best."""
         request, pgle = self.request, self.pgle
-        ceiling, moves = pgle.prediction.ceiling.step_us, self.bench.axes()
-        search(pgle.trial, ceiling, moves, self.attempt, budget=request.budget, memory_limit=request.memory_limit)
+        ceiling, moves = self.bench.pgle.prediction.ceiling.step_us, self.bench.axes()
+        search(pgle, ceiling, moves, self.attempt, budget=request.budget, memory_limit=request.memory_limit)
         left = self._standing()
         if request.shape:
-            start = best(pgle.trial, left, request.memory_limit)
+            start = best(pgle, left, request.memory_limit)
             descend(
                 start,
                 lambda items: self._attempt([(start.flags, shape, label) for shape, label in items]),
@@ -117,8 +121,8 @@ class _Search:
             )
             left += [trial for trial in self._standing() if trial.shape and stands(trial, start)]
         for _ in range(PROOFS):
-            trial = best(pgle.trial, left, request.memory_limit)
-            if trial is pgle.trial:
+            trial = best(pgle, left, request.memory_limit)
+            if trial is pgle:
                 return None
             proof = self.prove(self._simplified(trial))
             if proof.accepted:
@@ -140,7 +144,7 @@ class _Search:
         return trial
 
     def _is_as_good(self, other: Trial, trial: Trial) -> bool:
-        return other.mean_us <= trial.mean_us * (1 + PROGRESS) and stands(other, self.pgle.trial)
+        return other.mean_us <= trial.mean_us * (1 + PROGRESS) and stands(other, self.pgle)
 
     def _aside(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
         """Trials beside the search, which are not shown among its own."""
@@ -150,7 +154,7 @@ class _Search:
         return found
 
     def _standing(self) -> list[Trial]:
-        return [trial for trial in self.trials if stands(trial, self.pgle.trial)]
+        return [trial for trial in self.trials if stands(trial, self.pgle)]
 
     def attempt(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
         """Trials of these flags, several at once."""
@@ -167,44 +171,44 @@ class _Search:
                 self.record.add(trial)
             done.append(trial)
             self.trials.append(trial)
-            self.on_trial(trial, self.pgle.trial)
+            self.on_trial(trial, self.pgle)
         return done
 
     def _told_apart(self, trial: Trial) -> Trial:
         """A trial, or what it says that it is the same as: compiled at the same time, or elsewhere."""
-        earlier = (self.pgle.trial, *self.trials)
+        earlier = (self.pgle, *self.trials)
         alike = (other for other in earlier if (other.program, other.worlds_us) == (trial.program, trial.worlds_us))
         twin = next((other for other in alike if trial.program and not other.same_as), None)
         return trial if trial.same_as or twin is None else replace(trial, same_as=twin.label)
 
     def prove(self, trial: Trial) -> Proof:
         """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
-        bench, pgle = self.bench, self.pgle
-        honest, modelled = bench.profile(trial.flags)
-        profile = shaped(honest, trial.shape)
-        path = bench.folder_of(trial.flags, trial.shape) / "profile.pbtxt"
-        write_files(profile_files(path, profile), force=True)
+        bench = self.bench
+        tried = bench.schedule(trial.flags, trial.label, trial.shape)
+        profile = shaped(tried.profile, trial.shape)
         folder = self.request.out / "proof"
         shutil.rmtree(folder, ignore_errors=True)
+        path = bench.folder_of(trial.flags, trial.shape) / "profile.pbtxt"
         wanted = replace(bench.session.base, dump_dir=folder, flags=bench.options(trial.flags), profile=path)
         result = bench.session.compiler.compile(wanted)
-        found = bench.judged(trial.flags, trial.label, result, honest, modelled)
+        module = read_module(result.after_optimizations)
+        found = bench.judged(trial.flags, trial.label, result, module, tried.profile, tried.trial.modelled)
         found = replace(found, trial=replace(found.trial, shape=trial.shape))
-        change = (found.trial.step_us or 0.0) / max(trial.step_us or 0.0, 1e-9) - 1
+        change = (found.trial.step_us or 0.0) / max(tried.trial.step_us or 0.0, 1e-9) - 1
         if abs(change) >= SAME_STEP:
             bench.session.distrust()
+            self.record.forget()
+            bench.start()  # what it is held against is compiled whole, too
         use = confirm(ConfirmRequest(result.log, schedule=result.schedule, profile=profile, whole=True)).main
-        schedules = {} if result.schedule is None else {found.module.name: read_schedule_dump(result.schedule)}
+        schedules = {} if result.schedule is None else {module.name: read_schedule_dump(result.schedule)}
         return Proof(
             scheduled=found,
-            judged=judge(found.trial.worlds_us, pgle.trial.worlds_us),
-            harder=judge(found.trial.harder_us, pgle.trial.harder_us),
-            accepted=stands(found.trial, pgle.trial),
+            judged=judge(found.trial.worlds_us, self.pgle.worlds_us),
+            harder=judge(found.trial.harder_us, self.pgle.harder_us),
+            accepted=stands(found.trial, self.pgle),
             used=use.verdict is ProfileUse.USED,
             why=use.why,
-            coverage=min(
-                (item.time.value or 0.0 for item in cover(profile, [found.module], schedules).main), default=0.0
-            ),
+            coverage=min((item.time.value or 0.0 for item in cover(profile, [module], schedules).main), default=0.0),
             change=change,
         )
 

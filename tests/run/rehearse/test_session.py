@@ -13,7 +13,7 @@ from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.run.rehearse.session import Session, _same_schedule
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.hlo.schedule_dump import read_schedule_dump
+from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
 from pgle.xla.targets import load_target
 
 pytestmark = pytest.mark.rehearse
@@ -30,10 +30,10 @@ def base(testdata: Path) -> RehearsalRequest:
     return RehearsalRequest(module, target.text, Path(), flags=(LHS,), portable_target=target.portable_text)
 
 
-def believed(schedule: Path | None) -> list[tuple[str, float, float]]:
+def believed(schedule: Path | None) -> list[tuple[str, dict[str, Slot]]]:
     assert schedule is not None
     found = read_schedule_dump(schedule).computations.values()
-    return sorted((c.name, c.statistics.total_cycles, c.statistics.total_wasted_cycles) for c in found)
+    return sorted((computation.name, dict(computation.slots)) for computation in found)
 
 
 def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
