@@ -20,8 +20,7 @@ from pgle.xla.collectives import KINDS, collective_kind, is_sync
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module
 
-NEIGHBOURS = 3
-"""Instructions beside a collective that are named."""
+NEIGHBOURS = 3  # instructions beside a collective that are named
 
 
 @dataclass(frozen=True, slots=True)

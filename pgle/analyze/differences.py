@@ -17,8 +17,7 @@ from pgle.analyze.analysis import MeasuredStep
 from pgle.schedule.timeline import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
 
-NOISE = 0.0005
-"""Of the step. Changes below it are told together."""
+NOISE = 0.0005  # of the step; changes below it are told together
 
 EXECUTIONS_DIFFER = 0.02
 """A collective whose own time changed by less than this share did not get slower; it is hidden more or less."""

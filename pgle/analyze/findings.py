@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from pgle.analyze.analysis import MeasuredInstruction
 
-ROWS = 5
-"""Evidence rows of a finding."""
+ROWS = 5  # evidence rows of a finding
 
 LEAST_SAVED = 0.01
 """Of the step. What could be saved by faster matrix products or collectives is a finding from here on."""

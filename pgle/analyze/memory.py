@@ -14,19 +14,16 @@ JAX_SHARE = 0.75
 """Of device memory that JAX takes when it starts, and all that programs get, unless ``XLA_PYTHON_CLIENT_MEM_FRACTION``
 says otherwise (docs.jax.dev, "GPU memory allocation")."""
 
-SHOWN = 20
-"""Values at the peak that are kept."""
+SHOWN = 20  # values at the peak that are kept
 
 _VIEWS = frozenset(
     ("bitcast", "get-tuple-element", "tuple", "optimization-barrier", "opt-barrier", "while", "after-all")
 )
 """What holds no memory of its own: views, and loops, whose state is that of their operand."""
 
-_Leaf: TypeAlias = tuple[str, int]
-"""An array: the instruction that made it, and which of the arrays of its result."""
+_Leaf: TypeAlias = tuple[str, int]  # an array: the instruction that made it, and which of the arrays of its result
 
-_NOTHING: _Leaf = ("", -1)
-"""An argument or a constant, which live all the time."""
+_NOTHING: _Leaf = ("", -1)  # an argument or a constant, which live all the time
 
 _Peak: TypeAlias = tuple[list[Buffer], str]
 

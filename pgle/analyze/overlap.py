@@ -20,8 +20,7 @@ from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import lhs_names
 
-LOOKED_AT = 64
-"""Collectives, those with most exposed time."""
+LOOKED_AT = 64  # collectives, those with most exposed time
 
 
 @dataclass(frozen=True, slots=True)

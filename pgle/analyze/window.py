@@ -20,8 +20,7 @@ from pgle.trace.windows import Executions
 LAUNCH_GAP_NS = 20_000
 """Longer gaps are not those between two launches that wait in a queue: the field's limit, see `THRESHOLDS`."""
 
-LONG_GAP_NS = 1_000_000
-"""From here on the device waits for the host, its input, or another program."""
+LONG_GAP_NS = 1_000_000  # from here on the device waits for the host, its input, or another program
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from pgle.costs.estimate.products import attention_operations, matmuls
 from pgle.xla.hardware import Hardware, dtype_family
 from pgle.xla.hlo.module import Instruction, Module, backend_config
 
-_EXACT = frozenset(("HIGHEST", "HIGH"))
-"""Precisions at which XLA computes f32 products without TF32."""
+_EXACT = frozenset(("HIGHEST", "HIGH"))  # precisions at which XLA computes f32 products without TF32
 
 
 @dataclass(frozen=True, slots=True)

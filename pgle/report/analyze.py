@@ -27,8 +27,7 @@ from pgle.run.analyze import Analysis
 from pgle.trace.nsys.kernels import WHOLE
 
 CLEAN = "Nothing stands out."
-SAME = 0.00005
-"""Of a step: less is not shown."""
+SAME = 0.00005  # of a step: less is not shown
 
 
 def show_text(found: Analysis) -> None:

@@ -15,10 +15,8 @@ from pgle.analyze.overlap import Believed, Overlap, ProfileUse, Room
 from pgle.report.text import cut, duration, numbers, printable, show_rest, table
 from pgle.schedule.timeline import Breakdown
 
-SHOWN = 8
-"""Collectives in the text table; ``--json`` has all."""
-SCOPE_WIDTH = 24
-"""Characters of a layer's name in the text table."""
+SHOWN = 8  # collectives in the text table; ``--json`` has all
+SCOPE_WIDTH = 24  # characters of a layer's name in the text table
 SCOPES, LINES, VALUES, CHANGES, PRODUCTS = 10, 6, 5, 12, 4
 """Rows of the tables of layers, source lines, values in memory, changes and types of products."""
 COLLECTIVE_COLUMNS = ("collective", "time", "exposed", "waits", "bus GB/s", "expected")

@@ -20,8 +20,7 @@ from pgle.steps.gate import Check
 from pgle.steps.side import Side
 
 BINS = 60
-MOST_DOTS = 600
-"""Dots of a side; longer runs are drawn as medians of so many groups of steps."""
+MOST_DOTS = 600  # dots of a side; longer runs are drawn as medians of so many groups of steps
 STYLES = ("base", "new")
 
 

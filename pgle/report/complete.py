@@ -9,8 +9,7 @@ from pgle.report import json
 from pgle.report.text import console, duration, printable, table, warn, wrote
 from pgle.run.coverage import CompleteResult
 
-SHOWN = 8
-"""The costliest filled instructions; ``--json`` has all."""
+SHOWN = 8  # the costliest filled instructions; ``--json`` has all
 
 _HOW = {Origin.SAME_SHAPE: "as instructions of the same shape", Origin.ESTIMATED: "estimated"}
 

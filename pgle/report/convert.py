@@ -13,11 +13,9 @@ from pgle.report.show import MIN_SKEW, skew_line
 from pgle.report.text import console, duration, table, warn, wrote
 from pgle.run.convert import Conversion
 
-MOST_EXECUTIONS = 4
-"""Executions left out that are listed, per module."""
+MOST_EXECUTIONS = 4  # executions left out that are listed, per module
 
-_NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)
-"""A loop's cost is that of what is in it, which is there too."""
+_NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)  # a loop's cost is that of what is in it, which is there too
 
 
 def show_text(result: Conversion) -> None:

@@ -20,8 +20,7 @@ from pgle.xla.flags.thresholds import Thresholds
 
 STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
-USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'
-"""Shell text that puts the flags already set behind ours, where they win."""
+USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'  # shell text that puts the flags already set behind ours, where they win
 
 
 def setting_json(setting: Setting) -> dict[str, Any]:

@@ -17,10 +17,8 @@ from pgle.steps.history import Entry, History, Trend
 
 SCHEMA = "pgle.history/1"
 COLUMNS = ("time", "commit", "step time", "steps", "change", "note")
-RIGHT = frozenset((2, 3, 4))
-"""Columns that are numbers."""
-MOST_NAMES = 5
-"""Entries named below a chart."""
+RIGHT = frozenset((2, 3, 4))  # columns that are numbers
+MOST_NAMES = 5  # entries named below a chart
 
 
 def show_added(path: Any, entry: Entry, *, as_json: bool) -> None:

@@ -8,8 +8,7 @@ from pgle.report import json
 from pgle.report.text import console, duration, printable, show_rest, table, warn, wrote
 from pgle.run.profiles import MergeResult
 
-CONFLICTS_SHOWN = 5
-"""Names listed that are another instruction in each input; ``--json`` has all."""
+CONFLICTS_SHOWN = 5  # names listed that are another instruction in each input; ``--json`` has all
 
 
 def show_text(result: MergeResult) -> None:

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from pgle.steps.history import History
     from pgle.xla.log.verdict import LogVerdict
 
-DUMP = "DUMP"
-"""Stands for the HLO dump of a job, where none was named."""
-_STEPS = re.compile(r"/steps[^/]*\.jsonl$")
-"""Of a stage of a run directory."""
+DUMP = "DUMP"  # stands for the HLO dump of a job, where none was named
+_STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory
 
 
 def show_next(lines: Iterable[str], *, stderr: bool = False) -> None:

@@ -11,10 +11,8 @@ from contextlib import contextmanager
 from pgle.report.text import say
 from pgle.run.rehearse.request import OnPhase, Phase
 
-SILENT_S = 2.0
-"""What is done sooner is not spoken of."""
-AGAIN_S = 30.0
-"""How often a compilation in a log is spoken of though nothing has changed."""
+SILENT_S = 2.0  # what is done sooner is not spoken of
+AGAIN_S = 30.0  # how often a compilation in a log is spoken of though nothing has changed
 
 
 class _Compilations:

@@ -17,13 +17,11 @@ from pgle.run.predict import Predicted, PredictRequest, TargetFrom
 from pgle.schedule.predict import Prediction, Unsure
 from pgle.schedule.timeline import Exposure
 
-SHOWN = 12
-"""Collectives and copies in the text table; ``--json`` has all."""
+SHOWN = 12  # collectives and copies in the text table; ``--json`` has all
 LITTLE = 0.005
 MUCH_DOUBT = 0.2
 """Of the step: beyond this no schedule is worth looking at before the costs that data decides are measured."""
-UNSURE_SHOWN = 3
-"""Costs that data decides, in text."""
+UNSURE_SHOWN = 3  # costs that data decides, in text
 _TARGET_FROM: Mapping[TargetFrom, str] = {
     "option": "",
     "description": " (by XLA's description beside the dump)",

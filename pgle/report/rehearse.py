@@ -19,11 +19,9 @@ from pgle.schedule.worth import WORTH_SHARE, in_percent
 from pgle.tune.search import ROOM
 from pgle.tune.trial import Trial
 
-OTHERS = 4
-"""Modules that were not chosen, in the text."""
+OTHERS = 4  # modules that were not chosen, in the text
 
-SHOWN = 12
-"""Collectives in the text table; `--json` has all."""
+SHOWN = 12  # collectives in the text table; `--json` has all
 
 
 def write_pictures(result: Rehearsal) -> Path:

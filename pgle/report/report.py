@@ -19,8 +19,7 @@ from pgle.report.timeline.scene import Panel
 from pgle.run.inputs.measured_step import Side
 from pgle.run.report import gather
 
-BESIDE = (stored.STORED, f"rehearsal/{stored.STORED}")
-"""Where the page of a folder of `rehearse` or `tune` is stored."""
+BESIDE = (stored.STORED, f"rehearsal/{stored.STORED}")  # where the page of a folder of `rehearse` or `tune` is stored
 
 
 def page_of(side: Side, *, progress: Progress | None = None) -> Page:

@@ -15,12 +15,9 @@ from pgle.errors import many, some
 from pgle.report import json
 from pgle.report.text import bar, console, cut, duration, printable, show_rest, table, warn
 
-FINDINGS_SHOWN = 6
-"""Findings of each kind that are listed; ``--json`` has all."""
-MIN_SKEW = 0.01
-"""Share of the time from which on it is said that ranks wait for the slowest one."""
-NARROW = 80
-"""Columns of a terminal below which samples and spread give way to the names."""
+FINDINGS_SHOWN = 6  # findings of each kind that are listed; ``--json`` has all
+MIN_SKEW = 0.01  # share of the time from which on it is said that ranks wait for the slowest one
+NARROW = 80  # columns of a terminal below which samples and spread give way to the names
 
 _TITLES = {
     Fault.DUPLICATE: "names with several costs",

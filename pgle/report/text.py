@@ -30,8 +30,7 @@ WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
 SHORT, LABEL, SENTENCE, GAP = 14, 24, 20, 2
 """Characters of a cell that stays on one line, and of a row's name that does where that was asked for; the least width
 of a column of sentences; columns between those of a table."""
-_TIED = "\ue000"
-"""Stands for the blank of "12.3 ms" until it is printed, so that no line ends there."""
+_TIED = "\ue000"  # stands for the blank of "12.3 ms" until it is printed, so that no line ends there
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
 _COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
 _QUOTED = re.compile(r"'[^']*'")

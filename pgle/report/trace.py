@@ -12,8 +12,7 @@ from pgle.trace.summary import DeviceSummary, InstructionSummary, ModuleSummary,
 
 MOST_MODULES = 8
 MOST_DEVICES = 8
-MOST_EXECUTIONS = 6
-"""Lines of each; ``--json`` has all."""
+MOST_EXECUTIONS = 6  # lines of each; ``--json`` has all
 
 
 def show_text(

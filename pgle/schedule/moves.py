@@ -13,8 +13,7 @@ from pgle.xla.collectives import async_pairs, collective_kind, walk_collectives
 from pgle.xla.hlo.module import Computation, Module
 from pgle.xla.hlo.names import lhs_names
 
-BLOCK = 4096
-"""Instructions that are looked at together."""
+BLOCK = 4096  # instructions that are looked at together
 
 EXPOSED_SHARE = 0.05
 """Collectives of which less is exposed need no reason: launch gaps around them already are a few microseconds."""

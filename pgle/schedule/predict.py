@@ -30,8 +30,7 @@ ESTIMATE_RANGE = (0.9, 1.4)
 what the other job's compute took, 1.15 and 1.08 (docs/rehearse.md); no third job has been held against it."""
 
 
-MODEL_ERROR = 0.006
-"""Steps of two real jobs, costs measured, are met within this (docs/rehearse.md)."""
+MODEL_ERROR = 0.006  # steps of two real jobs, costs measured, are met within this (docs/rehearse.md)
 
 
 class Steps(NamedTuple):
@@ -56,11 +55,9 @@ class Unsure:
     count: int  # executions in the step
 
 
-DIFFERING = 0.1
-"""Share of a measured cost that data decides, from which on its range is said."""
+DIFFERING = 0.1  # share of a measured cost that data decides, from which on its range is said
 
-HELD = 0.9
-"""Part of further executions that the range of a measured cost holds."""
+HELD = 0.9  # part of further executions that the range of a measured cost holds
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,9 @@ FREE = frozenset(
 )  # fmt: skip
 """Opcodes that launch nothing on XLA:GPU."""
 
-DEEPEST = 100
-"""Loops, calls and branches in each other."""
+DEEPEST = 100  # loops, calls and branches in each other
 
-COLLECTIVES = "collectives"
-"""The queue of asynchronous collectives."""
+COLLECTIVES = "collectives"  # the queue of asynchronous collectives
 
 
 class Action(Enum):

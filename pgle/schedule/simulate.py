@@ -26,11 +26,9 @@ from pgle.schedule.timeline import Loop, Stream, Timeline
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Module
 
-MAX_ITERATIONS = 64
-"""Iterations simulated one by one at most, while a loop does not come to a steady state."""
+MAX_ITERATIONS = 64  # iterations simulated one by one at most, while a loop does not come to a steady state
 
-MAX_ROWS = 1_000_000
-"""Rows that unfolding loops may make; beyond it loops stay folded."""
+MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay folded
 
 NO_OTHERS: Mapping[str, float] = {}
 

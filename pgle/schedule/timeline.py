@@ -12,8 +12,7 @@ import numpy.typing as npt
 from pgle.costs.profile.value import Origin
 from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union
 
-ORIGINS: tuple[Origin, ...] = tuple(Origin)
-"""`Timeline.origin` indexes this."""
+ORIGINS: tuple[Origin, ...] = tuple(Origin)  # `Timeline.origin` indexes this
 
 
 class Stream(IntEnum):

@@ -8,8 +8,7 @@ import numpy as np
 
 from pgle.steps.series import Floats
 
-SHORTEST = 3
-"""Values in a segment; fewer are an excursion, no new level."""
+SHORTEST = 3  # values in a segment; fewer are an excursion, no new level
 PENALTY = 3.0
 """A further change point must lower the sum of squares by this many ``noise² · ln n`` (the Bayesian information
 criterion has 2; autocorrelation asks for more)."""

@@ -20,8 +20,7 @@ from pgle.steps.series import LARGEST_LOSS, LARGEST_STEP, Malformed, Mark, Serie
 
 UNITS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
-_GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"
-"""A number such as ``12,345.6``."""
+_GROUPED = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d*)?"  # a number such as ``12,345.6``
 _TIME = rf"{_GROUPED}|(?!\d+,\d)(?:{NUMBER})"
 """A number, or one with separators; none of which a decimal comma would cut a part off."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -60,8 +59,7 @@ _COMPILE = re.compile(
     r"Finished XLA compilation|Compiling \S+ (?:with|for)|persistent compilation cache|slow_operation_alarm"
 )
 
-CLEAR_LEAD = 1000
-"""Lines by which one dialect leads from which no more are counted."""
+CLEAR_LEAD = 1000  # lines by which one dialect leads from which no more are counted
 EVENT_REACH = 2
 """Steps after an event's line that it may explain: some programs print a step's line while the next one runs."""
 

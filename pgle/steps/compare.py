@@ -16,8 +16,7 @@ from pgle.steps.side import Guard, Side, check_runs, guards
 METHODS: tuple[Method, ...] = (Pairs(), Blocks(), OneAgainstRuns(), Runs())
 """Every statistical method; the first that fits is used."""
 DEFAULTS = Assumptions()
-STALL_DIFFERENCE = 0.01
-"""A difference of the share of time lost in stalls from which it is said."""
+STALL_DIFFERENCE = 0.01  # a difference of the share of time lost in stalls from which it is said
 
 
 class Verdict(StrEnum):
@@ -25,10 +24,8 @@ class Verdict(StrEnum):
 
     FASTER = "faster"
     SLOWER = "slower"
-    SAME = "same"
-    """The interval lies within the margin of equality."""
-    UNDECIDED = "undecided"
-    """Neither a difference nor equality is shown."""
+    SAME = "same"  # the interval lies within the margin of equality
+    UNDECIDED = "undecided"  # neither a difference nor equality is shown
 
 
 @dataclass(frozen=True)

@@ -140,8 +140,7 @@ def explanation(found: Comparison) -> str:
     return f"pgle analyze {words[0]} --against {words[1]}"
 
 
-_STEPS = re.compile(r"/steps[^/]*\.jsonl$")
-"""Of a stage of a run directory, which stands for its trace too."""
+_STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory, which stands for its trace too
 
 _TRACED = re.compile(rf"{_STEPS.pattern}|\.xplane\.pb(\.gz|\.xz)?$|\.(nsys-rep|sqlite|parquet)$")
 

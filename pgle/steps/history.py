@@ -16,8 +16,7 @@ from pgle.steps.methods.method import LaunchSpread
 from pgle.steps.series import unfit
 from pgle.steps.side import Side, check_runs
 
-NEAR = 0.2
-"""Step times of a trend within this share of a run's may be those of the same program."""
+NEAR = 0.2  # step times of a trend within this share of a run's may be those of the same program
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,7 @@ class Trend:
     hardware: str
     entries: tuple[Entry, ...]
     changes: tuple[Change, ...]
-    noise: float
-    """Standard deviation between entries of one level, relative."""
+    noise: float  # standard deviation between entries of one level, relative
 
     @property
     def level_s(self) -> float:

@@ -13,36 +13,26 @@ import numpy.typing as npt
 from pgle.errors import UserError
 
 Floats = npt.NDArray[np.float64]
-LARGEST_STEP = 2**62
-"""A larger number is no step number."""
+LARGEST_STEP = 2**62  # a larger number is no step number
 SHORTEST_S, LONGEST_S = 1e-9, 1e8
 """Seconds outside which a number is no step time: a nanosecond, three years (a time stamp is above)."""
 MOST_STEPS = 4_000_000
 """Of one run, with the lines that could not be read: hours of steps of a millisecond, in half a GiB."""
-LARGEST_LOSS = 1e100
-"""Above, a loss counts as infinite: means of such would overflow."""
+LARGEST_LOSS = 1e100  # above, a loss counts as infinite: means of such would overflow
 
 
 class Mark(IntFlag):
     """What a recording says of a step."""
 
     NONE = 0
-    PROFILED = 1
-    """A profiler was on, or was started or stopped in it."""
-    COMPILED = 2
-    """Something was compiled in it."""
-    CHECKPOINT = 4
-    """A checkpoint was saved or restored in it."""
-    TRUNCATED = 8
-    """The edge of the recording cut it."""
-    WARM_UP = 16
-    """The recording itself calls it warm-up."""
-    NEAR_PROFILER = 32
-    """The log speaks of a profile just before: reports are still being written."""
-    NEAR_COMPILE = 64
-    """The log speaks of a compilation just before."""
-    NEAR_CHECKPOINT = 128
-    """The log speaks of a checkpoint just before."""
+    PROFILED = 1  # a profiler was on, or was started or stopped in it
+    COMPILED = 2  # something was compiled in it
+    CHECKPOINT = 4  # a checkpoint was saved or restored in it
+    TRUNCATED = 8  # the edge of the recording cut it
+    WARM_UP = 16  # the recording itself calls it warm-up
+    NEAR_PROFILER = 32  # the log speaks of a profile just before: reports are still being written
+    NEAR_COMPILE = 64  # the log speaks of a compilation just before
+    NEAR_CHECKPOINT = 128  # the log speaks of a checkpoint just before
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +76,7 @@ class Series:
         return len(self.step)
 
 
-COLUMNS = ("step", "step_time_s", "loss", "peak_memory_bytes", "mark")
-"""Arrays of a `Series`."""
+COLUMNS = ("step", "step_time_s", "loss", "peak_memory_bytes", "mark")  # arrays of a `Series`
 
 
 def make_series(

@@ -14,16 +14,11 @@ STALL_FACTOR = 1.5
 """A step this many times the median is a stall: something other than the step ran (checkpoint, compile, evaluation)."""
 DISPATCH_FACTOR = 0.5
 """A step below this share of the median was not waited for (asynchronous dispatch): its time is that of the launch."""
-FREQUENT_STALLS = 0.2
-"""Above this share of steps, slow steps are how the program runs and no stalls."""
-WARM_UP_AT_MOST = 0.5
-"""Share of the steps that warm-up can take."""
-LEADING = 4.0
-"""Robust standard deviations above the steady median from which a leading step is warm-up in any case."""
-FEWEST_FOR_WARM_UP = 10
-"""Steps below which warm-up is not looked for."""
-LEVEL_SHIFT = 0.03
-"""A lasting change of step time by this share inside one run is said."""
+FREQUENT_STALLS = 0.2  # above this share of steps, slow steps are how the program runs and no stalls
+WARM_UP_AT_MOST = 0.5  # share of the steps that warm-up can take
+LEADING = 4.0  # robust standard deviations above the steady median from which a leading step is warm-up in any case
+FEWEST_FOR_WARM_UP = 10  # steps below which warm-up is not looked for
+LEVEL_SHIFT = 0.03  # a lasting change of step time by this share inside one run is said
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 Number = TypeVar("Number", bound=np.generic)
 
-BLOCK_BYTES = 32 << 20
-"""From this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)."""
+BLOCK_BYTES = 32 << 20  # from this size on, glibc always maps memory of its own (M_MMAP_THRESHOLD in `mallopt(3)`)
 
 MANY = 1 << 17
 """A column of so many values is likely to become long. Short ones stay small: new memory is zeroed 2 MiB at a time."""

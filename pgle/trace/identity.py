@@ -14,8 +14,7 @@ import numpy as np
 
 from pgle.trace.table import Device, Recording, Trace
 
-OVERLAP = 0.1
-"""Windows that share more of the shorter one are not of one process; less may be the error of the clock."""
+OVERLAP = 0.1  # windows that share more of the shorter one are not of one process; less may be the error of the clock
 
 
 def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[str, ...]]:

@@ -14,8 +14,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-SIMULATED = "simulated by pgle, no GPU ran this"
-"""The warning that a simulated trace carries, in its files too."""
+SIMULATED = "simulated by pgle, no GPU ran this"  # the warning that a simulated trace carries, in its files too
 
 
 LIBRARIES = re.compile(r"nvjet|xmma|hmma|gmma|cutlass|(?:\d|[sdhc])gemm|convolve|cudnn|flash_|fmha")
@@ -28,8 +27,7 @@ class Kind(IntEnum):
     KERNEL = 0
     MEMCPY = 1
     MEMSET = 2
-    HOST = 3
-    """Work of the CPU backend, where the "device" is a host thread."""
+    HOST = 3  # work of the CPU backend, where the "device" is a host thread
 
 
 @dataclass(frozen=True)

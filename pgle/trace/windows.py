@@ -28,11 +28,9 @@ the real 4 × A100 step in testdata/ differ by 0.4 %; its warm-up executions are
 MAX_WARM_UP_EXCESS = 0.1
 """However much executions differ, a leading one that is slower than this is warm-up: they may all be getting faster."""
 
-NOISE = 3.0
-"""Normal deviations that executions differ by from their median without anybody calling them special."""
+NOISE = 3.0  # normal deviations that executions differ by from their median without anybody calling them special
 
-_MAD_TO_DEVIATION = 1.4826
-"""Median absolute deviation to standard deviation of a normal distribution."""
+_MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
 
 
 @dataclass(frozen=True)

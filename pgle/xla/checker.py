@@ -17,8 +17,7 @@ from pgle.xla.hlo.names import NO_OPS, unscheduled_conditions
 LOW_US, MEDIUM_US, HIGH_US = 1.0, 1000.0, 5000.0
 """XLA's T-shirt sizes (``kLowCost``, ``kMediumCost``, ``kHighCost``), taken for microseconds under a profile."""
 
-T_SHIRT_SIZES, LIGHT_SPEED = "T-shirt sizes", "speed-of-light model"
-"""What XLA takes costs for that a profile lacks."""
+T_SHIRT_SIZES, LIGHT_SPEED = "T-shirt sizes", "speed-of-light model"  # what XLA takes costs for that a profile lacks
 
 _SM = re.compile(r"\bsm_(\d+)\.(\d+)")
 

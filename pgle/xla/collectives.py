@@ -47,8 +47,7 @@ KINDS: Mapping[str, Kind] = {
 }  # fmt: skip
 """Every kind of collective, by name."""
 
-COLLECTIVES = tuple(KINDS)
-"""What `collective_kind` returns."""
+COLLECTIVES = tuple(KINDS)  # what `collective_kind` returns
 
 ASYNC_FLAGS = tuple(kind.flag for kind in KINDS.values() if kind.flag)
 """What ``--xla_gpu_disable_async_collectives`` takes."""

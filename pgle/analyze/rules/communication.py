@@ -19,17 +19,14 @@ from pgle.schedule.moves import DISABLE_ASYNC
 from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Module
 
-GRADIENT_BYTES = 4
-"""Of a gradient in f32, the largest type it is usually reduced in."""
+GRADIENT_BYTES = 4  # of a gradient in f32, the largest type it is usually reduced in
 
 _STATE = re.compile(r"opt|\bmu\b|\bnu\b|\['[mv]'\]|ema|moment")
 """In names of arguments: the optimizer's state, which is as large as the parameters."""
 
-LEAST_HIDDEN = 0.001
-"""Of the step. Less is no reason for another profile."""
+LEAST_HIDDEN = 0.001  # of the step; less is no reason for another profile
 
-SMALL_BYTES = 1 << 20
-"""Of a collective that ought to be combined with others."""
+SMALL_BYTES = 1 << 20  # of a collective that ought to be combined with others
 
 
 def synchronous(step: MeasuredStep) -> Finding | None:

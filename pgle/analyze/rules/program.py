@@ -13,8 +13,7 @@ from pgle.costs.profile.value import has_remat
 from pgle.errors import many
 from pgle.trace.table import Reason
 
-SPACIOUS = 0.5
-"""Of the memory limit. A program that needs less has room to keep what it computes again."""
+SPACIOUS = 0.5  # of the memory limit; a program that needs less has room to keep what it computes again
 
 
 _LOWER = "compute them in bf16, or in f32 with TF32 (jax_default_matmul_precision=tensorfloat32), if the model bears it"

@@ -21,8 +21,7 @@ from pgle.costs.profile.value import Cost
 from pgle.xla.collectives import KINDS, collective_kind, group_size
 from pgle.xla.hlo.module import Module
 
-NEAR = 2.0
-"""A point of XLA's own table gives way to a measured one of its kind and group within this factor of bytes."""
+NEAR = 2.0  # a point of XLA's own table gives way to a measured one of its kind and group within this factor of bytes
 
 _DTYPES = {"bf16": "BF16", "f16": "F16", "f32": "F32", "f8e4m3fn": "F8E4M3FN", "f8e5m2": "F8E5M2"}
 

@@ -23,14 +23,11 @@ LAUNCH_US = 5.0
 latencies does not cover."""
 
 
-CHANNELS = 24
-"""Of NCCL between NVSwitches (24 on A100)."""
+CHANNELS = 24  # of NCCL between NVSwitches (24 on A100)
 
-BINNED = (2, 22)
-"""Release of NCCL from which calls of one group have protocols by their size."""
+BINNED = (2, 22)  # release of NCCL from which calls of one group have protocols by their size
 
-SAME_PROTOCOL = 4
-"""Calls of one group whose bytes differ by less than this factor get one protocol, by all their bytes."""
+SAME_PROTOCOL = 4  # calls of one group whose bytes differ by less than this factor get one protocol, by all their bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ ELEMENTS_PER_CLOCK = 1.0
 """Elements that a streaming multiprocessor finishes per clock where each thread computes the place of one: some hundred
 instructions, of which it issues 128 lanes a clock. Either of two jobs gives it for the other (docs/rehearse.md)."""
 
-BLOCK_STAGES = 11
-"""Two elements for each of the 1,024 threads of a block."""
+BLOCK_STAGES = 11  # two elements for each of the 1,024 threads of a block
 
 _SLICES = ("dynamic-slice", "slice", "gather")
 _WHOLE = ("dot", "convolution", "fusion", "custom-call", "sort", "scatter", "reduce-window")

@@ -15,8 +15,7 @@ from importlib import resources
 from itertools import accumulate, product
 from math import exp, log, prod
 
-Curve = tuple[Sequence[float], Sequence[float]]
-"""Logarithms of bytes, ascending, and of microseconds, never falling."""
+Curve = tuple[Sequence[float], Sequence[float]]  # logarithms of bytes, ascending, and of microseconds, never falling
 
 GRID_K = (256, 512, 1024, 2048, 4096)
 GRID_B = (1, 2, 4)
@@ -115,8 +114,7 @@ def _between(x: float, places: Sequence[float], values: Sequence[float]) -> floa
     return values[index - 1] * (1 - part) + values[index] * part
 
 
-Grid = Mapping[tuple[int, ...], float]
-"""Logarithms of microseconds by position in `GRID_B` and three times `GRID_K`."""
+Grid = Mapping[tuple[int, ...], float]  # logarithms of microseconds by position in `GRID_B` and three times `GRID_K`
 
 
 @cache

@@ -16,8 +16,7 @@ TILE = 128
 """Rows and columns of the output tile that one streaming multiprocessor computes (NVIDIA, "Matrix Multiplication
 Background User's Guide": tile and wave quantization)."""
 
-SPLIT_K = 1024
-"""Depth at which a matmul with few tiles is split over more multiprocessors."""
+SPLIT_K = 1024  # depth at which a matmul with few tiles is split over more multiprocessors
 
 _CAUSAL = re.compile(r"mask_type\W+(?:[2-6]\b|\w*CAUSAL)")
 """cuDNN writes ``CAUSAL``; Transformer Engine a number, of which 0 and 1 are no causal mask (`NVTE_Mask_Type`)."""

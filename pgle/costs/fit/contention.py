@@ -43,20 +43,16 @@ BESIDE = 0.9
 MIN_ALONE, MIN_SAMPLES = 3, 5
 """Fewer launches of the same work alone, or fewer beside collectives of all work of a kind, say nothing."""
 
-LITTLE = 0.01
-"""Instructions less than this beside collectives are taken as alone."""
+LITTLE = 0.01  # instructions less than this beside collectives are taken as alone
 
-MAX_EXECUTIONS = 64
-"""Executions looked at, over all devices; more add nothing to thousands of launches."""
+MAX_EXECUTIONS = 64  # executions looked at, over all devices; more add nothing to thousands of launches
 
 
 class Factors(NamedTuple):
     """How many times as long a kernel takes beside a collective."""
 
-    product: float
-    """Matrix products, convolutions and attention."""
-    other: float
-    """Every other kernel."""
+    product: float  # matrix products, convolutions and attention
+    other: float  # every other kernel
 
     def of(self, *, product: bool) -> float:
         """That of one kind."""

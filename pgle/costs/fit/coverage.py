@@ -22,8 +22,7 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import LhsSchedule
 from pgle.xla.log.module_verdict import MOSTLY_UNKNOWN, Bounds
 
-GAPS_WITH_NEAR_NAMES = 200
-"""Gaps, heaviest first, for which similar names are looked for; nobody reads more."""
+GAPS_WITH_NEAR_NAMES = 200  # gaps, heaviest first, for which similar names are looked for; nobody reads more
 
 
 @dataclass(frozen=True, slots=True)

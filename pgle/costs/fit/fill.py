@@ -23,8 +23,7 @@ Estimate = Callable[[Instruction], float | None]
 FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
 """Costs of these origins were filled in before: nothing else stands on them."""
 
-MIN_NEIGHBOURS = 3
-"""Measured instructions of a kind that it takes to scale the estimates of that kind."""
+MIN_NEIGHBOURS = 3  # measured instructions of a kind that it takes to scale the estimates of that kind
 
 CALIBRATED_ON = 300
 """Measured instructions of one kind that are estimated too, to scale the estimates; more change little."""

@@ -98,8 +98,7 @@ class Unused:
     reason: str
 
 
-MAX_ALIKE = 2000
-"""Unused names of one shape or stem that a gap is compared with; each takes microseconds."""
+MAX_ALIKE = 2000  # unused names of one shape or stem that a gap is compared with; each takes microseconds
 _RENAMED = "a name of "
 
 

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 Flags = npt.NDArray[np.bool_]
 
-MODULES_SHOWN = 3
-"""Modules that are named where a warning is about several."""
+MODULES_SHOWN = 3  # modules that are named where a warning is about several
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,9 @@ from pgle.costs.profile.value import CostKind, Ends
 from pgle.trace.column import distinct
 from pgle.trace.table import Device, Trace
 
-MAX_EXECUTIONS = 128
-"""Executions of each rank that are looked at."""
+MAX_EXECUTIONS = 128  # executions of each rank that are looked at
 
-MAX_NAMES = 16
-"""Collectives that are looked at."""
+MAX_NAMES = 16  # collectives that are looked at
 
 Codes = npt.NDArray[np.int64]
 

@@ -17,8 +17,7 @@ from pgle.costs.statistic import Statistic, percentile_of_sorted, sorted_groups
 from pgle.trace.column import distinct
 from pgle.trace.table import Device
 
-BLOCK_SAMPLES = 1 << 20
-"""Samples whose statistics are worked out at once."""
+BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from pgle.trace.column import Column, distinct
 from pgle.trace.table import Trace
 
-CHUNK_ROWS = 1 << 18
-"""GPU activities reduced at a time: bounds the working memory, whatever the length of the trace."""
+CHUNK_ROWS = 1 << 18  # GPU activities reduced at a time: bounds the working memory, whatever the length of the trace
 
 
 @dataclass(frozen=True)

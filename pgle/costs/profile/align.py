@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # a conversion aligns ranks without them, and starts faster
     from pgle.costs.profile.cost_table import CostTable, Source
 
 Codes = npt.NDArray[np.int64]
-Column = tuple[str, int]
-"""A collective and its replica group."""
+Column = tuple[str, int]  # a collective and its replica group
 
 _MATCHED_BY = {
     Evidence.CLOCK: "matched by their clock",

@@ -16,11 +16,9 @@ class Change(StrEnum):
 
     ADDED = "added"
     REMOVED = "removed"
-    REPLACED = "replaced"
-    """Same name, another opcode or shape: another instruction."""
+    REPLACED = "replaced"  # same name, another opcode or shape: another instruction
     CHANGED = "changed"
-    NOISE = "noise"
-    """Another cost, within the dispersion of the samples."""
+    NOISE = "noise"  # another cost, within the dispersion of the samples
     SAME = "same"
 
 

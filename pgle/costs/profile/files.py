@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".pbtxt", ".pb")
 """What XLA recognises, case-sensitively; since jaxlib 0.5.1 any other name is ignored without a message."""
 
-MAX_PROFILE_BYTES = 256 << 20
-"""Four million costs. The largest published profiles hold under a thousand."""
+MAX_PROFILE_BYTES = 256 << 20  # four million costs; the largest published profiles hold under a thousand.
 
 _FINGERPRINT_FILE = re.compile(r"([0-9a-f]{32})(\.pbtxt|\.pb)")
 _BOM = b"\xef\xbb\xbf"

@@ -16,26 +16,21 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-MAX_SAMPLED = 32
-"""Executions whose ends are compared for each way to lay two windows on each other."""
+MAX_SAMPLED = 32  # executions whose ends are compared for each way to lay two windows on each other
 
-MIN_POINTS = 4
-"""Fewer ends are apart by one constant by chance."""
+MIN_POINTS = 4  # fewer ends are apart by one constant by chance
 
 MAX_SPREAD_NS = 1_000_000.0
 """Ends of one collective that are further apart are not of one execution. Real ones are some µs apart."""
 
-UNSUSPICIOUS_NS = 100_000.0
-"""Ends that spread less do not speak against windows that begin together."""
+UNSUSPICIOUS_NS = 100_000.0  # ends that spread less do not speak against windows that begin together
 
-RESOLUTION_NS = 1000.0
-"""A smaller spread is no better: timestamps are not that good."""
+RESOLUTION_NS = 1000.0  # a smaller spread is no better: timestamps are not that good
 
 CLEARLY = 4.0
 """A way fits when every other one is worse by this factor, and by up to twice that where few executions are common."""
 
-CLOCK_SHARE = 0.25
-"""Clocks tell executions apart when they agree within this share of the time from one to the next."""
+CLOCK_SHARE = 0.25  # clocks tell executions apart when they agree within this share of the time from one to the next
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,17 +38,12 @@ Floats = npt.NDArray[np.float64]
 class Evidence(IntEnum):
     """What executions are matched by, the best first."""
 
-    CLOCK = 0
-    """One clock: devices of one process, or of one recording."""
-    ENDS = 1
-    """When collectives end."""
+    CLOCK = 0  # one clock: devices of one process, or of one recording
+    ENDS = 1  # when collectives end
     WALL_CLOCKS = 2
-    ORDER = 3
-    """Taken to begin with the same one; what is seen does not speak against it."""
-    NONE = 4
-    """Taken to begin with the same one, and nothing tells."""
-    APART = 5
-    """Taken to begin with the same one, though by wall clocks none is common."""
+    ORDER = 3  # taken to begin with the same one; what is seen does not speak against it
+    NONE = 4  # taken to begin with the same one, and nothing tells
+    APART = 5  # taken to begin with the same one, though by wall clocks none is common
 
 
 def match(one: Floats, other: Floats, ahead_ns: float | None = None, same_clock: bool = False) -> tuple[int, Evidence]:

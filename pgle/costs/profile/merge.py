@@ -41,10 +41,8 @@ _TRUST = (
 class Of(StrEnum):
     """What the inputs are profiles of."""
 
-    RANKS = "ranks"
-    """Ranks of one run: execution n is the same on all."""
-    RUNS = "runs"
-    """Independent measurements of one program."""
+    RANKS = "ranks"  # ranks of one run: execution n is the same on all
+    RUNS = "runs"  # independent measurements of one program
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from pgle.costs.profile.cost_table import Codes, CostTable, Flags, Floats
 from pgle.costs.profile.value import Cost, module_records
 from pgle.costs.statistic import Statistic
 
-BLOCK_ROWS = 1 << 18
-"""Costs whose statistics are worked out at once."""
+BLOCK_ROWS = 1 << 18  # costs whose statistics are worked out at once
 
 
 def least_over_ranks(table: CostTable, chosen: Flags) -> dict[int, dict[str, float]]:

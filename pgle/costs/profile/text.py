@@ -13,8 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-Entry = tuple[str, float]
-"""Name as written in the file, with any ``fingerprint::``, and µs."""
+Entry = tuple[str, float]  # name as written in the file, with any ``fingerprint::``, and µs
 
 _BLANK = r"(?:[ \t\r\n\v\f]++|#[^\n]*+)*+"
 _NUMBER = r"-?(?:(?:0|[1-9][0-9]*+)(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|inf|nan)(?![\w.])"

@@ -42,22 +42,17 @@ def has_remat(name: str) -> bool:
     return ".remat" in name
 
 
-MAX_COST_US = 1e15
-"""Thirty years. A longer cost is no measurement, and sums of such costs are no numbers."""
+MAX_COST_US = 1e15  # thirty years; a longer cost is no measurement, and sums of such costs are no numbers.
 
 
 class Origin(StrEnum):
     """Where a cost comes from; anything but `MEASURED` is labelled in every output."""
 
     MEASURED = "measured"
-    UNKNOWN = "unknown"
-    """Read from a profile without sidecar."""
-    SAME_SHAPE = "same-shape"
-    """Taken from measured instructions of the same opcode and shapes."""
-    ESTIMATED = "estimated"
-    """From the roofline and the communication model of a target."""
-    SIMULATED = "simulated"
-    """Measured on the simulated GPU."""
+    UNKNOWN = "unknown"  # read from a profile without sidecar
+    SAME_SHAPE = "same-shape"  # taken from measured instructions of the same opcode and shapes
+    ESTIMATED = "estimated"  # from the roofline and the communication model of a target
+    SIMULATED = "simulated"  # measured on the simulated GPU
 
 
 class CostKind(StrEnum):

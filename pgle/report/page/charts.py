@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 
 from pgle.report.page.style import style_sheet, templates
 
-WIDTH = 440
-"""Width of every chart, in units in which its text is 12 high: readable on a phone."""
-LEFT, RIGHT, TOP, BOTTOM = 62, 16, 42, 24
-"""Margins around the plot."""
+WIDTH = 440  # width of every chart, in units in which its text is 12 high: readable on a phone
+LEFT, RIGHT, TOP, BOTTOM = 62, 16, 42, 24  # margins around the plot
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from pgle.report.text import duration
 from pgle.run.analyze import Analysis
 from pgle.schedule.timeline import Breakdown
 
-LINES, COLLECTIVES, SCOPES, WRONG = 60, 200, 16, 60
-"""Rows that a page holds; `pgle analyze --json` has all."""
+LINES, COLLECTIVES, SCOPES, WRONG = 60, 200, 16, 60  # rows that a page holds; `pgle analyze --json` has all
 
 
 def step_sections(found: Analysis) -> Iterator[Section]:

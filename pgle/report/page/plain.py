@@ -10,8 +10,7 @@ from pgle.report.page.parts import Chart, Moving, Page, Part, Section, Table
 from pgle.report.text import WIDTH, console, show_rest, table, warn
 from pgle.report.timeline.scene import text_timeline
 
-SHOWN = 12
-"""Rows of a table on a terminal."""
+SHOWN = 12  # rows of a table on a terminal
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#"})
 
 

@@ -23,10 +23,8 @@ from pgle.schedule.predict import Prediction
 from pgle.steps.compare import Comparison, Verdict
 from pgle.trace.nsys.kernels import WHOLE
 
-COSTS = 60
-"""Rows of costs that a page holds; `pgle show` has all."""
-FAR = 0.2
-"""From here on a prediction is said to be off."""
+COSTS = 60  # rows of costs that a page holds; `pgle show` has all
+FAR = 0.2  # from here on a prediction is said to be off
 PREDICTED = (
     "The schedules of both runs are predicted with the profile's costs; the step times below are what was timed."
 )

@@ -14,10 +14,8 @@ from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import Kind
 from pgle.xla.collectives import followers, is_sync
 
-MOST_BARS = 400_000
-"""Bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn."""
-MOST_OPEN = 2
-"""Devices whose lanes are open at first."""
+MOST_BARS = 400_000  # bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
+MOST_OPEN = 2  # devices whose lanes are open at first
 
 
 def measured_panels(step: MeasuredStep) -> tuple[tuple[Panel, ...], tuple[str, ...]]:

@@ -26,8 +26,7 @@ class Style(IntEnum):
     COPY = 3
 
 
-LONG = 200
-"""Letters of a shape; tuples of combined collectives have thousands."""
+LONG = 200  # letters of a shape; tuples of combined collectives have thousands
 _SHADES = " ░▒▓█"
 _KINDS = {"compute": (Style.COMPUTE, Style.MATMUL), "communication": (Style.COMMUNICATION,), "copy": (Style.COPY,)}
 STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}

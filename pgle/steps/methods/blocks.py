@@ -19,10 +19,8 @@ UNKNOWN_LAUNCHES = LaunchSpread(0.0015, 1, "control runs of another job, a 64-GP
 """Taken where nothing is known of this program's launches: those control runs differed by 0.03 points of 22.2 % model
 FLOPs utilisation. It is another job's figure, so it is trusted no more than one pair of launches would be: with one
 degree of freedom."""
-FEWEST_BLOCKS = 2
-"""Blocks below which the steps of a run are too dependent to say anything."""
-FEW_STEPS = 10
-"""Steady steps of a run below which a comparison asks for more."""
+FEWEST_BLOCKS = 2  # blocks below which the steps of a run are too dependent to say anything
+FEW_STEPS = 10  # steady steps of a run below which a comparison asks for more
 DRIFT_LEVEL = 0.2
 """Significance at which the two runs are taken to drift apart. Missing a drift costs more than a wider interval."""
 WINDOW = 5.0

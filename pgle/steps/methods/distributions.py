@@ -9,8 +9,7 @@ import numpy as np
 
 from pgle.steps.series import Floats
 
-EXACT_UP_TO = 8
-"""Units of the smaller side up to which Mann-Whitney is counted out, as scipy does."""
+EXACT_UP_TO = 8  # units of the smaller side up to which Mann-Whitney is counted out, as scipy does
 _NORMAL = NormalDist()
 _TINY = 1e-300
 

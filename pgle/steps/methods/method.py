@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pgle.steps.methods.distributions import t_quantile
 from pgle.steps.side import Side
 
-POWER = 0.8
-"""Probability with which the minimum detectable effect would be found."""
+POWER = 0.8  # probability with which the minimum detectable effect would be found
 
 
 @dataclass(frozen=True, slots=True)

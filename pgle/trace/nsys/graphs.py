@@ -18,14 +18,12 @@ from pgle.trace.nsys.tables import API, NULL, PROCESS, Codes, Ints, Lookup, Tabl
 from pgle.trace.nsys.text import kernel_instruction
 from pgle.trace.table import Reason, Unresolved
 
-MAX_CLONES = 64
-"""Clones of clones are followed this far; more is a cycle."""
+MAX_CLONES = 64  # clones of clones are followed this far; more is a cycle
 
 NODE_TABLES = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 """Where nodes' creations are; the second holds them until 2024.2 and whole graphs from then on."""
 
-TRACED = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-"""One row per graph launch in graph mode."""
+TRACED = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # one row per graph launch in graph mode
 
 RECORD_WITHOUT = "record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (or `nsys profile --cuda-graph-trace=node`)"
 

@@ -14,8 +14,7 @@ from pgle.trace.nsys.recording import devices_of, source
 from pgle.trace.nsys.tables import PROCESS, Codes
 from pgle.trace.table import Kind, ModuleKey, Trace
 
-WHOLE = "whole recording"
-"""The name of the one module that such a trace has."""
+WHOLE = "whole recording"  # the name of the one module that such a trace has
 
 
 _KINDS = len(Kind)

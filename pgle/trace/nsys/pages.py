@@ -21,14 +21,11 @@ import numpy.typing as npt
 from pgle.trace.nsys.records import MAX_HEADER, Bytes, Rows, behind_varint, varints, window
 from pgle.trace.nsys.tables import Columns, Ints
 
-BLOCK_BYTES = 1 << 19
-"""Pages decoded at once: their working arrays stay in the processor's cache."""
+BLOCK_BYTES = 1 << 19  # pages decoded at once: their working arrays stay in the processor's cache
 
-INTERIOR, LEAF = 5, 13
-"""Kinds of a table's pages; other kinds belong to an index or a table WITHOUT ROWID."""
+INTERIOR, LEAF = 5, 13  # kinds of a table's pages; other kinds belong to an index or a table WITHOUT ROWID
 
-MAX_DEPTH = 20
-"""Deeper trees are damage; four levels hold more rows than a file can."""
+MAX_DEPTH = 20  # deeper trees are damage; four levels hold more rows than a file can
 
 
 class NoPlainTable(Exception):  # noqa: N818 - no error of the user's: SQLite reads such a table

@@ -18,17 +18,13 @@ from pgle.trace.nsys.text import MAX_TEXT, PREFIXES, RangeKind, module_key, rang
 from pgle.trace.table import ModuleKey, Reason
 
 Rows = npt.NDArray[np.intp]
-Reasons = npt.NDArray[np.uint8]
-"""Values of `Reason`."""
+Reasons = npt.NDArray[np.uint8]  # values of `Reason`
 
-PUSH_POP = (59, 70)
-"""NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)."""
+PUSH_POP = (59, 70)  # NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)
 
-BLOCK = 1 << 18
-"""Ranges that are nested at once; memory is bounded by it."""
+BLOCK = 1 << 18  # ranges that are nested at once; memory is bounded by it
 
-MAX_DEPTH = 1000
-"""Deeper nesting is damage: XLA nests about ten ranges."""
+MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
 
 
 @dataclass(frozen=True)

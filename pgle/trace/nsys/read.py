@@ -56,8 +56,7 @@ NEEDED = {
 KNOWN_SCHEMA = 3
 """Major version of the export schema of nsys 2022.4 to 2026.4; another one changes the meaning of columns."""
 
-IN_GRAPHS = {Reason.GRAPH_LAUNCH.word, Reason.GRAPH_NODE.word}
-"""Why activities are left out that CUDA graphs hide."""
+IN_GRAPHS = {Reason.GRAPH_LAUNCH.word, Reason.GRAPH_NODE.word}  # why activities are left out that CUDA graphs hide
 
 
 def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = None) -> Trace:

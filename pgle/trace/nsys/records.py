@@ -19,8 +19,7 @@ from pgle.trace.nsys.tables import NULL, Ints
 
 Bytes = npt.NDArray[np.uint8]
 
-MAX_HEADER = 4096
-"""Bytes of a record's header that are looked at; 2,000 columns are SQLite's own limit."""
+MAX_HEADER = 4096  # bytes of a record's header that are looked at; 2,000 columns are SQLite's own limit
 
 _WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 """Bytes of a value by serial type; types 8 and 9 are the constants 0 and 1, 7 is a float."""

@@ -17,14 +17,11 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Codes: TypeAlias = npt.NDArray[np.int32]
 Columns: TypeAlias = tuple[Ints, ...]
 
-NULL = -(2**63 - 1)
-"""What a database NULL becomes in an integer column."""
+NULL = -(2**63 - 1)  # what a database NULL becomes in an integer column
 
-API = "CUPTI_ACTIVITY_KIND_RUNTIME"
-"""CUDA API calls, those of the driver too (eventClass 1)."""
+API = "CUPTI_ACTIVITY_KIND_RUNTIME"  # CUDA API calls, those of the driver too (eventClass 1)
 
-PROCESS = ~np.int64(0xFFFFFF)
-"""globalPid is globalTid without its thread id."""
+PROCESS = ~np.int64(0xFFFFFF)  # globalPid is globalTid without its thread id
 
 BATCH_ROWS = 1 << 17
 """Rows read at once: large enough to keep numpy busy, small enough to stay in the processor's cache."""

@@ -18,8 +18,7 @@ class RangeKind(IntEnum):
 
     THUNK = 0
     MODULE = 1
-    COMPILE = 2
-    """Compilation or autotuning: GPU work below it is no part of any program."""
+    COMPILE = 2  # compilation or autotuning: GPU work below it is no part of any program
 
 
 PREFIXES = ("Thunk:", "XlaModule:", "XlaAutotuner", "XlaCompile", "XlaPass", "XlaEmit", "XlaOptimize", "XlaCreate")

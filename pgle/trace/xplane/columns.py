@@ -234,8 +234,7 @@ class Place:
     origin_ns: int
     defaults: Defaults
     scopes: Scopes
-    libraries: Mapping[int, str] = field(default_factory=dict)
-    """Names of libraries' kernels, by metadata id."""
+    libraries: Mapping[int, str] = field(default_factory=dict)  # names of libraries' kernels, by metadata id
 
 
 def metadata_defaults(plane: Plane, instructions: Codes[str], names: Codes[str]) -> Defaults:

@@ -10,11 +10,9 @@ import numpy.typing as npt
 
 from pgle.trace.xplane.wire import BYTES, VARINT, Block, Cursors, DamagedError, Ints, repeated
 
-BLOCK_EVENTS = 1 << 15
-"""Events decoded at a time: their working arrays stay in the processor's cache."""
+BLOCK_EVENTS = 1 << 15  # events decoded at a time: their working arrays stay in the processor's cache
 
-MAX_ID = 1 << 24
-"""Bound on metadata ids, which index tables here; writers number them from 1."""
+MAX_ID = 1 << 24  # bound on metadata ids, which index tables here; writers number them from 1
 
 MAX_TIME_NS = 1 << 62
 """Bound on the time that a line counts from; with it no sum of times overflows. 146 years: times count from 1970."""

@@ -19,8 +19,7 @@ from pgle.trace.xplane.encode import Records, length_delimited, varint
 from pgle.trace.xplane.planes import ENVIRONMENT_PLANE, PROFILE_START
 from pgle.xla.protos import xplane_pb2
 
-BLOCK_EVENTS = 1 << 16
-"""Events encoded at a time: bounds the working memory."""
+BLOCK_EVENTS = 1 << 16  # events encoded at a time: bounds the working memory
 
 _KIND_NAMES = {Kind.KERNEL: "Kernel", Kind.MEMCPY: "MemcpyD2D", Kind.MEMSET: "Memset", Kind.HOST: "Kernel"}
 _DETAILS = {Kind.MEMCPY: "memcpy_details", Kind.MEMSET: "memset_details"}

@@ -17,8 +17,7 @@ from typing import Any
 
 from pgle.errors import UserError
 
-OLDEST = "0.4.26"
-"""The oldest jaxlib that the catalogue speaks of."""
+OLDEST = "0.4.26"  # the oldest jaxlib that the catalogue speaks of
 
 
 def release(version: str) -> tuple[int, ...]:

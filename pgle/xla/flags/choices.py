@@ -14,8 +14,7 @@ SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
 PROFILE_PATH = "xla_gpu_pgle_profile_file_or_directory_path"
 DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
 
-ASYNC_KINDS = ",".join(ASYNC_FLAGS)
-"""The list of the JAX-Toolbox guide, for releases before `ALL_KINDS_SINCE`."""
+ASYNC_KINDS = ",".join(ASYNC_FLAGS)  # the list of the JAX-Toolbox guide, for releases before `ALL_KINDS_SINCE`
 ALL_KINDS_SINCE = "0.5.3"
 """First release found to take ``allcollectives``; 0.4.38 aborts on it, those between were not asked."""
 
@@ -49,8 +48,7 @@ SYNC = Choice(DISABLE_ASYNC, "allcollectives", "no collective shares the GPU whi
 LOG = Choice("TF_CPP_MIN_LOG_LEVEL", "0", "shows the lines by which XLA confirms a profile", JAX, is_flag=False)
 ORDER = Choice("CUDA_DEVICE_MAX_CONNECTIONS", "1", "kernels run in the order LHS gave them", NVIDIA, is_flag=False)
 
-_PIPELINE_SINCE = "0.11.1"
-"""From here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X."""
+_PIPELINE_SINCE = "0.11.1"  # from here on xla_gpu_enable_pipelined_X are aliases of xla_gpu_pipeline_X
 RENAMES_SINCE = "0.11.1"
 """From here on collectives that stay synchronous get a new name after scheduling (openxla/xla#46463)."""
 _OLD_PIPELINE_PARALLEL = (
@@ -64,8 +62,7 @@ THRESHOLD = "xla_gpu_threshold_for_windowed_einsum_mib"
 
 SPLIT_WITHOUT_GPU_SINCE = "0.11.2"
 """First release found to split matmuls when it compiles without a GPU; 0.7.2, 0.10.2 and 0.11.0 do not."""
-BROKEN = "0.10.2"
-"""The verifier refuses its own multi-streamed loops on GPUs (jax-ml/jax#39200)."""
+BROKEN = "0.10.2"  # the verifier refuses its own multi-streamed loops on GPUs (jax-ml/jax#39200)
 
 
 def fit(choices: tuple[Choice, ...], version: str) -> tuple[tuple[Choice, ...], tuple[Finding, ...]]:

@@ -29,8 +29,7 @@ from pgle.xla.flags.text import COMMAND_BUFFER, Finding, Flag, FlagList, as_bool
 
 Mode: TypeAlias = Literal["sync", "async", "sync-legacy", "baseline", "perf"]
 
-PROFILE_MODES: tuple[Mode, ...] = ("sync", "async", "sync-legacy")
-"""Those that measure."""
+PROFILE_MODES: tuple[Mode, ...] = ("sync", "async", "sync-legacy")  # those that measure
 
 SYNC_MODES: tuple[Mode, ...] = ("sync", "sync-legacy")
 """Those that keep every collective synchronous, to measure each alone."""

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-BLANKS = " \t\r\n"
-"""What separates flags."""
+BLANKS = " \t\r\n"  # what separates flags
 
 ACCUMULATING = frozenset({"xla_disable_hlo_passes", "xla_enable_hlo_passes_only"})
 """Lists to which every occurrence adds; measured with jaxlib 0.10.2 and 0.12.0.1."""

@@ -23,8 +23,7 @@ BITS: Mapping[str, int] = {
 }  # fmt: skip
 """Width in bits of one element of each primitive type (`xla/xla_data.proto`)."""
 
-HOST_MEMORY_SPACE = 5
-"""Layout memory space of arrays that live in host memory."""
+HOST_MEMORY_SPACE = 5  # layout memory space of arrays that live in host memory
 
 
 @dataclass(frozen=True, slots=True)

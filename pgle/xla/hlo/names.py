@@ -14,8 +14,7 @@ from pgle.xla.collectives import collective_kind, is_start, result_shape, walk_c
 from pgle.xla.hlo.module import Instruction, Module, trip_count
 
 _CONTROL_FLOW = ("while", "conditional", "call")
-_MAX_DEPTH = 64
-"""Bound on nested callers; a damaged module may call in circles."""
+_MAX_DEPTH = 64  # bound on nested callers; a damaged module may call in circles
 
 NO_OPS = frozenset(
     ("get-tuple-element", "bitcast", "constant", "parameter", "tuple", "partition-id", "replica-id",

@@ -15,8 +15,7 @@ from pgle.xla.hlo.replica_groups import Groups, groups_of
 from pgle.xla.hlo.sound import checked
 from pgle.xla.protos import hlo_pb2
 
-MAX_HLO_BYTES = 2 << 30
-"""Protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway."""
+MAX_HLO_BYTES = 2 << 30  # protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway
 
 _NOT_HLO = "pass an after_optimizations .hlo.pb or .txt of --xla_dump_to, or its directory"
 

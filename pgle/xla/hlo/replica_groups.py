@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pgle.xla.protos import hlo_pb2
 
 Groups = tuple[tuple[int, ...], ...]
-SubAxis = tuple[int, int]
-"""Part of a mesh axis: (product of the parts before it, its own size)."""
+SubAxis = tuple[int, int]  # part of a mesh axis: (product of the parts before it, its own size)
 
 MAX_DEVICES = 1 << 22
 """Bound on the devices that one collective may name: ten times the largest machine, and still little memory."""

@@ -10,10 +10,8 @@ from graphlib import CycleError, TopologicalSorter
 from pgle.errors import UserError
 from pgle.xla.hlo.module import Module, trip_count
 
-MOST_BYTES = (1 << 63) - 1
-"""Of one array: XLA counts bytes in 64 bits."""
-DEEPEST = 100
-"""Calls within calls; protocol buffers cannot nest deeper either. Programs seen so far: 6."""
+MOST_BYTES = (1 << 63) - 1  # of one array: XLA counts bytes in 64 bits
+DEEPEST = 100  # calls within calls; protocol buffers cannot nest deeper either, programs seen so far 6
 MOST_WORK = 100_000_000
 """Instructions with every call followed, loops twice; the largest dumps seen so far: some 10 million."""
 MOST_RUNS = 1 << 53

@@ -36,8 +36,7 @@ _CALLED = {
     "conditional": ("branch_computations", "true_computation", "false_computation"),
     "select-and-scatter": ("select", "scatter"),
 }
-DEEPEST = 100
-"""Tuples within tuples; protocol buffers cannot nest deeper either."""
+DEEPEST = 100  # tuples within tuples; protocol buffers cannot nest deeper either
 _CALLED_BY_OTHERS = ("calls", "to_apply", "called_computations")
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pgle.xla.log.events import Event
 from pgle.xla.log.wordings import Kind
 
-MAX_NAMES = 2000
-"""Missing names kept per module; more are counted only."""
+MAX_NAMES = 2000  # missing names kept per module; more are counted only
 
 _END = re.compile(r"(.+)-(start|done)(?:\.\d+)*")
 _FINGERPRINT_FILE = re.compile(r"(?:^|/)([0-9a-f]{32})\.pb(?:txt)?$")

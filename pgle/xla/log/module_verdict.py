@@ -22,8 +22,7 @@ class ProfileUse(StrEnum):
         return self in (ProfileUse.USED, ProfileUse.PARTLY_USED)
 
 
-MOSTLY_UNKNOWN = 0.5
-"""Below this share of a module's instructions the likeliest cause is a profile of another program."""
+MOSTLY_UNKNOWN = 0.5  # below this share of a module's instructions the likeliest cause is a profile of another program
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,7 @@ class Bounds:
         return time >= self.time and kept >= self.collectives
 
 
-BOUNDS = Bounds()
-"""Where nobody asks for others."""
+BOUNDS = Bounds()  # where nobody asks for others
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from pgle.xla.hlo.schedule_dump import LhsSchedule
 
-IDLE_CYCLES = 1e-3
-"""Less is rounding: times are doubles from the start of the computation."""
+IDLE_CYCLES = 1e-3  # less is rounding: times are doubles from the start of the computation
 
 
 @dataclass(frozen=True)

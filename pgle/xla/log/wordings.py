@@ -17,50 +17,31 @@ from typing import Literal, TypeAlias
 class Kind(StrEnum):
     """What a line says. `Event.subject` holds what stands in brackets."""
 
-    READ = "read"
-    """A profile was parsed, even if it is empty [its path, or ``fdo_profile (text)``]."""
+    READ = "read"  # a profile was parsed, even if it is empty [its path, or ``fdo_profile (text)``]
     FOUND_PROFILE = "found-profile"
     """The scheduler of a module takes its costs from a profile; `Event.module` since 0.7.0."""
-    FOUND = "found"
-    """`Event.count` instructions of the module have a cost."""
-    MISSING = "missing"
-    """`Event.count` instructions have none; their names follow."""
-    MISSING_NAME = "missing-name"
-    """One instruction without a cost [its name]."""
-    NAME_NOT_IN_MODULE = "name-not-in-module"
-    """First name of the profile that the module lacks [the names]."""
+    FOUND = "found"  # `Event.count` instructions of the module have a cost
+    MISSING = "missing"  # `Event.count` instructions have none; their names follow
+    MISSING_NAME = "missing-name"  # one instruction without a cost [its name]
+    NAME_NOT_IN_MODULE = "name-not-in-module"  # first name of the profile that the module lacks [the names]
     NO_SUCH_FILE = "no-such-file"
     """The profile is not there [its path]; in directory mode for every module without a file of its own."""
-    UNREADABLE = "unreadable"
-    """The profile could not be parsed [its path and the reason]."""
-    SYNTAX = "syntax"
-    """Where a text profile is wrong [``LINE:COLUMN: reason``]."""
-    LHS_OFF_NOTICE = "lhs-off-notice"
-    """A profile is given though LHS is not asked for; LHS runs anyway."""
+    UNREADABLE = "unreadable"  # the profile could not be parsed [its path and the reason]
+    SYNTAX = "syntax"  # where a text profile is wrong [``LINE:COLUMN: reason``]
+    LHS_OFF_NOTICE = "lhs-off-notice"  # a profile is given though LHS is not asked for; LHS runs anyway
     LHS_RAN = "lhs-ran"
     """The scheduler ran on a module with asynchronous ops; `Event.count` is the memory in use, in bytes."""
-    OTHER_ESTIMATOR = "other-estimator"
-    """A module is scheduled by another model than the profile [which]."""
-    FINGERPRINT = "fingerprint"
-    """The fingerprint of `Event.module` [32 hexadecimal digits]."""
-    COST_FOUND = "cost-found"
-    """VLOG: the profile's cost of an instruction was taken [its name]."""
-    DISCARDED = "discarded"
-    """The accuracy checker failed the compilation."""
-    FLAG_REFUSED = "flag-refused"
-    """XLA ended the process for a flag [the flag]."""
-    EMPTY_TRACE = "empty-trace"
-    """JAX's AutoPGLE recorded nothing, so it has no profile to give."""
-    CACHE_HIT = "cache-hit"
-    """JAX loaded an executable instead of compiling it; such a module logs nothing."""
-    COMPILED = "compiled"
-    """`Event.module` has just been compiled, as JAX says."""
-    COMPILING = "compiling"
-    """A compilation has begun."""
-    ON_CPU = "on-cpu"
-    """JAX runs the program on CPU devices, whose compiler reads no profile."""
-    INFO = "info"
-    """The first line of a rank from XLA at level INFO: its log level hides nothing."""
+    OTHER_ESTIMATOR = "other-estimator"  # a module is scheduled by another model than the profile [which]
+    FINGERPRINT = "fingerprint"  # the fingerprint of `Event.module` [32 hexadecimal digits]
+    COST_FOUND = "cost-found"  # VLOG: the profile's cost of an instruction was taken [its name]
+    DISCARDED = "discarded"  # the accuracy checker failed the compilation
+    FLAG_REFUSED = "flag-refused"  # XLA ended the process for a flag [the flag]
+    EMPTY_TRACE = "empty-trace"  # JAX's AutoPGLE recorded nothing, so it has no profile to give
+    CACHE_HIT = "cache-hit"  # JAX loaded an executable instead of compiling it; such a module logs nothing
+    COMPILED = "compiled"  # `Event.module` has just been compiled, as JAX says
+    COMPILING = "compiling"  # a compilation has begun
+    ON_CPU = "on-cpu"  # JAX runs the program on CPU devices, whose compiler reads no profile
+    INFO = "info"  # the first line of a rank from XLA at level INFO: its log level hides nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +119,7 @@ MARKS = (
 )  # fmt: skip
 """One of these is in every line that any wording matches: tests on bytes, quicker than the expressions."""
 
-NOISE = (b"] PGLE missed cost", b"] PGLE did ")
-"""VLOG of every parameter and edge: thousands of lines that say nothing."""
+NOISE = (b"] PGLE missed cost", b"] PGLE did ")  # VLOG of every parameter and edge: thousands of lines that say nothing
 
 ESTIMATOR_FILE = "profile_guided_latency_estimator.cc"
 """Lines of this source that begin with two blanks name an instruction without a cost (0.5.1 and newer)."""
@@ -160,8 +140,7 @@ _RANK_LABELS = (
     r"\[((?:pod/)?[\w.-]+(?:/[\w.-]+)+)\] ",  # kubectl logs --prefix
     r"\(([^()]*\bpid=\d+[^()]*)\) ",  # Ray
 )
-RANK_LABEL = re.compile("|".join(_RANK_LABELS))
-"""What launchers put before a line to say whose it is."""
+RANK_LABEL = re.compile("|".join(_RANK_LABELS))  # what launchers put before a line to say whose it is
 HOST_LABEL = re.compile(r"([A-Za-z][\w./-]*)(?:: | +\| | [A-Za-z][\w.-]* )|([A-Za-z][\w.-]*-\d+) ")
 """``node7: `` (clush, parallel), ``train-0 | `` (compose), ``worker-0 main `` (stern, jobsets): a label only right
 before XLA's own prefix, elsewhere it may be any text."""
@@ -189,10 +168,8 @@ def is_clone(name: str) -> bool:
     return name.endswith("-clone")
 
 
-CLONES = ((0, 7, 2), (0, 9))
-"""From the first release on, and before the second, XLA schedules such a copy."""
-LISTS_SINCE = (0, 5, 1)
-"""First release of jax whose XLA lists the instructions that a profile has no cost for."""
+CLONES = ((0, 7, 2), (0, 9))  # from the first release on, and before the second, XLA schedules such a copy
+LISTS_SINCE = (0, 5, 1)  # first release of jax whose XLA lists the instructions that a profile has no cost for
 
 Refusal: TypeAlias = Literal["unknown", "bad-value"]
 
