@@ -17,10 +17,6 @@ def step(number: int, name: str = "step") -> Iterator[None]:
 
     Under `pgle profile` and its kin the step is timed and opens the trace window. Where jax has been imported it is
     marked in every profiler's trace as well, as `jax.profiler.StepTraceAnnotation` does. Without both it does nothing.
-
-    Args:
-        number: of the step.
-        name: in traces.
     """
     module = sys.modules.get("pgle_hook")
     hook = None if module is None else module.active()

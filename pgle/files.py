@@ -98,7 +98,6 @@ def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = Fals
     """A file as a stream; ``.xz`` and ``.gz`` are decompressed as they are read. To be closed by the caller.
 
     Args:
-        path: the file.
         max_bytes: bound on its content; None: an archive's expansion alone is bounded.
         pipe: a named pipe is taken too.
 
@@ -182,7 +181,6 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
     """Whether a file can be written.
 
     Args:
-        path: the file to write.
         force: an existing file may be overwritten.
         inputs: files that the output is made from; `force` does not allow to overwrite these.
 

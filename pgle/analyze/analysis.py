@@ -121,10 +121,6 @@ def measure_step(
 
     Args:
         trace: all ranks in one table, of which `costs.program` is one.
-        costs: of the main module.
-        hardware: the GPU, for estimates.
-        memory: of the main module.
-        used: the profile that the scheduler had.
         mode: of the profile run that recorded it; empty: no profile run.
     """
     program = costs.program

@@ -81,12 +81,7 @@ def measured_collectives(
     """Every collective of the main module, the one with most exposed time first.
 
     Args:
-        trace: the activities.
-        windows: of the devices.
-        plan: names of the main module.
         costs: of the main module, by name; a collective's is its time after the last arrival.
-        module: the main module.
-        hardware: for estimates.
     """
     size, last_ns = len(plan.filed), _last_ns(plan, costs)
     launches, total, exposed, transfer, in_turn = (np.zeros(size) for _ in range(5))

@@ -106,12 +106,7 @@ class _Item:
 
 
 def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
-    """Match the instructions of two steps and say what each adds.
-
-    Args:
-        before: the step compared with.
-        after: the step in question.
-    """
+    """Match the instructions of two steps and say what each adds."""
     by_name = before.module is None or after.module is None  # what HLO alone tells cannot be compared
     pairs = _match(_items(before, by_name), _items(after, by_name))
     step_us = max(before.breakdown.step_us, 1e-9)

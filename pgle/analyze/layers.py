@@ -69,10 +69,7 @@ def find_layers(module: Module, ran: Sequence[Ran], step_us: float, hardware: Ha
     """Group what ran by scope and source line.
 
     Args:
-        module: the main module.
         ran: in a step, each instruction once.
-        step_us: length of the step.
-        hardware: for rooflines and utilisation.
     """
     phases = phases_of(module)
     work = {item.instruction.name: item.work for item in ran if item.work is not None}

@@ -69,9 +69,7 @@ def find_memory(module: Module, plan: BufferPlan | None, device_bytes: int | Non
     """What a scheduled module needs.
 
     Args:
-        module: the main module.
         plan: XLA's own; without, sizes are taken from shapes and lifetimes from the order of the schedule.
-        device_bytes: memory of the GPU.
     """
     plan = plan or estimated_plan(module)
     at = module.instructions.get(plan.peak_at)

@@ -84,16 +84,7 @@ def find_overlap(
     used: Profile | None = None,
     flags: Sequence[str] = (),
 ) -> Overlap:
-    """Judge the schedule that ran.
-
-    Args:
-        module: scheduled.
-        costs: as measured.
-        collectives: as measured.
-        hardware: for what was not measured.
-        used: the profile that the scheduler had.
-        flags: the XLA flags of the run.
-    """
+    """Judge the schedule that ran."""
     predicted = predict(module, Profile(tuple(costs)), hardware)
     most = sorted(collectives, key=lambda item: -item.transfer_exposed_us)[:LOOKED_AT]
     exposed = {item.instruction.name: item for item in most if item.instruction and item.transfer_exposed_us > 0}

@@ -163,8 +163,6 @@ def row_streams(
     """uint8[len(trace)], values of `Stream`: what a row's instruction is; transfers of anything else are copies.
 
     Args:
-        trace: the activities.
-        main: index of the main module.
         of_main, of_others: uint8[len(trace.instructions)], what instructions of the main and of other modules are.
     """
     stream = np.where(trace.module == main, of_main[trace.instruction], of_others[trace.instruction]).astype(np.uint8)

@@ -51,8 +51,6 @@ def record(
         timeline: one step of it; loops expanded or folded.
         ranks: devices, all in one process.
         executions: per rank; the first ones are warm-up.
-        noise: how executions differ.
-        seed: of the random numbers.
 
     Returns:
         A Trace with the final module's run-time names, as a profiler on the hardware would give it.

@@ -20,9 +20,6 @@ OVERLAP = 0.1  # windows that share more of the shorter one are not of one proce
 def distinguish_processes(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[str, ...]]:
     """The traces with one name for each process, and windows of one process on one clock, one after the other.
 
-    Args:
-        traces: in the order given.
-
     Returns:
         The traces in that order without copies, and a line for each copy and for each name under which nothing tells
         whether it is one process.

@@ -39,10 +39,6 @@ def checker_counts(lhs_module: Module, names: Container[str]) -> CheckerCounts:
 
     A name is found once for its cost and, if it is the start of an asynchronous operation, once for its latency. Dones
     of asynchronous fusions are looked up like any instruction; copies and loops are never called missing.
-
-    Args:
-        lhs_module: the module as LHS sees it.
-        names: those that the profile has costs for.
     """
     found = 0
     missing: dict[str, None] = {}

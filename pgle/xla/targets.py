@@ -124,10 +124,6 @@ _DUMP_HINT = "give the *.gpu_target_config.pbtxt of an --xla_dump_to run"
 def parse_target(text: str, *, name: str) -> Target:
     """Read the figures of a GpuTargetConfigProto text.
 
-    Args:
-        text: the proto in text form.
-        name: what to call it; also where an error is reported.
-
     Raises:
         UserError: a figure that a GPU description always has is missing.
     """

@@ -50,7 +50,6 @@ def estimate_profile(module: Module, hardware: Hardware) -> Profile:
 
     Args:
         module: scheduled or not; collectives are filed under the name they had when LHS ran.
-        hardware: the GPU and its links.
     """
     estimate = estimator(module, hardware)
     costs = tuple(

@@ -108,7 +108,6 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
     """Hold a profile against modules.
 
     Args:
-        profile: as read.
         modules: final modules; a module of a schedule dump will do where it is all there is.
         schedules: schedule dumps by module name.
 

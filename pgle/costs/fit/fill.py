@@ -53,7 +53,6 @@ def fill(
     """A cost for each gap that anything can be said of, and what estimates were multiplied by.
 
     Args:
-        table: of the module.
         costs: by row name, as `LookupTable.costs` gives them.
         gaps: rows of `table` without a cost.
         estimate: of instructions of ``table.module``.

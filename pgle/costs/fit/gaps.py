@@ -57,7 +57,6 @@ def weigh_gaps(
     """The gaps with what hangs on them, heaviest first.
 
     Args:
-        table: of the module.
         costs: those that count, by row name.
         gaps: by row name: None, or the cost that XLA takes though it is another instruction's or no number.
         estimate: of instructions of ``table.module``.
@@ -138,8 +137,6 @@ def find_unused(
     """The costs that none of the modules takes, in file order, each name once.
 
     Args:
-        profile: as read.
-        tables: of the modules.
         effective: for each of them what `effective_costs` gives.
     """
     taken = {

@@ -61,9 +61,6 @@ def aggregate(
     """The costs of each program.
 
     Args:
-        trace: all ranks in one table.
-        programs: from `pgle.costs.measure.programs`.
-        options: statistics.
         lhs_modules: modules as LHS saw them, by module name, from schedule dumps.
     """
     options = options or AggregateOptions()

@@ -27,10 +27,8 @@ def loop_costs(
     """The costs of the loops of the entry computation.
 
     Args:
-        trace: the activities.
         program: with HLO; without, there are no loops to know of.
         kept: bool[executions] by module index, True for the executions to use.
-        statistic: over executions.
     """
     if program.hlo is None:
         return []

@@ -40,10 +40,8 @@ def measure(
     """The costs of the instructions of a trace.
 
     Args:
-        trace: all ranks in one table.
         dumps: of the profiled run; without, modules embedded in the trace are used.
         module: ``auto`` (the main module), ``all``, or a regular expression searched in module names.
-        options: statistics.
 
     Raises:
         UserError: the trace has no activity of an instruction, no module matches, or no cost is left.

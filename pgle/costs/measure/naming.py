@@ -52,7 +52,6 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
     """Decide for every instruction name of a program where its time goes.
 
     Args:
-        trace: the activities.
         program: with or without HLO. Without, every name is filed as it is and its kind is a guess.
         lhs_module: the module as LHS saw it (schedule dump), where there is one.
     """

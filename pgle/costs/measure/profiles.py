@@ -18,7 +18,6 @@ def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> 
     """The costs of all programs as one profile.
 
     Args:
-        measured: what `pgle.costs.measure.measured.measure` found.
         fingerprint_names: name costs ``fingerprint::name``, as those of several programs must be.
 
     Raises:

@@ -42,7 +42,6 @@ def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...
     """The programs of a trace, the one with most GPU time (the main module) first.
 
     Args:
-        trace: the activities.
         modules: HLO modules from dumps; several processes' dumps may be mixed.
     """
     times = np.bincount(trace.module, weights=trace.duration_ns, minlength=len(trace.modules))
@@ -96,10 +95,6 @@ def select_programs(programs: Sequence[Program], selector: str) -> tuple[Program
 
 def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tuple[Program, ...]]:
     """Programs of one name that are the same, as one: of equal fingerprint, or of other processes with equal names.
-
-    Args:
-        trace: all ranks in one table.
-        programs: of the trace.
 
     Returns:
         The trace with one module index for each program, executions numbered over all its ids by time; and the

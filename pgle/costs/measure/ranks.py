@@ -35,13 +35,7 @@ class AlignedProgram:
 
 
 def align_program(trace: Trace, program: Program, plan: NamingPlan) -> AlignedProgram:
-    """Where the window of each device begins, for one program.
-
-    Args:
-        trace: all ranks in one table.
-        program: of the trace.
-        plan: its names.
-    """
+    """Where the window of each device begins, for one program."""
     shift = np.zeros(len(trace.devices), np.int64)
     compared = _compared(plan.filed)
     windows = _windows(trace, program, plan, compared) if compared else {}

@@ -44,8 +44,6 @@ def compute_costs(
         samples: n occurrences.
         use: bool[n], those of compute.
         slowest_us: float64[names], from `pgle.costs.measure.skew`.
-        filed: what the names are.
-        stat: over occurrences.
     """
     sizes = np.bincount(samples.name[use], minlength=len(filed))
     edges = np.searchsorted(np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right")

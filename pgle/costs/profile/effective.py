@@ -26,7 +26,6 @@ def effective_costs(profile: Profile, fingerprint: str = "") -> Mapping[str, Cos
     that counts holds ``.remat``, all lose a trailing ``.remat`` or ``.rematN`` and equal ones are averaged.
 
     Args:
-        profile: as read.
         fingerprint: of the module; empty: only names without prefix.
     """
     return _used([cost for cost in profile.costs if "::" not in cost.name and cost.fingerprint in ("", fingerprint)])

@@ -84,7 +84,6 @@ def merge_profiles(inputs: Iterable[tuple[str, Profile | ProfileFile]], options:
     Args:
         inputs: label (a file name) and profile. Of duplicate names each counts as XLA would take it. They are looked at
             one after the other, so that a thousand files need not be in memory together.
-        options: what they are of, and the statistics.
 
     Raises:
         UserError: no name is left.

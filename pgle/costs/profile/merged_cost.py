@@ -151,7 +151,6 @@ def weighted(stat: Statistic, values: Sequence[float], weights: Sequence[int]) -
     """A statistic of values that each occur `weights` times; percentiles are linear between neighbours.
 
     Args:
-        stat: which.
         values: at least one.
         weights: positive, one per value.
     """

@@ -58,7 +58,6 @@ def summarise(profile: Profile, *, kinds: Sequence[CostKind] = (), sort: str = "
     """Summarise a profile.
 
     Args:
-        profile: as read.
         kinds: list only instructions of these kinds; empty: of all.
         sort: a key of `SORTS`.
         top: list only so many; 0: all.

@@ -45,12 +45,6 @@ def schedules_page(
 
     Args:
         schedules: the first is what the others are compared with.
-        title: of the window.
-        verdict: the answer, one sentence.
-        lead: further sentences.
-        next_step: what to do next.
-        about: where the figures come from.
-        more: further sections.
     """
     warnings = dict.fromkeys(line for item in schedules for line in item.timeline.warnings)
     collectives = _collectives(schedules)

@@ -143,8 +143,6 @@ def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | No
     """A predicted step as a panel.
 
     Args:
-        label: what to call it.
-        timeline: the step.
         note: where its costs come from: ``measured``, ``estimated``, ``mixed``.
         module: the scheduled module, for shapes, names of the framework and what waits for a collective.
     """
@@ -167,11 +165,7 @@ def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | No
 
 
 def disjoint(bars: Lane) -> list[Lane]:
-    """Bars as lanes in which none overlaps another: as many as run at once, at least one; only the first has a label.
-
-    Args:
-        bars: in any order.
-    """
+    """Bars as lanes in which none overlaps another: as many as run at once, at least one; only the first has a label."""
     bars = _chosen(bars, np.argsort(bars.start_us, kind="stable"))
     end = bars.end_us
     if bool((bars.start_us[1:] >= end[:-1] - 1e-6).all()):

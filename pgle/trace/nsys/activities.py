@@ -44,13 +44,7 @@ class Calls:
 
 
 def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> Calls:
-    """Read the API calls, and find the thunk that was open on the thread of each.
-
-    Args:
-        tables: the export.
-        ranges: XLA's ranges.
-        step: called with the number of rows read.
-    """
+    """Read the API calls, and find the thunk that was open on the thread of each."""
     keys: dict[int, Column[np.int64]] = {}
     numbers: dict[int, Column[np.int32]] = {}
     thunks, reasons = Column(np.int32), Column(np.uint8)
@@ -186,15 +180,7 @@ class Activities:
 def read_activities(
     tables: Tables, calls: Calls, graphs: Graphs, names: KernelNames, step: Callable[[int], None]
 ) -> Activities:
-    """Read all GPU work, and find the thunk that launched each activity.
-
-    Args:
-        tables: the export.
-        calls: the API calls.
-        graphs: CUDA graphs.
-        names: of kernels, to be remembered.
-        step: called with the number of rows read.
-    """
+    """Read all GPU work, and find the thunk that launched each activity."""
     found = Activities()
     wanted = ["start", "end", "correlationId", "globalPid", "deviceId", "streamId"]
     if graphs.present:

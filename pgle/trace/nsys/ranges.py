@@ -112,10 +112,6 @@ class _Labels:
 def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     """Read XLA's ranges.
 
-    Args:
-        tables: the export.
-        step: called with the number of rows read.
-
     Raises:
         UserError: there are none, or they are nested absurdly.
     """

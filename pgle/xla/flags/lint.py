@@ -41,8 +41,6 @@ def lint(flags: FlagList, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] |
     """Hold flags against a jaxlib release.
 
     Args:
-        flags: as XLA reads them.
-        jaxlib: the release.
         verdicts: by flag text, the status and message of the installed jaxlib (`pgle.run.ask.flag_probe`); where None,
             the catalogue and the recorded releases answer.
     """

@@ -96,7 +96,6 @@ def flags_for(
     """The flags of one kind of run.
 
     Args:
-        mode: the kind of run.
         version: the jaxlib that will run it; the newest recorded one where None.
         user_flags: the user's XLA_FLAGS; where it names a file, what the file holds.
         dump_to: directory for HLO dumps and the schedule with the costs that LHS believed; no dumps where empty.

@@ -195,7 +195,6 @@ def preset(name: str, version: str | None = None, *, profile: str = "") -> Prese
     """A preset for a jaxlib release.
 
     Args:
-        name: of the preset.
         version: release to adapt it to; the newest recorded one where None.
         profile: path of the profile, for ``pgle-perf``.
 

@@ -30,10 +30,6 @@ _DTYPES: Mapping[int, str] = {
 def module_from_bytes(data: bytes, source: str) -> Module:
     """A module from a serialized `HloProto` or `HloModuleProto`.
 
-    Args:
-        data: the bytes, not compressed.
-        source: what to call them in messages.
-
     Raises:
         UserError: they are neither, or cut short.
     """

@@ -38,7 +38,6 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
 
     Args:
         data: UTF-8 text that begins with ``HloModule``.
-        source: what to call it in messages.
         program_id: where the file name tells; text does not.
 
     Raises:

@@ -72,7 +72,6 @@ def judge(
         names: names in the profile, in file order; they tell how far a 2024 XLA got before its first miss.
         release: of jax, where known: from 0.5.1 on a log without missing instructions proves that all matched.
         whole: the program ended by itself, so that silence at the end of the log means something.
-        bounds: what a profile must cover to count as used.
     """
     ranks = log.ranks or {"": RankLog()}
     if len(ranks) > 1 and not ranks.get("", RankLog()).last:  # lines that no rank has written, such as a launcher's
