@@ -165,7 +165,7 @@ def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | No
 
 
 def disjoint(bars: Lane) -> list[Lane]:
-    """Bars as lanes in which none overlaps another: as many as run at once, at least one; only the first has a label."""
+    """Bars as lanes in which none overlaps another: as many as run at once, one at least; the first has a label."""
     bars = _chosen(bars, np.argsort(bars.start_us, kind="stable"))
     end = bars.end_us
     if bool((bars.start_us[1:] >= end[:-1] - 1e-6).all()):
