@@ -69,6 +69,11 @@ def some(names: Iterable[str], most: int) -> str:
     return ", ".join(listed[:most]) + (f" and {len(listed) - most:,} more" if len(listed) > most else "")
 
 
+def cut(text: str, room: int) -> str:
+    """A text of at most `room` characters."""
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
 class UserError(Exception):
     """Input or usage that the user can mend: one line saying what, where and what to do. Exit code 2.
 

@@ -26,108 +26,48 @@ class Threshold:
 _OWN = "pgle's proposal"
 _TENSORFLOW = "TensorFlow guide, Optimize GPU performance"
 THRESHOLDS: Mapping[str, Threshold] = {
-    "synchronous-collective": Threshold(
-        "synchronous collectives",
-        0.01,
-        "exposed time of synchronous collectives above 1 % of the step",
-        "marin-community/marin#8054",
-    ),
-    "exposed-communication": Threshold(
-        "exposed communication",
-        0.03,
-        "exposed asynchronous communication of at least 3 % of the step",
-        f"{_OWN}: what PGLE can give",
-    ),
-    "rank-skew": Threshold(
-        "waits for the slowest rank",
-        0.02,
-        "compute takes at least 2 % of the step longer on the slowest rank than typically",
-        _OWN,
-    ),
+    "synchronous-collective": Threshold("synchronous collectives", 0.01,
+        "exposed time of synchronous collectives above 1 % of the step", "marin-community/marin#8054"),
+    "exposed-communication": Threshold("exposed communication", 0.03,
+        "exposed asynchronous communication of at least 3 % of the step", f"{_OWN}: what PGLE can give"),
+    "rank-skew": Threshold("waits for the slowest rank", 0.02,
+        "compute takes at least 2 % of the step longer on the slowest rank than typically", _OWN),
     "scatter-add": Threshold("scatters", 0.05, "scatters of at least 5 % of the step", "openxla/xla#46225, #26371"),
-    "slow-matmul": Threshold(
-        "slow matrix products",
-        0.5,
-        "matrix products below 50 % of the speed that XLA's table and a roofline give",
-        f"{_OWN}; XLA's table",
-    ),
-    "off-tensor-cores": Threshold(
-        "matrix products off the Tensor Cores",
-        0.01,
+    "slow-matmul": Threshold("slow matrix products", 0.5,
+        "matrix products below 50 % of the speed that XLA's table and a roofline give", f"{_OWN}; XLA's table"),
+    "off-tensor-cores": Threshold("matrix products off the Tensor Cores", 0.01,
         "matrix products of at least 1 % of the step off the Tensor Cores, by kernel name, else by type and precision",
-        _TENSORFLOW,
-    ),
-    "input-bound": Threshold(
-        "idle between steps", 0.05, "idle between steps for at least 5 % of the window", f"{_OWN}; {_TENSORFLOW}"
-    ),
-    "idle": Threshold(
-        "idle inside steps",
-        0.15,
-        "idle inside steps for more than 15 % of the window, or 3 gaps over 1 ms on one device",
-        _OWN,
-    ),
-    "gaps-before-custom-calls": Threshold(
-        "gaps before custom calls",
-        3,
-        "at least 3 gaps over 20 µs before custom calls in a step",
-        f"{_OWN}; 4 × H100 MaxText job of JAX-Toolbox",
-    ),
-    "slow-collective": Threshold(
-        "slow collectives",
-        0.7,
-        "collectives below 70 % of the speed that XLA's table gives for size and group",
-        f"{_OWN}; XLA's table",
-    ),
-    "small-collectives": Threshold(
-        "small collectives",
-        8,
-        "at least 8 collectives of one kind in a computation, below 1 MiB each",
-        "marin-community/marin: 1,009",
-    ),
-    "gradient-reduction": Threshold(
-        "gradients reduced too often",
-        1.5,
-        "gradients reduced at least 1.5 times the parameters' size at 4 bytes each",
-        f"{_OWN}; {_TENSORFLOW}",
-    ),
-    "exposed-copies": Threshold(
-        "exposed copies", 0.01, "exposed copies of at least 1 % of the step", "openxla/xla#45983"
-    ),
-    "excessive-copies": Threshold(
-        "excessive copies",
-        0.1,
-        "copies, hidden ones and kernels that only copy, of at least 10 % of the step",
-        f"{_OWN}; {_TENSORFLOW}",
-    ),
-    "short-kernels": Threshold(
-        "short kernels",
-        0.05,
-        "kernels below 3 µs and the gaps before them take at least 5 % of the step",
-        f"{_OWN}; NVIDIA blog: 2.9 µs",
-    ),
+        _TENSORFLOW),
+    "input-bound": Threshold("idle between steps", 0.05,
+        "idle between steps for at least 5 % of the window", f"{_OWN}; {_TENSORFLOW}"),
+    "idle": Threshold("idle inside steps", 0.15,
+        "idle inside steps for more than 15 % of the window, or 3 gaps over 1 ms on one device", _OWN),
+    "gaps-before-custom-calls": Threshold("gaps before custom calls", 3,
+        "at least 3 gaps over 20 µs before custom calls in a step", f"{_OWN}; 4 × H100 MaxText job of JAX-Toolbox"),
+    "slow-collective": Threshold("slow collectives", 0.7,
+        "collectives below 70 % of the speed that XLA's table gives for size and group", f"{_OWN}; XLA's table"),
+    "small-collectives": Threshold("small collectives", 8,
+        "at least 8 collectives of one kind in a computation, below 1 MiB each", "marin-community/marin: 1,009"),
+    "gradient-reduction": Threshold("gradients reduced too often", 1.5,
+        "gradients reduced at least 1.5 times the parameters' size at 4 bytes each", f"{_OWN}; {_TENSORFLOW}"),
+    "exposed-copies": Threshold("exposed copies", 0.01,
+        "exposed copies of at least 1 % of the step", "openxla/xla#45983"),
+    "excessive-copies": Threshold("excessive copies", 0.1,
+        "copies, hidden ones and kernels that only copy, of at least 10 % of the step", f"{_OWN}; {_TENSORFLOW}"),
+    "short-kernels": Threshold("short kernels", 0.05,
+        "kernels below 3 µs and the gaps before them take at least 5 % of the step", f"{_OWN}; NVIDIA blog: 2.9 µs"),
     "memory": Threshold("memory near its limit", 0.95, "peak memory within 5 % of what a program can have", _OWN),
-    "rematerialised-by-xla": Threshold(
-        "rematerialisation by XLA", 0.01, "instructions that XLA computes again, of at least 1 % of the step", _OWN
-    ),
-    "needless-rematerialisation": Threshold(
-        "needless rematerialisation",
-        0.03,
-        "rematerialisation of at least 3 % of the step where half of the memory is free",
-        _OWN,
-    ),
-    "stale-profile": Threshold(
-        "stale profile", 0.1, "costs of the scheduler's profile that are off by at least 10 % of the step", _OWN
-    ),
-    "recompilation": Threshold(
-        "repeated compilation", 1, "another version of the main program between its steps", "Mocz, GPU/JAX Profiling"
-    ),
-    "window": Threshold(
-        "more than steady steps in the trace",
-        0.01,
-        "warm-up, CUDA graphs, several fingerprints, or autotuning of at least 1 % of GPU time in the trace",
-        _OWN,
-    ),
-}
+    "rematerialised-by-xla": Threshold("rematerialisation by XLA", 0.01,
+        "instructions that XLA computes again, of at least 1 % of the step", _OWN),
+    "needless-rematerialisation": Threshold("needless rematerialisation", 0.03,
+        "rematerialisation of at least 3 % of the step where half of the memory is free", _OWN),
+    "stale-profile": Threshold("stale profile", 0.1,
+        "costs of the scheduler's profile that are off by at least 10 % of the step", _OWN),
+    "recompilation": Threshold("repeated compilation", 1,
+        "another version of the main program between its steps", "Mocz, GPU/JAX Profiling"),
+    "window": Threshold("more than steady steps in the trace", 0.01,
+        "warm-up, CUDA graphs, several fingerprints, or autotuning of at least 1 % of GPU time in the trace", _OWN),
+}  # fmt: skip
 """Every rule, by the id of its finding."""
 
 

@@ -57,8 +57,15 @@ GROUPS: dict[str, dict[str, str]] = {
         "history": "Step times over months: trend and change points.",
     },
 }
-"""Group → command → its line in `pgle --help`. The module `pgle.cli.NAME` holds the click command `command`; it is
-imported only when the command is used, so that `pgle --help` stays instant."""
+"""Group → command → its line in `pgle --help`. The click command is `command` in `pgle.cli.NAME`, or `NAME_command` in
+one of `HOMES`; the file is imported only when the command is used, so that `pgle --help` stays instant."""
+HOMES = {
+    "stages": "run profile perf auto",
+    "profiles": "verify complete merge diff",
+    "look": "show analyze report view",
+}
+"""The files that hold several commands of one kind."""
+_HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
 COMMANDS: dict[str, str] = {name: line for commands in GROUPS.values() for name, line in commands.items()}
 
 
@@ -73,7 +80,8 @@ class LazyGroup(click.Group):
         """The command called `cmd_name`, or None."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"pgle.cli.{cmd_name.replace('-', '_')}").command
+        home = import_module(f"pgle.cli.{_HOME_OF.get(cmd_name, cmd_name.replace('-', '_'))}")
+        command: click.Command = getattr(home, f"{cmd_name}_command" if cmd_name in _HOME_OF else "command")
         return command
 
     def resolve_command(

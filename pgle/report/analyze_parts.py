@@ -12,7 +12,8 @@ from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
 from pgle.analyze.multiplied import Products
 from pgle.analyze.overlap import Believed, Overlap, ProfileUse, Room
-from pgle.report.text import cut, duration, numbers, printable, show_rest, table
+from pgle.errors import cut
+from pgle.report.text import duration, numbers, printable, show_rest, table
 from pgle.schedule.timeline import Breakdown
 
 SHOWN = 8  # collectives in the text table; ``--json`` has all

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
-from pgle.errors import many, some
+from pgle.errors import cut, many, some
 from pgle.report import json
-from pgle.report.text import console, cut, printable, show_rest, table, warn
+from pgle.report.text import console, printable, show_rest, table, warn
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.verdict import LogVerdict
 

@@ -9,9 +9,9 @@ from typing import Any
 from rich.padding import Padding
 from rich.text import Text
 
-from pgle.errors import many
+from pgle.errors import cut, many
 from pgle.report import json
-from pgle.report.text import console, cut, table
+from pgle.report.text import console, table
 from pgle.xla.flags.catalogue import Setting, known_in
 from pgle.xla.flags.lint import Lint
 from pgle.xla.flags.presets import Preset

@@ -11,9 +11,9 @@ from rich.table import Table
 from pgle.costs.profile.effective import Fault, Finding
 from pgle.costs.profile.summary import Summary
 from pgle.costs.profile.value import Cost, CostKind, Origin, module_records
-from pgle.errors import many, some
+from pgle.errors import cut, many, some
 from pgle.report import json
-from pgle.report.text import bar, console, cut, duration, printable, show_rest, table, warn
+from pgle.report.text import bar, console, duration, printable, show_rest, table, warn
 
 FINDINGS_SHOWN = 6  # findings of each kind that are listed; ``--json`` has all
 MIN_SKEW = 0.01  # share of the time from which on it is said that ranks wait for the slowest one

@@ -231,11 +231,6 @@ def show_rest(out: Console, left: int, what: str = "more") -> None:
         out.print(f"… and {left:,} {what} (--json has all)", style="dim")
 
 
-def cut(text: str, room: int) -> str:
-    """A text of at most `room` characters."""
-    return text if len(text) <= room else f"{text[: room - 1]}…"
-
-
 def bar(fraction: float, width: int = 20) -> str:
     """A bar of eighth blocks: ``fraction`` of ``width`` columns (0 to 1, clipped)."""
     eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)

@@ -67,16 +67,8 @@ class Hardware:
 
 
 _FAMILY = {
-    "bf": "f16",
-    "f1": "f16",
-    "f8": "f8",
-    "f4": "f4",
-    "s8": "s8",
-    "u8": "s8",
-    "f6": "f64",
-    "f3": "tf32",
-    "tf": "tf32",
-}
+    "bf": "f16", "f1": "f16", "f8": "f8", "f4": "f4", "s8": "s8", "u8": "s8", "f6": "f64", "f3": "tf32", "tf": "tf32",
+}  # fmt: skip
 
 
 def dtype_family(dtype: str) -> str:

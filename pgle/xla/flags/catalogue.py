@@ -190,27 +190,11 @@ def _span(span: str, releases: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _setting(entry: Mapping[str, Any], reader: str) -> Setting:
-    default = entry.get("default")
-    defaults = tuple((start, value) for start, value in entry.get("defaults", ()))
-    return Setting(
-        name=entry["name"],
-        reader=entry.get("reader", reader),
-        kind=entry["kind"],
-        meaning=entry["meaning"],
-        defaults=((OLDEST, default),) if default is not None else defaults,
-        since=entry.get("since", ""),
-        gone=entry.get("gone", ""),
-        values=tuple(entry.get("values", ())),
-        use=entry.get("use", ""),
-        remarks=tuple(entry.get("remarks", ())),
-        fingerprint=entry.get("fingerprint", ""),
-        source=tuple(entry.get("source", ())),
-        stage=entry.get("stage", ""),
-        tries=tuple(entry.get("tries", ())),
-        about=entry.get("about", ""),
-        where=entry.get("where", ""),
-        interacts=tuple(entry.get("interacts", ())),
-    )
+    """A setting as its file has it: lists as tuples; one ``default``, or ``defaults`` by release."""
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    default = values.pop("default", None)
+    defaults = ((OLDEST, default),) if default is not None else tuple(map(tuple, values.pop("defaults", ())))
+    return Setting(**({"reader": reader} | values | {"defaults": defaults}))
 
 
 def _data(name: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pgle.xla.flags.catalogue import catalogue, known_flags, known_in, nearest, older_name, release
 from pgle.xla.flags.choices import (
@@ -98,7 +99,7 @@ def _unknown(flag: Flag, jaxlib: str) -> Finding:
             return Finding("error", "too-new", flag.name, message, remedy)
         when = "was never a flag of XLA" if setting.gone == "always" else f"is gone since jaxlib {setting.gone}"
         remedy = f"use {setting.use}" if setting.use else (setting.remarks[0] if setting.remarks else "leave it out")
-        return Finding("error", "removed", flag.name, f"{when}: XLA ends the program", _sentence(remedy))
+        return Finding("error", "removed", flag.name, f"{when}: XLA ends the program", remedy.rstrip("."))
     if flag.name in table.present:
         seen = [item for item in table.releases if item in table.present[flag.name]]
         message = f"jaxlib {jaxlib} does not know it (seen in {seen[0]} to {seen[-1]}): XLA ends the program"
@@ -173,13 +174,11 @@ def _profile(flags: FlagList, jaxlib: str) -> Iterator[Finding]:
         return
     at = release(jaxlib)
     if not path:
-        yield Finding(
-            "warning", "no-effect", PROFILE_PATH, "is empty: there is no profile", "give a path or leave it out"
-        )
+        message = "is empty: there is no profile"
+        yield Finding("warning", "no-effect", PROFILE_PATH, message, "give a path or leave it out")
     elif path.startswith("~"):
-        yield Finding(
-            "error", "no-effect", PROFILE_PATH, "XLA does not expand '~': no profile is read", "write the path"
-        )
+        message = "XLA does not expand '~': no profile is read"
+        yield Finding("error", "no-effect", PROFILE_PATH, message, "write the path")
     elif "." in path.rsplit("/", 1)[-1] and not path.endswith((".pbtxt", ".pb")) and at >= release("0.5.1"):
         message = "XLA reads .pbtxt and .pb only and ignores this file without a word"
         yield Finding("error", "no-effect", PROFILE_PATH, message, "rename it")
@@ -253,14 +252,5 @@ def _without_effect(flags: FlagList, jaxlib: str) -> Iterator[Finding]:
             yield Finding("note", "default", name, f"{value} is the default of jaxlib {jaxlib}")
 
 
-_CHECKS: tuple[Callable[[FlagList, str], Iterator[Finding]], ...] = (
-    _profile,
-    _scheduler,
-    _dumps,
-    _aliases,
-    _without_effect,
-)
-
-
-def _sentence(text: str) -> str:
-    return text.rstrip(".")
+Check: TypeAlias = Callable[[FlagList, str], Iterator[Finding]]
+_CHECKS: Sequence[Check] = (_profile, _scheduler, _dumps, _aliases, _without_effect)

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from pgle.errors import cut
+
 BLANKS = " \t\r\n"  # what separates flags
 
 ACCUMULATING = frozenset({"xla_disable_hlo_passes", "xla_enable_hlo_passes_only"})
@@ -242,10 +244,6 @@ def _bare_word(ignored: str) -> list[Finding]:
         return []
     word = ignored.split()[0]
     lost = ignored.split()[1:]
-    tail = f", so {len(lost)} more ({_short(' '.join(lost))}) are ignored" if lost else ""
+    tail = f", so {len(lost)} more ({cut(' '.join(lost), 60)}) are ignored" if lost else ""
     message = f"the bare word '{word}' ends parsing without a message{tail}"
     return [Finding("error", "bare-word", "", message, "write --flag=value without blanks, or quote: --flag='a b'")]
-
-
-def _short(text: str, width: int = 60) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

@@ -128,11 +128,8 @@ def _repeated_layer(module: Module, items: list[Instruction]) -> tuple[int, int,
 
 def _all(module: Module, items: list[Instruction]) -> tuple[int, int, str]:
     leaves = [leaf for item in items for leaf in _leaves(result_shape(module, item))]
-    return (
-        sum(leaf.size_bytes for leaf in leaves),
-        0,
-        f"no repeated layer found: all {len(leaves)} tensors of the module",
-    )
+    how = f"no repeated layer found: all {len(leaves)} tensors of the module"
+    return sum(leaf.size_bytes for leaf in leaves), 0, how
 
 
 def _leaves(shape: Shape) -> list[Shape]:

@@ -1,0 +1,195 @@
+"""Commands that look at what was recorded: a profile or a trace, a measured step, one page on a run, XProf."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pgle.cli.help import Command
+from pgle.cli.options import PAGE_OUT, PATH, force_option, hlo_option, json_option, one_blas_thread, top_option
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
+
+
+@click.command(cls=Command)
+@click.argument("path", type=PATH, metavar="PROFILE|TRACE")
+@top_option("Instructions to list", default=None)
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(["compute", "collective", "copy", "loop"]),
+    help="List only these; repeatable.",
+)
+@click.option(
+    "--sort",
+    default="cost",
+    show_default=True,
+    type=click.Choice(["cost", "name", "spread", "samples"]),
+    help="Costliest, alphabetical, most dispersed or least sampled first.",
+)
+@json_option
+def show_command(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
+    """Show a profile as XLA would take it, or what a trace holds.
+
+    PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json tells kinds, shapes and
+    dispersion; without it kinds are guessed from names and marked "?". What XLA takes otherwise than it reads
+    (duplicate names, .remat, a -done) stands below the table. Each cost is one execution of its instruction.
+
+    TRACE: what `pgle convert` reads. Modules and their executions (steady ones, and why others are left out),
+    instructions, devices, and activities that belong to no instruction.
+
+    \b
+    pgle show profile.pbtxt
+    pgle show profile.pbtxt --kind collective --sort spread
+    pgle show report.nsys-rep
+    """
+    from pgle.run.inputs.traces import is_trace
+
+    (_trace if is_trace(path) else _profile)(path, top, kinds, sort, as_json)
+
+
+def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
+    from pgle.costs.profile.files import read_profile
+    from pgle.costs.profile.summary import summarise
+    from pgle.costs.profile.value import CostKind, module_records
+    from pgle.report import show as report
+
+    listed = top if top is not None else 0 if as_json else 20
+    summary = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort, top=listed)
+    show = report.show_json if as_json else report.show_text
+    show(str(path), summary)
+    if not as_json:
+        from pgle.report.onward import after_summary, show_next
+
+        names = [str(module.get("name")) for module in module_records(summary.provenance)]
+        show_next(after_summary(path, names))
+
+
+def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
+    from pgle.report import trace as report
+    from pgle.report.text import progress
+    from pgle.run.inputs.traces import convert_command, read_traces
+    from pgle.trace.summary import listed, summarise_trace
+
+    with progress("reading traces") as told:
+        summary = summarise_trace(read_traces([path], progress=told))
+    instructions = listed(summary, kinds, sort)
+    following = convert_command(path)
+    if as_json:
+        report.show_json(str(path), summary, instructions, top, following)
+    else:
+        report.show_text(str(path), summary, instructions, 20 if top is None else top, following)
+
+
+@click.command(cls=Command)
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@hlo_option(" of the traced run")
+@click.option("--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]")
+@click.option("--profile", metavar="PROFILE", help="What the scheduler was given  [default: that of RUN/perf]")
+@click.option(
+    "--against", multiple=True, metavar="OTHER", help="Another run of the program: say what changed since it."
+)
+@click.option("--against-hlo", multiple=True, metavar="PATH", help="HLO dump of that run.")
+@json_option
+def analyze_command(
+    inputs: tuple[str, ...],
+    hlo: tuple[AnyPath, ...],
+    target: str | None,
+    profile: str | None,
+    against: tuple[str, ...],
+    against_hlo: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Where the time of a step goes, and what could be saved.
+
+    INPUT: traces, several as ranks of one job; a run directory or a stage of it (RUN/perf); a rehearsal or scheduled
+    HLO, whose step is simulated. Compute, exposed communication, exposed copies and idle add up to the window of the
+    steady steps. Findings are ranked by what they could save at most, each with its number, its evidence and what to
+    do. With --against: what got slower, is hidden less, appeared or is gone, and by how much of the step.
+
+    \b
+    pgle analyze report.nsys-rep --hlo dump/
+    pgle analyze rank*.sqlite --hlo dump/ --json
+    pgle analyze runs/b/perf --against runs/a/perf
+    """
+    from pgle.files import as_path
+
+    with one_blas_thread():
+        from pgle.report import analyze as report
+        from pgle.report.text import progress
+        from pgle.run.analyze import analyze
+        from pgle.run.inputs.measured_step import Side
+
+    side = Side(tuple(map(as_path, inputs)), hlo, target, as_path(profile) if profile else None)
+    other = Side(tuple(map(as_path, against)), tuple(map(as_path, against_hlo)), target) if against else None
+    with progress("reading traces") as told:
+        found = analyze(side, other, progress=told)
+    (report.show_json if as_json else report.show_text)(found)
+
+
+@click.command(cls=Command)
+@click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="RUN...")
+@click.option("-o", "--output", "outputs", type=PAGE_OUT, multiple=True, metavar="FILE",
+              help="FILE.html, .md, .json, .svg or .trace.json (Perfetto); repeatable; - is Markdown.")  # fmt: skip
+@hlo_option(" of the traced run")
+@click.option("--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]")
+@force_option
+@json_option
+def report_command(
+    inputs: tuple[AnyPath, ...],
+    outputs: tuple[AnyPath, ...],
+    hlo: tuple[AnyPath, ...],
+    target: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """One page on a run: verdict, a timeline to move in, before and after, findings, costs, coverage, step times.
+
+    RUN: a run directory, traces of one job, the folder of 'pgle rehearse' or 'pgle tune', or a report as JSON. The page
+    is one file that loads nothing and sends nothing; without -o the same is printed as text.
+
+    \b
+    pgle report runs/a -o report.html
+    pgle report rank*.sqlite --hlo dump/ -o report.trace.json
+    pgle report rehearsal -o report.md
+    """
+    with one_blas_thread():
+        from pgle.report import report
+        from pgle.report.text import progress
+        from pgle.run.inputs.measured_step import Side
+
+    report.check_outputs(outputs, force=force, inputs=inputs)
+    with progress("reading") as told:
+        page = report.page_of(Side(inputs, hlo, target), progress=told)
+    if outputs:
+        report.write(page, outputs, force=force)
+    if as_json:
+        report.show_json(page)
+    elif not outputs:
+        report.show_text(page)
+
+
+@click.command(cls=Command)
+@click.argument("path", type=click.Path(path_type=Path), metavar="RUN")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8791, show_default=True, metavar="N", help="Of the page."
+)
+def view_command(path: Path, port: int) -> None:
+    """Open XProf on a run: its trace viewer, operation and memory profiles (extra 'xprof').
+
+    RUN: a run directory or a stage of it, a log directory of the JAX profiler, or an .xplane.pb. XProf runs on this
+    machine until Ctrl-C. 'pgle report' needs nothing installed, and shows traces of nsys too.
+
+    \b
+    pgle view runs/a
+    pgle view logdir --port 6006
+    """
+    import sys
+
+    from pgle.run.ask.xprof import view
+
+    view(path, port, lambda line: print(f"pgle: {line}", file=sys.stderr))

@@ -1,0 +1,188 @@
+"""Commands on cost profiles: held against a module, their gaps filled, merged, compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pgle.cli.help import Command
+from pgle.cli.options import (
+    PATH,
+    bounds_options,
+    force_option,
+    hlo_option,
+    json_option,
+    module_option,
+    one_blas_thread,
+    profile_argument,
+    profile_output,
+    stat_option,
+    target_option,
+    top_option,
+)
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
+
+
+@click.command(cls=Command)
+@profile_argument
+@hlo_option()
+@click.option(
+    "--schedule",
+    type=PATH,
+    metavar="PATH",
+    help="Schedule dump of LHS, file or directory; found beside the HLO by itself.",
+)
+@module_option("Only modules whose name matches.")
+@bounds_options
+@json_option
+@click.pass_context
+def verify_command(
+    ctx: click.Context, /, min_time_coverage: float, min_collectives: float, as_json: bool, **options: Any
+) -> None:
+    """Hold a profile against an HLO module, as XLA would: coverage, gaps, names that match only by accident.
+
+    XLA looks a cost up by the name its instruction had when the latency-hiding scheduler ran, and fills gaps with
+    constants that can make a schedule worse than no profile: a gap weighs what it costs (estimated) or what XLA takes
+    it for, whichever is more. Names come from the schedule dump (--xla_dump_latency_hiding_schedule=true) where there
+    is one, else from scheduling names in the HLO.
+
+    \b
+    pgle verify profile.pbtxt --hlo dump/
+    pgle verify profile.pbtxt --hlo dump/ --module train_step --min-time-coverage 0.99
+    """
+    from pgle.report import verify as report
+    from pgle.report.onward import after_verification, show_next
+    from pgle.run.coverage import verify
+    from pgle.xla.log.module_verdict import Bounds
+
+    coverage, bounds = verify(**options), Bounds(min_time_coverage, min_collectives)
+    show = report.show_json if as_json else report.show_text
+    show(str(options["profile"]), coverage, bounds)
+    ok = coverage.is_ok(bounds)
+    if not as_json:
+        show_next(after_verification(options["profile"], options["hlo"], ok=ok))
+    ctx.exit(0 if ok else 1)
+
+
+@click.command(cls=Command)
+@profile_argument
+@hlo_option(required=True)
+@profile_output
+@target_option
+@module_option("Modules to complete for.  [default: best match]")
+@click.option(
+    "--devices-per-host",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="GPUs that share NVLink.",
+)
+@force_option
+@json_option
+def complete_command(as_json: bool, **options: Any) -> None:
+    """Fill the gaps of a cost profile.
+
+    An instruction without a cost gets a constant of 1, 1000 or 5000 µs from XLA (on Hopper and later its own estimate),
+    and a half-covered profile can make a worse schedule than none. Gaps are filled from measured instructions of the
+    same shape, else from an estimate for --target, scaled by what was measured. The sidecar marks what was filled.
+
+    \b
+    pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
+    """
+    from pgle.report import complete as report
+    from pgle.report.onward import after_conversion, show_next
+    from pgle.run.coverage import complete_file
+
+    result = complete_file(**options)
+    (report.show_json if as_json else report.show_text)(result)
+    if not as_json:
+        show_next(after_conversion(result.written.path, options["hlo"]))
+
+
+@click.command(cls=Command)
+@click.argument("profiles", nargs=-1, required=True, type=PATH, metavar="PROFILE...")
+@profile_output
+@click.option(
+    "--of",
+    default="ranks",
+    show_default=True,
+    type=click.Choice(["ranks", "runs"]),
+    help="Ranks of one run, or independent runs.",
+)
+@stat_option
+@click.option(
+    "--collective-stat",
+    metavar="NAME",
+    help="Collectives.  [default: median over executions where known, else min of ranks, --stat of runs]",
+)
+@force_option
+@json_option
+def merge_command(
+    profiles: tuple[AnyPath, ...],
+    output: AnyPath,
+    of: str,
+    stat: str,
+    collective_stat: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Merge cost profiles of ranks or runs into one.
+
+    A collective's time on one rank includes waiting for the last one. Where the sidecars of ranks carry each
+    occurrence, the least over the ranks is taken of each, then --collective-stat over executions, as if all traces
+    had been converted together. Other costs: --stat over the inputs, each counted once per sample; percentiles
+    interpolate. A name that is another opcode or shape in each input is left out, or kept as FINGERPRINT::NAME where
+    fingerprints are known.
+
+    \b
+    pgle merge rank*.pbtxt -o profile.pbtxt
+    pgle merge monday.pb tuesday.pb --of runs --stat p90 -o profile.pb
+    """
+    with one_blas_thread():
+        from pgle.costs.profile.merge import MergeOptions, Of
+        from pgle.costs.statistic import parse_statistic
+        from pgle.report import merge as report
+        from pgle.report.onward import after_summary, show_next
+        from pgle.run.profiles import merge_files
+
+    options = MergeOptions(
+        of=Of(of),
+        stat=parse_statistic(stat),
+        collective_stat=parse_statistic(collective_stat) if collective_stat else None,
+    )
+    result = merge_files(profiles, output, options, force=force)
+    (report.show_json if as_json else report.show_text)(result)
+    if not as_json:
+        show_next(after_summary(result.written.path))
+
+
+@click.command(cls=Command)
+@click.argument("old", type=PATH, metavar="OLD")
+@click.argument("new", type=PATH, metavar="NEW")
+@top_option("Changes to list")
+@json_option
+def diff_command(old: AnyPath, new: AnyPath, top: int, as_json: bool) -> None:
+    """Compare two cost profiles: what changed and by how much.
+
+    Largest change in time first. A change within the dispersion of the samples (half the two p10-p90 ranges added up,
+    from the sidecars) is marked as noise. A name whose opcode or shape differs is another instruction, not a change.
+
+    \b
+    pgle diff before.pbtxt after.pbtxt
+    """
+    from pgle.costs.profile.diff import Change, diff_profiles
+    from pgle.costs.profile.files import read_profile
+    from pgle.report import diff as report
+    from pgle.report.onward import after_difference, show_next
+
+    result = diff_profiles(read_profile(old), read_profile(new))
+    if as_json:
+        report.show_json(str(old), str(new), result)
+    else:
+        report.show_text(str(old), str(new), result, top)
+        noisy = {item.change for item in result.differences} - {Change.SAME} == {Change.NOISE}
+        show_next(after_difference(old, new, noisy=noisy))
