@@ -12,6 +12,8 @@ from pgle.cli import main
 from pgle.xla.flags.catalogue import catalogue
 
 ROOT = Path(__file__).parents[1]
+WIDTH = 80
+"""Columns of a block of code on a page."""
 OUTSIDE = {
     "index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md",
     "benchmarks.md": "benchmarks/README.md", "nsys.md": "benchmarks/nsys.md",
@@ -52,17 +54,19 @@ def _moved(text: str) -> str:
 def commands() -> str:
     """`--help` of every command."""
     parts = ["# Commands\n\nAs `pgle COMMAND --help` prints them.\n"]
-    top = click.Context(main.group, info_name="pgle", terminal_width=100)
+    top = click.Context(main.group, info_name="pgle", terminal_width=WIDTH, **main.group.context_settings)
     for group, names in main.GROUPS.items():
         parts.append(f"\n## {group}\n")
         for name in names:
             command = main.group.get_command(top, name)
             assert command is not None
-            leaves = command.commands if isinstance(command, click.Group) else {"": command}
-            for inner, leaf in leaves.items():
-                title = f"pgle {name} {inner}".strip()
-                ctx = click.Context(leaf, info_name=title, terminal_width=100)
-                parts.append(f"\n### {title}\n\n```text\n{leaf.get_help(ctx)}\n```\n")
+            shown = click.Context(command, info_name=name, parent=top)
+            leaves = [shown]
+            if isinstance(command, click.Group):
+                leaves = [
+                    click.Context(leaf, info_name=inner, parent=shown) for inner, leaf in command.commands.items()
+                ]
+            parts += (f"\n### {leaf.command_path}\n\n```text\n{leaf.get_help()}\n```\n" for leaf in leaves)
     return "".join(parts)
 
 
