@@ -25,7 +25,7 @@ def show_folder(found: Found) -> None:
     if not found.sights:
         out.print("pgle gives XLA's latency-hiding scheduler measured costs, and proves that they help.", style="bold")
         out.print("This folder holds no trace, profile, dump or run of pgle yet. To begin:")
-        out.print(table(("type", "to learn"), START))
+        out.print(table(("type", "to learn"), START, whole="type"))
     else:
         rows = []
         for sight in found.sights:
