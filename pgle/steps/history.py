@@ -109,6 +109,9 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
             raise ValueError(f"median_s {reason}")
         if not 0 <= spread < float("inf"):
             raise ValueError("spread is not a positive number")
+        runs, steps = int(row.get("runs") or 1), int(row.get("steps") or 0)
+        if not (0 < runs < 1e12 and 0 <= steps < 1e12):
+            raise ValueError("runs or steps are no possible number")
         return Entry(
             time=str(row["time"]),
             name=str(row["name"]),
@@ -116,8 +119,8 @@ def parse_entry(row: Mapping[str, Any]) -> Entry:
             commit=str(row.get("commit") or ""),
             median_s=median,
             spread=spread,
-            runs=int(row.get("runs") or 1),
-            steps=int(row.get("steps") or 0),
+            runs=runs,
+            steps=steps,
             simulated=bool(row.get("simulated")),
             note=str(row.get("note") or ""),
         )

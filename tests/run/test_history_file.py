@@ -28,6 +28,13 @@ def write(path: Path, writer: int) -> None:
         add(path, entry(f"{writer}.{number}"))
 
 
+@pytest.mark.parametrize(("name", "count"), [("runs", 10**400), ("runs", -1), ("steps", -1), ("steps", 10**400)])
+def test_an_impossible_count_is_no_entry(name: str, count: int) -> None:
+    record = {"time": "2026-01-01T00:00:00", "name": "n", "hardware": "h", "median_s": 0.2}
+    with pytest.raises(ValueError, match="no possible number"):
+        parse_entry({**record, name: count})
+
+
 @pytest.mark.parametrize("name", ["h.jsonl", "h.sqlite"])
 def test_nothing_of_eight_writers_is_lost_or_torn(name: str, tmp_path: Path) -> None:
     path = tmp_path / "perf" / name

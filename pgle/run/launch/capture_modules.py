@@ -19,6 +19,7 @@ from pgle.run.launch.captured import (
     CODE,
     LOWERED,
     PROGRAM,
+    STOPPED,
     UNCOMPUTED,
     candidates,
     choose_module,
@@ -186,6 +187,7 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
             what = f"stopping the program on purpose: {count} modules are captured, none in the last {patience:g} s"
             _say(f"{what} (--quiet-for)")
             _stop(child)
+            write_files({folder / STOPPED: ""}, force=True)
             return 0
 
 

@@ -24,6 +24,9 @@ UNCOMPUTED = ".uncomputed"
 CODE = ".exit_code"
 """There where the program failed."""
 
+STOPPED = ".stopped"
+"""There where we stopped the program, which had compiled nothing new for long."""
+
 SUBSTANTIAL = 0.05
 """Part of the largest module's size that a step has at least."""
 
@@ -86,11 +89,16 @@ def read_program(folder: Path) -> Program:
 
 
 def capture_warnings(module: Path) -> tuple[str, ...]:
-    """What to say of a module of `capture_modules`: its program failed, or its moves to host memory are lost."""
+    """What to say of a module of `capture_modules`: how its program ended, and lost moves to host memory."""
     code, lowered = (module.parent / name for name in (CODE, LOWERED))
     found = []
     if code.is_file():
         found.append(f"the program ended with exit code {code.read_text()} after {module.name} had been compiled")
+    if (module.parent / STOPPED).is_file() and read_program(module.parent).executed and not is_step(module):
+        found.append(
+            f"the program was stopped before it executed a module twice, so {module_name(module)} may not be its step; "
+            "wait longer for it with --quiet-for 600, or name it with --choose"
+        )
     if lowered.is_file() and f"!{module.name}" in lowered.read_text().splitlines():
         found.append(
             f"{module.name} moves data to host memory, which jax drops when it lowers for CPUs, so this rehearsal has "

@@ -155,6 +155,15 @@ def test_what_makes_the_parameters_is_not_the_step_of_a_dump(tmp_path, ending, p
     assert choose_module((init, step), None) == step
 
 
+@pytest.mark.parametrize(("times", "said"), [(1, True), (2, False)])
+def test_of_a_program_that_was_stopped_before_its_step_the_choice_is_called_a_guess(tmp_path, times, said):
+    module = tmp_path / "jax_ir0000_jit_init_compile.mlir"
+    for path in (module, tmp_path / ".stopped"):
+        path.touch()
+    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12], "executed": {module.name: times}}))
+    assert ["jit_init may not be its step" in line for line in capture_warnings(module)] == [True] * said
+
+
 def test_a_module_is_chosen_by_its_name(captured):
     modules = modules_in(captured(f"{TWO}for _ in range(5): weights = train_step(weights, x)").parent)
     assert module_name(choose_module(modules, "jit_create_model")) == "jit_create_model"
