@@ -21,10 +21,10 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", "580.65.06", 81559, "9.0")
 PARAMS = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {}\n"
 
 
-def world(*, smi=SMI_4_H100, files=(), programs=(), environ=(), processes=(), versions=VERSIONS, **changes):
+def world(*, smi=SMI_4_H100, says="", files=(), programs=(), environ=(), processes=(), versions=VERSIONS, **changes):
     texts = dict(files)
     made_up = World(
-        run=lambda argv: smi,
+        ask=lambda argv: (smi is not None, smi or says),
         read=texts.get,
         which=dict(programs).get,
         glob=lambda pattern: tuple(path for path in texts if Path(path).match(pattern)),

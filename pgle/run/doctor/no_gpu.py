@@ -56,7 +56,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 def check_no_gpu(world: World) -> Check:
     """What to say where nvidia-smi lists no GPU."""
     if world.which("nvidia-smi"):
-        return _failed(world.says(SMI_QUERY).strip())
+        return _failed(world.ask(SMI_QUERY)[1].strip())
     driver = loaded_driver(world)
     devices = world.glob("/dev/nvidia[0-9]*")
     if devices:

@@ -63,7 +63,7 @@ class World:
     """The machine as the checks see it.
 
     Attributes:
-        run: output of a program, None where it is missing, fails or takes too long.
+        ask: whether a program ended well, and all that it printed; empty where it is missing.
         read: text of a file, None where it cannot be read.
         which: path of a program, None where there is none.
         glob: paths that match a pattern, sorted.
@@ -75,11 +75,10 @@ class World:
         is_root: whether this process is root.
         python: the interpreter of the user's program.
         installed: what that interpreter would import.
-        says: all that a program prints, whether it fails or not; empty where it is missing.
         nsys: the nsys to use; None where there is none.
     """
 
-    run: Callable[[Sequence[str]], str | None]
+    ask: Callable[[Sequence[str]], tuple[bool, str]]
     read: Callable[[str], str | None]
     which: Callable[[str], str | None]
     glob: Callable[[str], tuple[str, ...]]
@@ -91,7 +90,6 @@ class World:
     is_root: bool
     python: str
     installed: Installed
-    says: Callable[[Sequence[str]], str] = lambda argv: ""
     nsys: Callable[[], Nsys | None] = lambda: None
 
 
@@ -102,7 +100,7 @@ def this_world(python: str | None = None) -> World:
         UserError: `python` does not run.
     """
     return World(
-        run=_run,
+        ask=_ask,
         read=_read,
         which=shutil.which,
         glob=lambda pattern: tuple(sorted(map(str, Path("/").glob(pattern.lstrip("/"))))),
@@ -114,16 +112,15 @@ def this_world(python: str | None = None) -> World:
         is_root=os.geteuid() == 0,
         python=python or sys.executable,
         installed=installed(python),
-        says=_says,
         nsys=find_nsys,
     )
 
 
 def read_gpus(world: World) -> tuple[Gpu, ...]:
     """The GPUs as nvidia-smi lists them; empty where there is none."""
-    text = world.run(SMI_QUERY)
+    is_well, text = world.ask(SMI_QUERY)
     gpus: list[Gpu] = []
-    for line in (text or "").splitlines():
+    for line in text.splitlines() if is_well else ():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(SMI_FIELDS):
             name, driver, memory, capability = cells
@@ -131,24 +128,16 @@ def read_gpus(world: World) -> tuple[Gpu, ...]:
     return tuple(gpus)
 
 
-def _run(argv: Sequence[str]) -> str | None:
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace")
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
-def _says(argv: Sequence[str]) -> str:
+def _ask(argv: Sequence[str]) -> tuple[bool, str]:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, errors="replace")
     except subprocess.TimeoutExpired:
-        return f"it did not answer in {TIMEOUT_S} s"
+        return False, f"it did not answer in {TIMEOUT_S} s"
     except FileNotFoundError:
-        return ""
+        return False, ""
     except OSError as error:
-        return f"it cannot be started ({error.strerror})"
-    return f"{done.stdout}\n{done.stderr}"
+        return False, f"it cannot be started ({error.strerror})"
+    return done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
 def _read(path: str) -> str | None:

@@ -40,7 +40,7 @@ def test_without_a_gpu_it_says_what_works(on, capsys):
 
 def test_nvidia_smi_without_a_gpu_fails_and_rehearsals_work(on, capsys):
     programs = {"nvidia-smi": "/usr/bin/nvidia-smi"}
-    assert on(world(smi=None, programs=programs, says=lambda argv: NO_DEVICES)) == 1
+    assert on(world(smi=None, programs=programs, says=NO_DEVICES)) == 1
     out = capsys.readouterr().out
     assert "nvidia-smi fails: No devices were found" in out.replace("\n", " ")
     assert "\nready to rehearse and simulate: " in out

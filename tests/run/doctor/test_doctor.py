@@ -51,7 +51,7 @@ DRIVER = {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kerne
 def no_gpu(says=None, **options):
     """The check where nvidia-smi is missing, or says this."""
     programs = {} if says is None else {"nvidia-smi": "/usr/bin/nvidia-smi"}
-    made_up = world(smi=None, programs=programs, says=lambda argv: says or "", **options)
+    made_up = world(smi=None, programs=programs, says=says or "", **options)
     return doctor_gpu.check_gpus(made_up, read_gpus(made_up))
 
 

@@ -6,7 +6,6 @@ import threading
 import time
 
 from pgle_hook import guarded, warn, watch
-from pgle_hook.autopgle import AutoPgle
 from pgle_hook.executions import Executions
 from pgle_hook.place import XLA_FLAGS, missing_flags, restore_flags
 from pgle_hook.profilers import make_profiler
@@ -64,7 +63,7 @@ class Hook:
         guarded(lambda: self.executions.attach(self.window.wants_executions(None)))
         watch.own_traces(self.jax, self._on_own_start, self._on_own_stop)
         if self.config.get("auto_pgle"):
-            guarded(lambda: AutoPgle(self.facts, self.jax, self.config["auto_pgle"]))
+            guarded(lambda: watch.AutoPgle(self.facts, self.jax, self.config["auto_pgle"]))
         atexit.register(lambda: guarded(self.finish))
         threading.Thread(target=self._run, name="pgle-hook", daemon=True).start()
 
