@@ -139,8 +139,8 @@ def perf_table(
     complete = completed_transfers(transfers, find_hardware(target).measured_as)
     with Compiler() as compiler, tempfile.TemporaryDirectory(prefix="pgle-table-") as folder:
         trial = _Trial(compiler, target, Path(folder))
-        key, ignored = trial.key_of(transfers, products)
-        ignored_products = trial.ignored_products(products, key) if key else ()
+        key, ignored = trial.key_of(transfers)
+        ignored_products = trial.ignored_products(products, key) if key and products else ()
         files: dict[AnyPath, bytes | str] = {}
         if transfers:
             files[out] = collective_table(complete, key or trial.keys[0])
@@ -148,18 +148,16 @@ def perf_table(
             files[matmul_out] = matmul_table(products, key or trial.keys[0], target.clock_ghz)
         write_files(files, force=request.force)
         steps: tuple[Step, ...] = ()
-        warnings = () if key else _unknown_key(trial, target)
-        if key and rehearse:
+        warnings: tuple[str, ...] = ()
+        tried = f"under none of the names tried for {target.name} ({', '.join(trial.keys)})"
+        if not key:
+            warnings = (f"jaxlib {trial.jaxlib} takes the table {tried}",)
+        elif rehearse:
             steps, warnings = _steps(trial, request, replace(measured, costs=(programs[0],)), list(files))
     return PerfTable(
         transfers, products, len(complete) - len(transfers), key, trial.jaxlib, ignored, ignored_products,
         tuple(files), steps, warnings,
     )  # fmt: skip
-
-
-def _unknown_key(trial: _Trial, target: Target) -> tuple[str, ...]:
-    tried = ", ".join(trial.keys)
-    return (f"jaxlib {trial.jaxlib} takes the table under none of the names tried for {target.name} ({tried})",)
 
 
 class _Trial:
@@ -171,11 +169,8 @@ class _Trial:
         product = target.device.removeprefix("NVIDIA ").split(" ")[0]
         self.keys = (f"sm_{major}{minor}", f"sm_{major}{minor}_{product}")
         self.jaxlib = ""
-        self._count = 0
 
-    def key_of(
-        self, transfers: Mapping[Transfer, float], products: Mapping[Matmul, float]
-    ) -> tuple[str, tuple[Transfer, ...]]:
+    def key_of(self, transfers: Mapping[Transfer, float]) -> tuple[str, tuple[Transfer, ...]]:
         """The name under which XLA takes a table, empty where none, and the transfers that it takes no time for."""
         asked = dict(transfers) or {Transfer("all-gather", 1 << 24, 8): 1234.0}
         for key in self.keys:
@@ -193,20 +188,16 @@ class _Trial:
             schedule = self._compiled(probe_collectives(same), table, COLLECTIVES_FLAG)
             believed = [latency.span_cycles for latency in schedule.latencies.values()]
             for transfer in same:
-                if not any(abs(time / points[transfer] - 1) < SAME for time in believed):
+                if not _is_among(points[transfer], believed):
                     yield transfer
 
     def ignored_products(self, points: Mapping[Matmul, float], key: str) -> tuple[Matmul, ...]:
         """The products that XLA takes no time for."""
-        if not points:
-            return ()
         table = matmul_table(dict(points), key, self.target.clock_ghz)
         schedule = self._compiled(probe_matmuls(list(points)), table, MATMULS_FLAG)
         slots = schedule.entry.slots.values() if schedule.entry is not None else ()
         believed = [slot.cycles for slot in slots]
-        return tuple(
-            product for product, us in points.items() if not any(abs(time / us - 1) < SAME for time in believed)
-        )
+        return tuple(product for product, us in points.items() if not _is_among(us, believed))
 
     def _compiled(self, hlo: str, table: str, flag: str) -> LhsSchedule:
         folder = self.new_folder()
@@ -215,10 +206,7 @@ class _Trial:
         return self.schedule(folder / "probe.hlo", (*PROBE_FLAGS, f"{flag}={folder / 'table.pbtxt'}"))[0]
 
     def new_folder(self) -> Path:
-        self._count += 1
-        folder = self.folder / str(self._count)
-        folder.mkdir()
-        return folder
+        return Path(tempfile.mkdtemp(dir=self.folder))
 
     def schedule(self, module: Path, flags: Sequence[str], profile: Path | None = None) -> tuple[LhsSchedule, Path]:
         """What LHS believed, and the scheduled module."""
@@ -236,6 +224,10 @@ class _Trial:
         if result.schedule is None:
             raise UserError("the scheduler left no schedule dump", where=module, remedy=f"see {result.log}")
         return read_schedule_dump(result.schedule), result.after_optimizations
+
+
+def _is_among(us: float, believed: Sequence[float]) -> bool:
+    return any(abs(time / us - 1) < SAME for time in believed)
 
 
 def _steps(

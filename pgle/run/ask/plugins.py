@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -72,15 +73,17 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
 
 def install_command() -> str:
     """The one command that gives this interpreter what it needs to compile for GPUs."""
-    names = ["jaxlib", *RUNTIMES.values(), *(f"jax-cuda{cuda}-{half}" for cuda in RUNTIMES for half in HALVES)]
-    found = {}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    mended = repair(found)
+    mended = repair(own_versions())
     return mended.line if mended else shlex.join((*_pip(sys.executable, "install"), "pgle[rehearse-cuda13]"))
+
+
+def own_versions() -> dict[str, str]:
+    """The versions of what this interpreter has: jaxlib, the plugin's wheels, CUDA's runtime."""
+    found = {}
+    for name in ("jaxlib", *RUNTIMES.values(), *(f"jax-cuda{cuda}-{half}" for cuda in RUNTIMES for half in HALVES)):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _kept(majors: list[int], versions: Mapping[str, str], jaxlib: str) -> int:

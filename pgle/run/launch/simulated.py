@@ -104,9 +104,8 @@ class SimulatedBackEnd:
         request.folder.make(again=again)
         child = self._child(request)
         python, notes = compiler_of(request.command)
-        record = begin_record(
-            request, child, asked=self.asked(request), inputs=self.inputs(request), simulated=True
-        )  # fmt: skip
+        asked, inputs = self.asked(request), self.inputs(request)
+        record = begin_record(request, child, asked=asked, inputs=inputs, simulated=True)
         compiled = rehearse_compile(
             RehearsalRequest(
                 module=module_path,
@@ -143,20 +142,12 @@ class SimulatedBackEnd:
             "predicted_step_us": f"{prediction.step_us:.3f}",
             "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
         }
-        record = replace(
-            record,
-            versions={"jaxlib": compiled.jaxlib},
-            topology={"simulated": True, "target": target.name, "devices": compiled.num_partitions},
-        )
+        topology = {"simulated": True, "target": target.name, "devices": compiled.num_partitions}
         record = end_record(
-            request,
-            record,
-            0,
-            outputs=request.folder.outputs(),
-            facts=facts,
-            verdict=verdict,
+            request, replace(record, versions={"jaxlib": compiled.jaxlib}, topology=topology), 0,
+            outputs=request.folder.outputs(), facts=facts, verdict=verdict,
             warnings=(*capture_warnings(module_path), *notes),
-        )
+        )  # fmt: skip
         return StageResult(request, True, 0, verdict, times, facts, record.warnings)
 
     def _child(self, request: StageRequest) -> ChildEnvironment:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
 from pgle.errors import UserError
-from pgle.run.ask.plugins import install_command
+from pgle.run.ask.plugins import install_command, own_versions
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 LIBRARY = "xla_cuda_plugin.so"
@@ -176,15 +175,10 @@ def library() -> Path:
     if not found:
         remedy = install_command()
         raise UserError("the CUDA plugin of jax is not installed, no GPU compiler to rehearse with", remedy=remedy)
-    fitting = [name for name in found if _version(f"jax-{name.rsplit('_', 1)[1]}-pjrt") == _version("jaxlib")]
-    return found[fitting[0] if fitting else next(iter(found))]
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
+    versions = own_versions()
+    wheels = {name: f"jax-{name.rsplit('_', 1)[1]}-pjrt" for name in found}
+    fitting = (name for name in found if versions.get(wheels[name]) == versions.get("jaxlib"))
+    return found[next(fitting, next(iter(found)))]
 
 
 def _folders(name: str) -> list[Path]:
