@@ -146,7 +146,7 @@ def left_out_text(side: Side) -> str:
     return ", ".join(texts) or "nothing"
 
 
-def _ranges(steps: Sequence[int], most: int = 4) -> str:
+def _ranges(steps: Sequence[int]) -> str:
     """Step numbers as ranges, ``0–3, 7``."""
     parts: list[list[int]] = []
     for step in steps:
@@ -155,7 +155,7 @@ def _ranges(steps: Sequence[int], most: int = 4) -> str:
         else:
             parts.append([step, step])
     texts = [str(a) if a == b else f"{a}–{b}" for a, b in parts]
-    return ", ".join(texts[:most]) + (", …" if len(texts) > most else "")
+    return ", ".join(texts[:4]) + (", …" if len(texts) > 4 else "")
 
 
 def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:

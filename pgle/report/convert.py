@@ -14,7 +14,6 @@ from pgle.report.text import console, duration, table, warn, wrote
 from pgle.run.convert import Conversion
 
 MOST_EXECUTIONS = 4  # executions left out that are listed, per module
-
 _NOT_COMPUTE = (CostKind.COLLECTIVE, CostKind.LOOP)  # a loop's cost is that of what is in it, which is there too
 
 

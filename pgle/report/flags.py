@@ -34,20 +34,13 @@ def settings_list(settings: Sequence[Setting], jaxlib: str) -> None:
     out = console()
     for item in settings:
         present = not item.is_flag or known_in(item.name, jaxlib)
-        default = shown_value(item.default(jaxlib)) if present else ""
-        told = [f"default {default}"] if default else []
+        default = item.default(jaxlib) if present else None
+        told = [] if default is None else ["default " + (cut(default, 24) or '""')]
         told += [] if present else [f"not in jaxlib {jaxlib}", *([f"use {item.use}"] if item.use else [])]
         told += [] if item.is_flag else [f"read by {item.reader}"]
         out.print(Text.assemble((item.name, "bold"), ("  " + ", ".join(told), "dim")))
         out.print(Padding(Text(item.meaning), (0, 0, 0, 4)))
     out.print(f"{many(len(settings), 'setting')}; 'pgle flags explain NAME' says more", soft_wrap=True)
-
-
-def shown_value(value: str | None, width: int = 24) -> str:
-    """A value for a cell."""
-    if value is None:
-        return ""
-    return cut(value or '""', width)
 
 
 def setting_text(setting: Setting) -> None:

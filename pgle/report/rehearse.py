@@ -20,7 +20,6 @@ from pgle.tune.search import ROOM
 from pgle.tune.trial import Trial
 
 OTHERS = 4  # modules that were not chosen, in the text
-
 SHOWN = 12  # collectives in the text table; `--json` has all
 
 

@@ -136,8 +136,7 @@ class _Table(Table):
             yield from self._plainly(console, options)
             return
         for index in range(self.row_count):
-            row = _Table(box=None, pad_edge=False, show_header=self.show_header and not index, title_justify="left",
-                         title=None if index else self.title, title_style="bold")  # fmt: skip
+            row = _Table(box=None, pad_edge=False, show_header=self.show_header and not index)
             for column in shown:
                 row.add_column(column.header, justify=column.justify, overflow="fold", width=column.width)
             row.add_row(*(list(column.cells)[index] for column in shown))
@@ -192,9 +191,7 @@ def _unbroken(cell: str) -> list[str]:
     return [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
 
 
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "", title: str = ""
-) -> Table:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "") -> Table:
     """A borderless table; a column without any text is left out.
 
     Args:
@@ -203,7 +200,6 @@ def table(
         right: the columns to align right, separated by ``|``.
         whole: the columns whose cells stay on one line where there is room, separated by ``|``; the others wrap
             between words.
-        title: above the table.
     """
     numeric, unbroken = set(right.split("|")) - {""}, set(whole.split("|")) if whole else set()
     cells = [
@@ -211,7 +207,7 @@ def table(
         for row in rows
     ]
     filled = [index for index in range(len(columns)) if not cells or any(row[index] for row in cells)]
-    result = _Table(box=None, pad_edge=False, title=title or None, title_justify="left", title_style="bold")
+    result = _Table(box=None, pad_edge=False)
     for name in (columns[index] for index in filled):
         justify: Literal["right", "left"] = "right" if name in numeric else "left"
         result.add_column(name, justify=justify, overflow="fold", no_wrap=name in unbroken)

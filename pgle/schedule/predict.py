@@ -56,7 +56,6 @@ class Unsure:
 
 
 DIFFERING = 0.1  # share of a measured cost that data decides, from which on its range is said
-
 HELD = 0.9  # part of further executions that the range of a measured cost holds
 
 

@@ -24,7 +24,6 @@ FREE = frozenset(
 """Opcodes that launch nothing on XLA:GPU."""
 
 DEEPEST = 100  # loops, calls and branches in each other
-
 COLLECTIVES = "collectives"  # the queue of asynchronous collectives
 
 

@@ -27,7 +27,6 @@ from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Module
 
 MAX_ITERATIONS = 64  # iterations simulated one by one at most, while a loop does not come to a steady state
-
 MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay folded
 
 NO_OTHERS: Mapping[str, float] = {}

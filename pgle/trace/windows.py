@@ -29,7 +29,6 @@ MAX_WARM_UP_EXCESS = 0.1
 """However much executions differ, a leading one that is slower than this is warm-up: they may all be getting faster."""
 
 NOISE = 3.0  # normal deviations that executions differ by from their median without anybody calling them special
-
 _MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
 
 

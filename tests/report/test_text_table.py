@@ -99,7 +99,7 @@ def test_a_pipe_is_as_wide_as_columns_says(monkeypatch: pytest.MonkeyPatch, caps
 def test_no_name_controls_the_terminal(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     console().print(text)
     console().print(Text(text))
-    console().print(table(("a",), [(text,)], title=text))
+    console().print(table((text,), [(text,)]))
     warn([text])
     output = capsys.readouterr()
     assert all(line.isprintable() for line in (output.out + output.err).split("\n"))

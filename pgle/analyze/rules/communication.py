@@ -25,7 +25,6 @@ _STATE = re.compile(r"opt|\bmu\b|\bnu\b|\['[mv]'\]|ema|moment")
 """In names of arguments: the optimizer's state, which is as large as the parameters."""
 
 LEAST_HIDDEN = 0.001  # of the step; less is no reason for another profile
-
 SMALL_BYTES = 1 << 20  # of a collective that ought to be combined with others
 
 

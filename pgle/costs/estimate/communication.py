@@ -24,9 +24,7 @@ latencies does not cover."""
 
 
 CHANNELS = 24  # of NCCL between NVSwitches (24 on A100)
-
 BINNED = (2, 22)  # release of NCCL from which calls of one group have protocols by their size
-
 SAME_PROTOCOL = 4  # calls of one group whose bytes differ by less than this factor get one protocol, by all their bytes
 
 

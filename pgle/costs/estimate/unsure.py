@@ -19,9 +19,7 @@ SERIAL_UPDATE_US = 12.2
 same one took 500 ms (openxla/xla issue 46225, RTX 3080 Ti; 1 ms where the GPU adds by itself)."""
 
 SECTOR_BYTES = 32  # what device memory reads at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access)
-
 WINOGRAD = 2.25  # multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)
-
 SHARED_LINK = 2.0  # GPUs behind one PCIe switch: two in NVIDIA's DGX A100 (its user guide, system topology)
 
 PARTITIONED_LATER = "CustomSPMDPartitioning"

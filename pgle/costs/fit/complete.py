@@ -14,6 +14,7 @@ from pgle.costs.fit.fill import FILLED, Fill, Scale, fill
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, has_remat
+from pgle.errors import some
 from pgle.xla.collectives import is_start
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module, trip_count
@@ -89,11 +90,9 @@ def _without_unsound(profile: Profile) -> Profile:
     unsound = [f"{cost.full_name} ({cost.cost_us:g})" for cost in profile.costs if not cost.is_sound]
     if not unsound:
         return profile
-    more = f" and {len(unsound) - 4} more" if len(unsound) > 4 else ""
-    warning = f"{len(unsound)} costs are no times and count as gaps: {', '.join(unsound[:4])}{more}"
-    return replace(
-        profile, costs=tuple(cost for cost in profile.costs if cost.is_sound), warnings=(*profile.warnings, warning)
-    )
+    warning = f"{len(unsound)} costs are no times and count as gaps: {some(unsound, 4)}"
+    sound = tuple(cost for cost in profile.costs if cost.is_sound)
+    return replace(profile, costs=sound, warnings=(*profile.warnings, warning))
 
 
 def _writable(profile: Profile, prefix: str, effective: Container[str], costs: Iterable[Cost]) -> tuple[Cost, ...]:

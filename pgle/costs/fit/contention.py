@@ -44,7 +44,6 @@ MIN_ALONE, MIN_SAMPLES = 3, 5
 """Fewer launches of the same work alone, or fewer beside collectives of all work of a kind, say nothing."""
 
 LITTLE = 0.01  # instructions less than this beside collectives are taken as alone
-
 MAX_EXECUTIONS = 64  # executions looked at, over all devices; more add nothing to thousands of launches
 
 

@@ -18,9 +18,7 @@ from pgle.trace.column import distinct, median
 from pgle.trace.table import Trace
 
 INTERRUPTION = 10.0  # gaps longer than this many medians are no launch gaps (the host was late, a transfer was awaited)
-
 MIN_GAPS = 20  # fewer gaps than this say nothing
-
 MAX_EXECUTIONS = 8  # more executions than this are not looked at: gaps do not change from step to step
 
 

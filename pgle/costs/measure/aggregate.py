@@ -115,9 +115,7 @@ def _contention(trace: Trace, program: Program, plan: NamingPlan, kept: Mapping[
     """None without HLO, and where no GPU ran: a simulated one has no contention."""
     if program.hlo is None or trace.simulated:
         return None
-    from pgle.costs.fit.contention import (
-        measure_contention,  # with what knows HLO, which a small conversion does without
-    )
+    from pgle.costs.fit.contention import measure_contention  # knows HLO, which a small conversion does without
 
     names, owners = [item.name for item in plan.filed], [item.owner for item in plan.filed]
     return measure_contention(trace, program.hlo, names, owners, plan.naming.target, _communicates(plan), kept)

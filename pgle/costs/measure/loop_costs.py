@@ -40,21 +40,9 @@ def loop_costs(
             continue
         value = float(statistic.over_groups(spans, np.zeros(len(spans), np.int64), 1)[0])
         low, p10, middle, p90, high = np.percentile(spans, [0, 10, 50, 90, 100]).tolist()
-        shape = str(program.hlo.instructions[name].shape)
-        spread = (p90 - p10) / middle if middle else 0.0
-        costs.append(
-            Cost(
-                name,
-                value,
-                kind=CostKind.LOOP,
-                opcode="while",
-                shape=shape,
-                samples=len(spans),
-                min_us=low,
-                max_us=high,
-                spread=spread,
-            )
-        )
+        shape, spread = str(program.hlo.instructions[name].shape), (p90 - p10) / middle if middle else 0.0
+        loop = Cost(name, value, kind=CostKind.LOOP, opcode="while", shape=shape)
+        costs.append(loop._replace(samples=len(spans), min_us=low, max_us=high, spread=spread))
     return costs
 
 

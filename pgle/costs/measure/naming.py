@@ -73,14 +73,10 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
             filed[found.name] = found
         runs.setdefault(found.name, {})[found.owner] = found.iterations
         codes[code] = order.setdefault(found.name, len(order))
-    kept = tuple(_with_iterations(filed[name], _sum_known(runs[name].values())) for name in order)
+    kept = tuple(replace(filed[name], iterations=_sum_known(runs[name].values())) for name in order)
     iterations = np.array([item.iterations for item in kept] or [0], dtype=np.int32)
     naming = Naming(target=codes, names=tuple(order), iterations=iterations)
     return NamingPlan(naming, kept, {reason: tuple(names) for reason, names in left_out.items()})
-
-
-def _with_iterations(item: Filed, iterations: int) -> Filed:
-    return item if item.iterations == iterations else replace(item, iterations=iterations)
 
 
 def _sum_known(counts: Collection[int]) -> int:

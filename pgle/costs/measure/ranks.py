@@ -19,7 +19,6 @@ from pgle.trace.column import distinct
 from pgle.trace.table import Device, Trace
 
 MAX_EXECUTIONS = 128  # executions of each rank that are looked at
-
 MAX_NAMES = 16  # collectives that are looked at
 
 Codes = npt.NDArray[np.int64]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pgle.costs.profile.value import DIGITS, MAX_COST_US, Cost, CostKind, Profile, has_remat, join_name, strip_remat
+from pgle.errors import some
 
 _NEVER_IN_NAMES = re.compile(r"^%|\s")
 _DONE = re.compile(r".+-done(\.\d+)*")
@@ -149,7 +150,7 @@ def _merges(fingerprint: str, groups: Mapping[str, Sequence[Cost]], averages: bo
             continue
         spellings = dict.fromkeys(cost.name for cost in costs)
         same = len(spellings) == 1
-        message = f"{len(costs)} costs; {rule}" if same else f"XLA averages {_some(spellings)}"
+        message = f"{len(costs)} costs; {rule}" if same else f"XLA averages {some(spellings, 4)}"
         values = tuple(cost.cost_us for cost in costs)
         spelled = join_name(fingerprint, name)
         effective_us = _merged(name, costs, averages).cost_us
@@ -219,10 +220,3 @@ def _masked(
         condition = "" if known == surely else "if it is what that starts, "
         what = f"{name} has a cost too; {condition}XLA takes that of the start"
         yield Finding(Fault.MASKED, wrapped.full_name, what, (wrapped.cost_us, start.cost_us), start.cost_us)
-
-
-def _some(names: Iterable[str], limit: int = 4) -> str:
-    """The first names, and how many more there are."""
-    listed = list(names)
-    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
-    return ", ".join(listed[:limit]) + more

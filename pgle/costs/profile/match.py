@@ -17,14 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_SAMPLED = 32  # executions whose ends are compared for each way to lay two windows on each other
-
 MIN_POINTS = 4  # fewer ends are apart by one constant by chance
 
 MAX_SPREAD_NS = 1_000_000.0
 """Ends of one collective that are further apart are not of one execution. Real ones are some µs apart."""
 
 UNSUSPICIOUS_NS = 100_000.0  # ends that spread less do not speak against windows that begin together
-
 RESOLUTION_NS = 1000.0  # a smaller spread is no better: timestamps are not that good
 
 CLEARLY = 4.0

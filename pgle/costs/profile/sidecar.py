@@ -32,7 +32,6 @@ from pgle.files import sha256
 SCHEMA = "pgle.profile/1"
 
 MOST_NS = 1 << 53  # a longer recording is none: doubles hold whole numbers up to this
-
 MOST_SAMPLES = 1 << 40  # nobody measured an instruction more often; sums over all ranks stay within 64 bits
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str)

@@ -18,7 +18,6 @@ WIDTH, GUTTER, MARGIN = 1200.0, 118.0, 18.0
 LANE, STRIP, SPACE, LOOP_LANE = 28.0, 12.0, 6.0, 16.0
 HEADER, AXIS, PANEL_SPACE = 44.0, 26.0, 24.0
 NARROW = 1.5  # bars of fewer pixels are drawn as how busy their pixels are
-
 LETTER = 6.2  # average width of a letter of the labels in pixels, at 11 px
 
 STYLES = {Style.COMPUTE: "compute", Style.MATMUL: "matmul", Style.COMMUNICATION: "hidden", Style.COPY: "copy"}

@@ -22,7 +22,6 @@ ACTIVITIES = {
 """The tables of GPU work; a copy or a memset belongs to its thunk like a kernel."""
 
 MAX_DURATION_NS = 10**15  # eleven days: no GPU activity lasts longer
-
 MAX_TIME_NS = 2**61  # 73 years from the start of the session
 
 

@@ -22,9 +22,7 @@ from pgle.trace.nsys.records import MAX_HEADER, Bytes, Rows, behind_varint, vari
 from pgle.trace.nsys.tables import Columns, Ints
 
 BLOCK_BYTES = 1 << 19  # pages decoded at once: their working arrays stay in the processor's cache
-
 INTERIOR, LEAF = 5, 13  # kinds of a table's pages; other kinds belong to an index or a table WITHOUT ROWID
-
 MAX_DEPTH = 20  # deeper trees are damage; four levels hold more rows than a file can
 
 

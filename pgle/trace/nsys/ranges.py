@@ -19,11 +19,8 @@ from pgle.trace.table import ModuleKey, Reason
 
 Rows = npt.NDArray[np.intp]
 Reasons = npt.NDArray[np.uint8]  # values of `Reason`
-
 PUSH_POP = (59, 70)  # NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)
-
 BLOCK = 1 << 18  # ranges that are nested at once; memory is bounded by it
-
 MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
 
 

@@ -18,9 +18,7 @@ Codes: TypeAlias = npt.NDArray[np.int32]
 Columns: TypeAlias = tuple[Ints, ...]
 
 NULL = -(2**63 - 1)  # what a database NULL becomes in an integer column
-
 API = "CUPTI_ACTIVITY_KIND_RUNTIME"  # CUDA API calls, those of the driver too (eventClass 1)
-
 PROCESS = ~np.int64(0xFFFFFF)  # globalPid is globalTid without its thread id
 
 BATCH_ROWS = 1 << 17

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from pgle.trace.xplane.wire import BYTES, VARINT, Block, Cursors, DamagedError, Ints, repeated
 
 BLOCK_EVENTS = 1 << 15  # events decoded at a time: their working arrays stay in the processor's cache
-
 MAX_ID = 1 << 24  # bound on metadata ids, which index tables here; writers number them from 1
 
 MAX_TIME_NS = 1 << 62

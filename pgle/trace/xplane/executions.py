@@ -27,7 +27,6 @@ from pgle.trace.xplane.wire import Ints
 from pgle.xla.protos import hlo_pb2
 
 _RARE_SHARE = 0.1  # share of a module's instructions that are surely outside of loops, where no HLO tells
-
 _MAX_DEPTH = 64  # bound on nested annotations, which are a handful: a cycle in a damaged file ends there
 
 
