@@ -21,21 +21,13 @@ from pgle.trace.table import ModuleKey
 
 @dataclass(frozen=True)
 class Analysis:
-    """A step, what it loses, and what to do.
+    """A step, what it loses, and what to do."""
 
-    Attributes:
-        step: the main module's, with its layers, memory and overlap.
-        findings: the one that could save most first.
-        next: what to do first.
-        warnings: one line each.
-        against: what changed since the other step; None where there is none.
-    """
-
-    step: MeasuredStep
-    findings: tuple[Finding, ...]
-    next: str
-    warnings: tuple[str, ...]
-    against: Differences | None = None
+    step: MeasuredStep  # the main module's, with its layers, memory and overlap
+    findings: tuple[Finding, ...]  # the one that could save most first
+    next: str  # what to do first
+    warnings: tuple[str, ...]  # one line each
+    against: Differences | None = None  # what changed since the other step; None where there is none
 
 
 def analyze(side: Side, other: Side | None = None, *, progress: Progress | None = None) -> Analysis:

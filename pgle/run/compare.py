@@ -18,41 +18,25 @@ from pgle.steps.methods.method import Assumptions
 from pgle.steps.side import check_runs
 from pgle.steps.steady import Rules
 
-_ABBA_RUN = re.compile(r"\d\d+-[AB](?:\.\d+)?")
-"""Folder of a run in ABBA order."""
+_ABBA_RUN = re.compile(r"\d\d+-[AB](?:\.\d+)?")  # folder of a run in ABBA order
 
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What to compare.
+    """What to compare."""
 
-    Attributes:
-        words: BASE and NEW; one folder that holds both; or, with `rounds`, the command or commands.
-        base: more runs of BASE.
-        new: more runs of NEW.
-        rules: which steps to leave out.
-        assumptions: of the statistics.
-        limits: of the gate.
-        pattern: regular expression for console logs.
-        rounds: rounds of ABBA; 0: only read.
-        profile: cost profile of side B, with `rounds`.
-        run_dir: folder of the ABBA runs.
-        labels: names of the sides; empty: from the paths.
-        history: file of a history that shows by how much launches differ.
-    """
-
-    words: tuple[str, ...]
-    base: tuple[str, ...] = ()
-    new: tuple[str, ...] = ()
-    rules: Rules = field(default_factory=Rules)
-    assumptions: Assumptions = field(default_factory=Assumptions)
-    limits: Limits = field(default_factory=Limits)
-    pattern: str | None = None
-    rounds: int = 0
-    profile: Path | None = None
-    run_dir: Path = Path("runs/abba")
-    labels: tuple[str, str] = ("", "")
-    history: Path | None = None
+    words: tuple[str, ...]  # BASE and NEW; one folder that holds both; or, with `rounds`, the command or commands
+    base: tuple[str, ...] = ()  # more runs of BASE
+    new: tuple[str, ...] = ()  # more runs of NEW
+    rules: Rules = field(default_factory=Rules)  # which steps to leave out
+    assumptions: Assumptions = field(default_factory=Assumptions)  # of the statistics
+    limits: Limits = field(default_factory=Limits)  # of the gate
+    pattern: str | None = None  # regular expression for console logs
+    rounds: int = 0  # rounds of ABBA; 0: only read
+    profile: Path | None = None  # cost profile of side B, with `rounds`
+    run_dir: Path = Path("runs/abba")  # folder of the ABBA runs
+    labels: tuple[str, str] = ("", "")  # names of the sides; empty: from the paths
+    history: Path | None = None  # file of a history that shows by how much launches differ
 
 
 def run_compare(

@@ -27,34 +27,22 @@ from pgle.xla.log.module_verdict import BOUNDS, Bounds
 from pgle.xla.log.schedule_evidence import ScheduleEvidence, schedule_evidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
-STDIN = "-"
-"""The log that is read from stdin."""
+STDIN = "-"  # the log that is read from stdin
 
 
 @dataclass(frozen=True)
 class ConfirmRequest:
-    """What to confirm.
+    """What to confirm."""
 
-    Attributes:
-        log: a file (``.gz`` and ``.xz`` are read), `STDIN`, a run directory: its perf stage, or RUN/STAGE.
-        module: regular expression for the main module; None: the weightiest.
-        schedule: schedule dump, or a directory that holds some; None: of a stage of a run directory its own, else the
-            log alone.
-        profile: of the run; None: the one that the log names, where it is still there.
-        unreadable: why a profile that was named cannot be read.
-        release: version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings.
-        whole: the program is known to have ended by itself, so that the log is not cut.
-        bounds: what a profile must cover to count as used.
-    """
-
-    log: AnyPath
-    module: str | None = None
+    log: AnyPath  # a file (``.gz`` and ``.xz`` are read), `STDIN`, a run directory: its perf stage, or RUN/STAGE
+    module: str | None = None  # regular expression for the main module; None: the weightiest
+    # schedule dump, or a directory that holds some; None: of a stage of a run directory its own, else the log alone
     schedule: AnyPath | None = None
-    profile: Profile | None = None
-    unreadable: str = ""
-    release: str | None = None
-    whole: bool = False
-    bounds: Bounds = BOUNDS
+    profile: Profile | None = None  # of the run; None: the one that the log names, where it is still there
+    unreadable: str = ""  # why a profile that was named cannot be read
+    release: str | None = None  # version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings
+    whole: bool = False  # the program is known to have ended by itself, so that the log is not cut
+    bounds: Bounds = BOUNDS  # what a profile must cover to count as used
 
 
 @dataclass(frozen=True)

@@ -21,42 +21,25 @@ from pgle.xla.hlo.dumps import read_dumps
 
 @dataclass(frozen=True)
 class ConvertRequest:
-    """What to convert.
+    """What to convert."""
 
-    Attributes:
-        inputs: traces; several are merged.
-        out: ``.pbtxt``, ``.pb``, or a directory for one file per module.
-        hlo: HLO dump files or directories; without, modules embedded in the trace are used.
-        module: ``auto``, ``all`` or a regular expression.
-        options: statistics.
-        fingerprint_names: write ``fingerprint::name`` even for one module.
-        target: GPU whose estimates fill the gaps; None leaves gaps.
-        force: overwrite.
-        executor: where several inputs are read, as `pgle.run.executor` says it.
-    """
-
-    inputs: tuple[AnyPath, ...]
-    out: AnyPath
-    hlo: tuple[AnyPath, ...] = ()
-    module: str = "auto"
-    options: AggregateOptions = field(default_factory=AggregateOptions)
-    fingerprint_names: bool = False
-    target: str | None = None
-    force: bool = False
-    executor: str = PROCESSES
+    inputs: tuple[AnyPath, ...]  # traces; several are merged
+    out: AnyPath  # ``.pbtxt``, ``.pb``, or a directory for one file per module
+    hlo: tuple[AnyPath, ...] = ()  # HLO dump files or directories; without, modules embedded in the trace are used
+    module: str = "auto"  # ``auto``, ``all`` or a regular expression
+    options: AggregateOptions = field(default_factory=AggregateOptions)  # statistics
+    fingerprint_names: bool = False  # write ``fingerprint::name`` even for one module
+    target: str | None = None  # GPU whose estimates fill the gaps; None leaves gaps
+    force: bool = False  # overwrite
+    executor: str = PROCESSES  # where several inputs are read, as `pgle.run.executor` says it
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What a conversion found and wrote.
+    """What a conversion found and wrote."""
 
-    Attributes:
-        measured: the costs that the profiles hold, with the trace that they come from.
-        written: the profiles.
-    """
-
-    measured: Measured
-    written: tuple[Written, ...]
+    measured: Measured  # the costs that the profiles hold, with the trace that they come from
+    written: tuple[Written, ...]  # the profiles
 
     @property
     def gpu_time_us(self) -> float:

@@ -83,15 +83,10 @@ def _modules(paths: Sequence[AnyPath], schedules: Mapping[str, LhsSchedule]) -> 
 
 @dataclass(frozen=True)
 class CompleteResult:
-    """A completed profile.
+    """A completed profile."""
 
-    Attributes:
-        completions: one per module; the last holds the whole profile.
-        written: its file.
-    """
-
-    completions: tuple[Completion, ...]
-    written: Written
+    completions: tuple[Completion, ...]  # one per module; the last holds the whole profile
+    written: Written  # its file
 
 
 def complete_file(

@@ -23,8 +23,7 @@ if TYPE_CHECKING:  # most commands read one file, in this process
 
 PROCESSES = "processes"
 DASK = "dask://"
-CONNECT_S = 10
-"""Seconds for which a scheduler may not answer."""
+CONNECT_S = 10  # seconds for which a scheduler may not answer
 
 
 @contextmanager

@@ -18,8 +18,7 @@ from pgle.steps.history import Entry, parse_entry
 
 DATABASES = (".sqlite", ".sqlite3", ".db")
 COLUMNS = tuple(item.name for item in fields(Entry))
-BUSY_S = 60
-"""How long a writer waits for others."""
+BUSY_S = 60  # how long a writer waits for others
 _OTHER = "choose another --file"
 TYPES = {"median_s": "REAL", "spread": "REAL", "runs": "INTEGER", "steps": "INTEGER", "simulated": "INTEGER"}
 

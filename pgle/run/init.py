@@ -12,17 +12,11 @@ from pgle.files import AnyPath, write_files
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Files for one purpose.
+    """Files for one purpose."""
 
-    Attributes:
-        purpose: in a line.
-        files: source in the package → where it goes.
-        following: what to do then, a command in it.
-    """
-
-    purpose: str
-    files: dict[str, str]
-    following: str
+    purpose: str  # in a line
+    files: dict[str, str]  # source in the package → where it goes
+    following: str  # what to do then, a command in it
 
 
 STARTERS = {

@@ -25,44 +25,26 @@ compute capability; nothing, and an H100 is assumed."""
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What to predict.
+    """What to predict."""
 
-    Attributes:
-        hlo: a scheduled module, or a dump directory.
-        profile: its costs; None: all are estimated.
-        target: the GPU, by name or description; None: as the dump says.
-        module: regular expression searched in module names; empty: the one whose step is longest.
-        devices_per_host: GPUs that share NVLink; None: as the target usually has.
-    """
-
-    hlo: AnyPath
-    profile: AnyPath | None
-    target: str | None = None
-    module: str = ""
-    devices_per_host: int | None = None
+    hlo: AnyPath  # a scheduled module, or a dump directory
+    profile: AnyPath | None  # its costs; None: all are estimated
+    target: str | None = None  # the GPU, by name or description; None: as the dump says
+    module: str = ""  # regular expression searched in module names; empty: the one whose step is longest
+    devices_per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """A module with its prediction.
+    """A module with its prediction."""
 
-    Attributes:
-        asked: as it was requested.
-        module: scheduled.
-        target: the GPU's name.
-        target_from: what says so.
-        prediction: one step.
-        others: names of further modules of the dump that were looked at.
-        warnings: one line each.
-    """
-
-    asked: PredictRequest
-    module: Module
-    target: str
-    target_from: TargetFrom
-    prediction: Prediction
-    others: tuple[str, ...]
-    warnings: tuple[str, ...]
+    asked: PredictRequest  # as it was requested
+    module: Module  # scheduled
+    target: str  # the GPU's name
+    target_from: TargetFrom  # what says so
+    prediction: Prediction  # one step
+    others: tuple[str, ...]  # names of further modules of the dump that were looked at
+    warnings: tuple[str, ...]  # one line each
 
 
 def predict_file(request: PredictRequest) -> Predicted:

@@ -40,30 +40,19 @@ class Scheduled:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What is known of a run.
+    """What is known of a run."""
 
-    Attributes:
-        inputs: what was given.
-        run: the run directory; None for traces.
-        manifest: its stages.
-        analysis: of the trace; None where there is none.
-        profile: the cost profile.
-        coverage: of the traced module by the profile.
-        comparison, checks: step times of baseline and performance run.
-        schedules: of these two, predicted with the profile.
-        missing: what cannot be said, and why, a line each.
-    """
-
-    inputs: tuple[AnyPath, ...]
-    run: RunDirectory | None = None
-    manifest: Manifest = field(default_factory=Manifest)
-    analysis: Analysis | None = None
-    profile: Profile | None = None
-    coverage: Coverage | None = None
+    inputs: tuple[AnyPath, ...]  # what was given
+    run: RunDirectory | None = None  # the run directory; None for traces
+    manifest: Manifest = field(default_factory=Manifest)  # its stages
+    analysis: Analysis | None = None  # of the trace; None where there is none
+    profile: Profile | None = None  # the cost profile
+    coverage: Coverage | None = None  # of the traced module by the profile
+    # comparison, checks: step times of baseline and performance run
     comparison: Comparison | None = None
     checks: tuple[Check, ...] = ()
-    schedules: tuple[Scheduled, ...] = ()
-    missing: tuple[str, ...] = ()
+    schedules: tuple[Scheduled, ...] = ()  # of these two, predicted with the profile
+    missing: tuple[str, ...] = ()  # what cannot be said, and why, a line each
 
     @property
     def performance(self) -> StageRecord | None:

@@ -23,33 +23,23 @@ from pgle.xla.hlo.names import loops
 MIB = 1 << 20
 START_BYTES = 8 * MIB
 """Where thresholds start; two to five trials from here find nine tenths of the gain (simulated, five programs)."""
-SHORT_LOOP = 8
-"""Iterations of a loop that may be unrolled whole: longer ones take the compiler minutes."""
-TIGHT = 0.5
-"""Part of the GPU's memory from which on the scheduler may give up overlap for memory."""
+SHORT_LOOP = 8  # iterations of a loop that may be unrolled whole: longer ones take the compiler minutes
+TIGHT = 0.5  # part of the GPU's memory from which on the scheduler may give up overlap for memory
 _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
-ALL = "all"
-"""For `Axis.kind`: what moves every kind of collective at once comes first."""
+ALL = "all"  # for `Axis.kind`: what moves every kind of collective at once comes first
 PRESETS = {"fsdp": "", "pipeline-parallel": "collective-permute"}
 """What others recommend where a loop holds collectives, or those of a kind: a start that the search has to beat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing to change.
+    """One thing to change."""
 
-    Attributes:
-        name: in words.
-        kind: the collective whose exposed time it is about; `ALL`; or empty: none in particular.
-        settings: flag values to try, each on top of the best so far, in this order.
-        number: the flag whose value is halved and doubled, on as long as that helps; empty where there is none.
-    """
-
-    name: str
-    kind: str
-    settings: tuple[Flags, ...]
-    number: str = ""
+    name: str  # in words
+    kind: str  # the collective whose exposed time it is about; `ALL`; or empty: none in particular
+    settings: tuple[Flags, ...]  # flag values to try, each on top of the best so far, in this order
+    number: str = ""  # the flag whose value is halved and doubled, on as long as that helps; empty where there is none
 
 
 def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: float = 0.0) -> tuple[Axis, ...]:
@@ -76,25 +66,16 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
 
 @dataclass(frozen=True)
 class _Program:
-    """What decides which axes do anything.
+    """What decides which axes do anything."""
 
-    Attributes:
-        kinds: of collectives, each with how many there are.
-        looped: those inside loops.
-        trips: iterations of the shortest loop that holds a collective; 0: there is none.
-        sizes: by kind and computation, bytes and number of tensors of each collective.
-        joined: of these, where a threshold can join or part something.
-        opcodes: of all instructions.
-        memory_share: part of the GPU's memory that it needs.
-    """
-
-    kinds: Mapping[str, int]
-    looped: frozenset[str]
-    trips: int
+    kinds: Mapping[str, int]  # of collectives, each with how many there are
+    looped: frozenset[str]  # those inside loops
+    trips: int  # iterations of the shortest loop that holds a collective; 0: there is none
+    # by kind and computation, bytes and number of tensors of each collective
     sizes: Mapping[tuple[str, str], list[tuple[int, int]]]
-    joined: frozenset[tuple[str, str]]
-    opcodes: frozenset[str]
-    memory_share: float
+    joined: frozenset[tuple[str, str]]  # of these, where a threshold can join or part something
+    opcodes: frozenset[str]  # of all instructions
+    memory_share: float  # part of the GPU's memory that it needs
 
     @staticmethod
     def of(module: Module, memory_share: float) -> _Program:

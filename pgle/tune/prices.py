@@ -18,15 +18,10 @@ from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 
 @dataclass(frozen=True)
 class Prices:
-    """What instructions of a program take.
+    """What instructions of a program take."""
 
-    Attributes:
-        known: by `signature`, one cost of those that are the same thing: the median.
-        factors: by kind of instruction, the median of measured over estimated.
-    """
-
-    known: Mapping[Hashable, Cost]
-    factors: Mapping[str, float]
+    known: Mapping[Hashable, Cost]  # by `signature`, one cost of those that are the same thing: the median
+    factors: Mapping[str, float]  # by kind of instruction, the median of measured over estimated
 
 
 def prices_of(table: LookupTable, profile: Profile, estimate: Estimate) -> Prices:

@@ -14,8 +14,7 @@ from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.names import lhs_names, loops
 
 SHOWN = 3
-FAR = 2_000
-"""Instructions that are looked at for the nearest one with a name of the program."""
+FAR = 2_000  # instructions that are looked at for the nearest one with a name of the program
 
 _GRADIENTS = (
     "accumulate gradients over micro-batches, so that the next one's compute hides this one's reduction, or give the "
@@ -38,27 +37,16 @@ _BYTES = "send fewer bytes (a narrower type, a larger batch on each device), sin
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One collective that stays exposed.
+    """One collective that stays exposed."""
 
-    Attributes:
-        name: when LHS ran.
-        kind: ``all-gather`` …
-        exposed_us: of the step, all executions together.
-        why: in words.
-        made_by: what makes its operand, in the program's words with the source line; empty where nothing says so.
-        needed_by: the first that needs its result; empty: the step returns it.
-        loop: the loop around it with its iterations; empty where there is none.
-        help: what change of the program would help.
-    """
-
-    name: str
-    kind: str
-    exposed_us: float
-    why: str
-    made_by: str
-    needed_by: str
-    loop: str
-    help: str
+    name: str  # when LHS ran
+    kind: str  # ``all-gather`` …
+    exposed_us: float  # of the step, all executions together
+    why: str  # in words
+    made_by: str  # what makes its operand, in the program's words with the source line; empty where nothing says so
+    needed_by: str  # the first that needs its result; empty: the step returns it
+    loop: str  # the loop around it with its iterations; empty where there is none
+    help: str  # what change of the program would help
 
 
 def reasons(module: Module, placed: Iterable[Placement], count: int = SHOWN) -> tuple[Reason, ...]:

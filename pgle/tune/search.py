@@ -8,11 +8,9 @@ from pgle.schedule.predict import Prediction
 from pgle.tune.moves import ALL, Axis, between, by_exposure, neighbours
 from pgle.tune.trial import LITTLE, Flags, Trial
 
-ROOM = 0.01
-"""Within so much of the ceiling there is nothing left to look for."""
+ROOM = 0.01  # within so much of the ceiling there is nothing left to look for
 PROGRESS = 0.001
-SAME = 2
-"""Compilations, in budgets, after which the search ends though most changed nothing."""
+SAME = 2  # compilations, in budgets, after which the search ends though most changed nothing
 
 Attempt = Callable[[Sequence[tuple[Flags, str]]], Sequence[Trial]]
 """Compiles and simulates settings, each with its label, at once where there are several."""

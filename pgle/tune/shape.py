@@ -15,13 +15,10 @@ from pgle.costs.profile.value import Profile
 from pgle.tune.search import best
 from pgle.tune.trial import Trial
 
-FACTORS = (0.5, 2.0, 4.0)
-"""By which the cost of an exposed collective is multiplied."""
+FACTORS = (0.5, 2.0, 4.0)  # by which the cost of an exposed collective is multiplied
 
-Shape = Mapping[str, float]
-"""Factors by the name that a collective had when LHS ran."""
-Attempt = Callable[[Sequence[tuple[Shape, str]]], Sequence[Trial]]
-"""Schedules shapes, each with its label."""
+Shape = Mapping[str, float]  # factors by the name that a collective had when LHS ran
+Attempt = Callable[[Sequence[tuple[Shape, str]]], Sequence[Trial]]  # schedules shapes, each with its label
 
 
 def shaped(profile: Profile, shape: Shape) -> Profile:

@@ -10,53 +10,33 @@ from typing import Any
 from pgle.schedule.predict import Prediction
 from pgle.xla.collectives import KINDS
 
-Flags = Mapping[str, str]
-"""Values by flag name, without dashes."""
+Flags = Mapping[str, str]  # values by flag name, without dashes
 
-LITTLE = 0.005
-"""Less than half a per cent is not worth a re-profile: it is what a job's own noise hides."""
+LITTLE = 0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
 WON_SHARE = 0.9
-MOST = 6
-"""Collectives that are kept by name."""
+MOST = 6  # collectives that are kept by name
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting, compiled and simulated.
+    """One setting, compiled and simulated."""
 
-    Attributes:
-        flags: what differs from the user's own flags.
-        label: what was tried, in words.
-        step_us: by the costs as they stand; None where it did not compile.
-        exposed_us: communication of it that nothing hides.
-        exposed_by_kind: the same by kind of collective.
-        worlds_us: steps in the worlds.
-        harder_us: steps in the harder worlds (`pgle.tune.worlds.HARDER`).
-        temp_bytes: temporary memory that XLA plans for; None where it left no report.
-        modelled: collectives that the program did not have before, whose costs are modelled.
-        cpu_s: processor seconds of its compilations; 0 where they were kept from before.
-        program: fingerprint before scheduling; settings that share it are the same program.
-        same_as: label of an earlier trial that compiled to the same program and is scheduled alike; empty: none.
-        failure: why it did not compile; empty where it did.
-        shape: what costs are multiplied by for the scheduler alone (`pgle.tune.shape`), by name; mostly empty.
-        most_exposed: names of the collectives that stay most exposed.
-    """
-
-    flags: Flags
-    label: str
-    step_us: float | None = None
-    exposed_us: float = 0.0
-    exposed_by_kind: Mapping[str, float] = field(default_factory=dict)
-    worlds_us: tuple[float, ...] = ()
-    harder_us: tuple[float, ...] = ()
-    temp_bytes: int | None = None
-    modelled: int = 0
-    cpu_s: float = 0.0
-    program: str = ""
-    same_as: str = ""
-    failure: str = ""
+    flags: Flags  # what differs from the user's own flags
+    label: str  # what was tried, in words
+    step_us: float | None = None  # by the costs as they stand; None where it did not compile
+    exposed_us: float = 0.0  # communication of it that nothing hides
+    exposed_by_kind: Mapping[str, float] = field(default_factory=dict)  # the same by kind of collective
+    worlds_us: tuple[float, ...] = ()  # steps in the worlds
+    harder_us: tuple[float, ...] = ()  # steps in the harder worlds (`pgle.tune.worlds.HARDER`)
+    temp_bytes: int | None = None  # temporary memory that XLA plans for; None where it left no report
+    modelled: int = 0  # collectives that the program did not have before, whose costs are modelled
+    cpu_s: float = 0.0  # processor seconds of its compilations; 0 where they were kept from before
+    program: str = ""  # fingerprint before scheduling; settings that share it are the same program
+    same_as: str = ""  # label of an earlier trial that compiled to the same program and is scheduled alike; empty: none
+    failure: str = ""  # why it did not compile; empty where it did
+    # what costs are multiplied by for the scheduler alone (`pgle.tune.shape`), by name; mostly empty
     shape: Mapping[str, float] = field(default_factory=dict)
-    most_exposed: tuple[str, ...] = ()
+    most_exposed: tuple[str, ...] = ()  # names of the collectives that stay most exposed
 
     @property
     def mean_us(self) -> float:
@@ -116,19 +96,12 @@ def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Steps against those of the schedule that PGLE gives with the user's own flags, world by world.
+    """Steps against those of the schedule that PGLE gives with the user's own flags, world by world."""
 
-    Attributes:
-        won: worlds in which the step is shorter.
-        of: worlds.
-        mean: mean change of the step over worlds, as a share; negative is shorter.
-        worst: the worst change.
-    """
-
-    won: int
-    of: int
-    mean: float
-    worst: float
+    won: int  # worlds in which the step is shorter
+    of: int  # worlds
+    mean: float  # mean change of the step over worlds, as a share; negative is shorter
+    worst: float  # the worst change
 
     @property
     def accepted(self) -> bool:

@@ -23,38 +23,25 @@ from pgle.xla.hlo.module import Module
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far worlds differ.
+    """How far worlds differ."""
 
-    Attributes:
-        compute: share by which kernels of one shape differ together.
-        collectives: the same of collectives of one kind.
-        latency_us: a collective takes up to so much longer.
-        contention: the largest share of its range.
-    """
-
-    compute: float = 0.1
-    collectives: float = 0.2
-    latency_us: float = 20.0
-    contention: float = 1.0
+    compute: float = 0.1  # share by which kernels of one shape differ together
+    collectives: float = 0.2  # the same of collectives of one kind
+    latency_us: float = 20.0  # a collective takes up to so much longer
+    contention: float = 1.0  # the largest share of its range
 
 
 HARDER = Spread(compute=0.15, collectives=0.3, latency_us=30.0, contention=2.0)
 """Costs and latency spread half as much again, contention up to twice its range: what is accepted must win here too."""
-HARDER_SEED = 1_000_003
-"""Added to the seed of a search for its harder worlds."""
+HARDER_SEED = 1_000_003  # added to the seed of a search for its harder worlds
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One draw; the same seed and number give the same world for every schedule.
+    """One draw; the same seed and number give the same world for every schedule."""
 
-    Attributes:
-        seed: ``SEED.NUMBER``.
-        spread: how far it may differ.
-    """
-
-    seed: str
-    spread: Spread
+    seed: str  # ``SEED.NUMBER``
+    spread: Spread  # how far it may differ
 
     def draw(self, what: str) -> float:
         """A number from 0 to 1 for something, always the same."""

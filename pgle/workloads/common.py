@@ -19,17 +19,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Workload:
-    """A program to profile.
+    """A program to profile."""
 
-    Attributes:
-        step: one step, from state to state.
-        state: pytree of `jax.ShapeDtypeStruct` with shardings.
-        gpu_only: it says what jax lowers for GPUs alone and silently drops for CPUs: memory kinds.
-    """
-
-    step: Callable[[Any], Any]
-    state: Any
-    gpu_only: bool = False
+    step: Callable[[Any], Any]  # one step, from state to state
+    state: Any  # pytree of `jax.ShapeDtypeStruct` with shardings
+    gpu_only: bool = False  # it says what jax lowers for GPUs alone and silently drops for CPUs: memory kinds
 
 
 def _arguments(description: str | None, **own: int | str | bool) -> argparse.Namespace:

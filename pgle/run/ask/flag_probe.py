@@ -24,8 +24,7 @@ from pgle.xla.flags.lint import Lint, lint
 from pgle.xla.flags.text import Flag, FlagList
 from pgle.xla.log.wordings import flag_refusal
 
-TIMEOUT_S = 120
-"""For the child, which needs about a second; a cold network file system may need a hundred times that."""
+TIMEOUT_S = 120  # for the child, which needs about a second; a cold network file system may need a hundred times that
 
 Status: TypeAlias = Literal["known", "unknown", "bad-value", "failed"]
 
@@ -78,16 +77,11 @@ print(json.dumps(answers))
 
 @dataclass(frozen=True, slots=True)
 class FlagAnswer:
-    """What jaxlib makes of one flag.
+    """What jaxlib makes of one flag."""
 
-    Attributes:
-        status: ``known``; ``unknown`` and ``bad-value``, on which XLA ends the process; ``failed`` where it ended
-            otherwise.
-        message: XLA's own line about it; empty for ``known``.
-    """
-
+    # ``known``; ``unknown`` and ``bad-value``, on which XLA ends the process; ``failed`` where it ended otherwise
     status: Status
-    message: str = ""
+    message: str = ""  # XLA's own line about it; empty for ``known``
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +94,10 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What an interpreter would import.
+    """What an interpreter would import."""
 
-    Attributes:
-        versions: by package (``python`` too); what is not installed is absent.
-        jaxlib_at: the folder jaxlib is installed in; empty where it is not.
-    """
-
-    versions: Mapping[str, str]
-    jaxlib_at: str = ""
+    versions: Mapping[str, str]  # by package (``python`` too); what is not installed is absent
+    jaxlib_at: str = ""  # the folder jaxlib is installed in; empty where it is not
 
     @property
     def jaxlib(self) -> str:

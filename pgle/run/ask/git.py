@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-TIMEOUT_S = 20
-"""A work tree of a million files on a network takes seconds to be looked through."""
+TIMEOUT_S = 20  # a work tree of a million files on a network takes seconds to be looked through
 
 
 def git_commit() -> str:

@@ -36,31 +36,24 @@ IMPORTER = "host-*/QdstrmImporter"
 IMPORTERS = (f"/usr/lib/nsight-systems/{IMPORTER}",)
 """Where Debian puts the importer; NVIDIA's packages have it beside ``bin``."""
 
-TABLES_SINCE: Version = (2023, 4)
-"""First version of `nsys export` known to have ``--tables``."""
+TABLES_SINCE: Version = (2023, 4)  # first version of `nsys export` known to have ``--tables``
 
 TABLES = (
     "StringIds,NVTX_EVENTS,CUPTI_ACTIVITY_KIND_.*,CUDA_GRAPH.*,ThreadNames,TARGET_INFO_.*,META_DATA_.*,ANALYSIS_DETAILS"
 )
 """What we read; the rest (OS runtime calls, samples) can be most of a report."""
 
-OLD_FORMAT: Version = (2022,)
-"""What stands for the format "1." of reports before 2023, which every nsys since reads."""
+OLD_FORMAT: Version = (2022,)  # what stands for the format "1." of reports before 2023, which every nsys since reads
 
 DOWNLOAD = "https://developer.nvidia.com/nsight-systems"
 
 
 @dataclass(frozen=True, slots=True)
 class Nsys:
-    """An installed nsys.
+    """An installed nsys."""
 
-    Attributes:
-        path: the program.
-        version: (2023, 4, 4, 54); empty where it does not say.
-    """
-
-    path: Path
-    version: Version
+    path: Path  # the program
+    version: Version  # (2023, 4, 4, 54); empty where it does not say
 
     def __str__(self) -> str:
         return f"nsys {dotted(self.version)} ({self.path})"

@@ -17,15 +17,10 @@ TO_REHEARSE = ("jax", PLUGIN, "packages", "XLA_FLAGS", "disk", "run directory")
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All checks, in the order of the table.
+    """All checks, in the order of the table."""
 
-    Attributes:
-        checks: what was looked at.
-        gpus: of this host.
-    """
-
-    checks: tuple[Check, ...]
-    gpus: tuple[Gpu, ...]
+    checks: tuple[Check, ...]  # what was looked at
+    gpus: tuple[Gpu, ...]  # of this host
 
     @property
     def keeps_from_profiling(self) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from pgle.xla.flags.text import as_bool
 
 DRIVER_FOR_CUDA = {"12": 525, "13": 580}
 """Oldest driver branch for each CUDA major (CUDA toolkit release notes, minor version compatibility)."""
-MULTI_SUBSCRIBER = "0.11.1"
-"""First jaxlib whose profiler can share CUPTI, with CUDA 13.2 (jax-ml/jax#37117)."""
+MULTI_SUBSCRIBER = "0.11.1"  # first jaxlib whose profiler can share CUPTI, with CUDA 13.2 (jax-ml/jax#37117)
 DCGM_PROCESSES = ("nv-hostengine", "dcgm-exporter", "dcgmproftester")
 INJECTIONS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")
 """Variables by which NVIDIA's tools attach to a process."""

@@ -13,20 +13,14 @@ from pgle.run.doctor.world import World
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What was to be mended, and what came of it.
+    """What was to be mended, and what came of it."""
 
-    Attributes:
-        repair: None where nothing is wrong.
-        was_run: whether the commands were run.
-        before, after: versions of jax, jaxlib and the plugin's wheels.
-        failed: what the command that failed printed last; empty where none did.
-    """
-
-    repair: Repair | None
-    was_run: bool
+    repair: Repair | None  # None where nothing is wrong
+    was_run: bool  # whether the commands were run
+    # before, after: versions of jax, jaxlib and the plugin's wheels
     before: Mapping[str, str]
     after: Mapping[str, str]
-    failed: str = ""
+    failed: str = ""  # what the command that failed printed last; empty where none did
 
     @property
     def ok(self) -> bool:

@@ -30,36 +30,22 @@ MAX_FILE_BYTES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link of the chain.
+    """One link of the chain."""
 
-    Attributes:
-        name: of the link.
-        ok: whether it held.
-        proves: what that shows.
-        found: the evidence.
-    """
-
-    name: str
-    ok: bool
-    proves: str
-    found: str
+    name: str  # of the link
+    ok: bool  # whether it held
+    proves: str  # what that shows
+    found: str  # the evidence
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The chain.
+    """The chain."""
 
-    Attributes:
-        links: in order.
-        simulated: whether the GPU is; then its times are of the simulation.
-        run: the run directory, which is kept.
-        bundle: a small archive to attach to a report; None where it was not asked for.
-    """
-
-    links: tuple[Link, ...]
-    simulated: bool
-    run: Path
-    bundle: Path | None
+    links: tuple[Link, ...]  # in order
+    simulated: bool  # whether the GPU is; then its times are of the simulation
+    run: Path  # the run directory, which is kept
+    bundle: Path | None  # a small archive to attach to a report; None where it was not asked for
 
     @property
     def ok(self) -> bool:

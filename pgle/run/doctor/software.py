@@ -13,8 +13,7 @@ from pgle.run.launch.environment import user_flags
 from pgle.xla.flags.catalogue import catalogue, nearest, release
 from pgle.xla.flags.text import as_bool
 
-OLDEST_REHEARSAL = "0.4.34"
-"""First plugin that compiles without a GPU (0.4.36 does not)."""
+OLDEST_REHEARSAL = "0.4.34"  # first plugin that compiles without a GPU (0.4.36 does not)
 
 
 def check_jax(world: World) -> Check:
@@ -131,8 +130,7 @@ ENOUGH_DISK = 20 * GIB
 """Three profiled steps of a large model gave 118 MB of trace for each process; dumps of modules come on top."""
 LITTLE_DISK = 2 * GIB
 ENOUGH_FILES = 4096
-ENOUGH_SHARED_MEMORY = GIB
-"""NCCL shares buffers between processes of a host in /dev/shm; containers often get 64 MiB."""
+ENOUGH_SHARED_MEMORY = GIB  # NCCL shares buffers between processes of a host in /dev/shm; containers often get 64 MiB
 
 
 def check_disk(world: World, run_dir: str) -> Check:

@@ -26,10 +26,8 @@ from pgle.xla.flags.catalogue import release
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.wordings import AUTO_PGLE, EMPTY_TRACE, PGLE_CACHE_WRITE
 
-FIRST_RELEASE = (0, 4, 31)
-"""Of jax with AutoPGLE; merged 2024-05-29 and absent from 0.4.26."""
-FIRST_HANDOVER = (0, 5, 1)
-"""Of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE."""
+FIRST_RELEASE = (0, 4, 31)  # of jax with AutoPGLE; merged 2024-05-29 and absent from 0.4.26
+FIRST_HANDOVER = (0, 5, 1)  # of jax with JAX_COMPILATION_CACHE_EXPECT_PGLE
 NO_GRAPHS_AT_ALL = ((0, 5, 0), (0, 5, 3))
 """From the first to the second release AutoPGLE leaves command buffers off for good, later for its traces only."""
 
@@ -38,31 +36,18 @@ Outcome = Literal["recompiled", "loaded", "empty-trace", "ahead-of-time", "too-f
 
 @dataclass(frozen=True)
 class AutoRequest:
-    """What to run.
+    """What to run."""
 
-    Attributes:
-        command: the user's words.
-        run_dir: gets a stage ``auto`` and, with `then_nsys`, a stage ``auto-nsys``.
-        runs: executions of each function that AutoPGLE traces.
-        percentile: of the costs over them.
-        then_nsys: run again, with the program from the cache, under nsys.
-        cache: JAX's compilation cache; None: a new one in the run directory.
-        window: what nsys traces.
-        flags: more XLA flags.
-        stdout: where the program's stdout goes: ours, or 2.
-        force: run again; the old folders are kept under other names.
-    """
-
-    command: tuple[str, ...]
-    run_dir: Path
-    runs: int = 3
-    percentile: int = 90
-    then_nsys: bool = False
-    cache: Path | None = None
-    window: str = "auto"
-    flags: tuple[str, ...] = ()
-    stdout: Literal[1, 2] = 1
-    force: bool = False
+    command: tuple[str, ...]  # the user's words
+    run_dir: Path  # gets a stage ``auto`` and, with `then_nsys`, a stage ``auto-nsys``
+    runs: int = 3  # executions of each function that AutoPGLE traces
+    percentile: int = 90  # of the costs over them
+    then_nsys: bool = False  # run again, with the program from the cache, under nsys
+    cache: Path | None = None  # JAX's compilation cache; None: a new one in the run directory
+    window: str = "auto"  # what nsys traces
+    flags: tuple[str, ...] = ()  # more XLA flags
+    stdout: Literal[1, 2] = 1  # where the program's stdout goes: ours, or 2
+    force: bool = False  # run again; the old folders are kept under other names
 
     @property
     def cache_dir(self) -> Path:
@@ -72,33 +57,19 @@ class AutoRequest:
 
 @dataclass(frozen=True)
 class AutoResult:
-    """What AutoPGLE did.
+    """What AutoPGLE did."""
 
-    Attributes:
-        request: what was asked.
-        outcome: ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not.
-        why: in words, with what to do.
-        recompiled: modules compiled again with costs, and the bytes of the costs.
-        loaded: modules that came from the cache as an earlier run had optimised them.
-        verdict: what XLA's log says of the main module; None where it says nothing.
-        stage: the run.
-        handover: the run under nsys; None where not asked for or not possible.
-        handed_over: modules that it took from the cache.
-        traces: of the run under nsys.
-        warnings: one line each.
-    """
-
-    request: AutoRequest
-    outcome: Outcome
-    why: str
-    recompiled: Mapping[str, int]
-    loaded: tuple[str, ...]
-    verdict: ModuleVerdict | None
-    stage: StageResult
-    handover: StageResult | None = None
-    handed_over: tuple[str, ...] = ()
-    traces: tuple[Path, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    request: AutoRequest  # what was asked
+    outcome: Outcome  # ``recompiled`` or ``loaded`` (from the cache) where it did its work; else why it did not
+    why: str  # in words, with what to do
+    recompiled: Mapping[str, int]  # modules compiled again with costs, and the bytes of the costs
+    loaded: tuple[str, ...]  # modules that came from the cache as an earlier run had optimised them
+    verdict: ModuleVerdict | None  # what XLA's log says of the main module; None where it says nothing
+    stage: StageResult  # the run
+    handover: StageResult | None = None  # the run under nsys; None where not asked for or not possible
+    handed_over: tuple[str, ...] = ()  # modules that it took from the cache
+    traces: tuple[Path, ...] = ()  # of the run under nsys
+    warnings: tuple[str, ...] = field(default=())  # one line each
 
     @property
     def good(self) -> bool:

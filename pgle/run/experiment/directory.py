@@ -26,20 +26,16 @@ from pgle.errors import UserError
 
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
 
-COMPARED: tuple[StageName, StageName] = ("baseline", "perf")
-"""The stages whose step times are compared."""
+COMPARED: tuple[StageName, StageName] = ("baseline", "perf")  # the stages whose step times are compared
 LOG = "output.log"
 MANIFEST = "manifest.json"
-STEP_FILES = "steps*.jsonl"
-"""Step times of a stage: one file, or one per rank."""
+STEP_FILES = "steps*.jsonl"  # step times of a stage: one file, or one per rank
 
 RANK_LABEL = "rank{:04d}"
 _LOG = re.compile(r"output(?:\.rank(\d+))?\.log")
-ANY_RANK = "<rank>"
-"""Stands for the label of a rank in the paths that the hook is given."""
+ANY_RANK = "<rank>"  # stands for the label of a rank in the paths that the hook is given
 
-TRACES = (".xplane.pb", ".nsys-rep", ".qdstrm")
-"""What profilers write; viewers put files of other kinds beside them."""
+TRACES = (".xplane.pb", ".nsys-rep", ".qdstrm")  # what profilers write; viewers put files of other kinds beside them
 
 
 def rank_suffix(rank: int) -> str:
@@ -49,35 +45,20 @@ def rank_suffix(rank: int) -> str:
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The files of one rank in one stage.
+    """The files of one rank in one stage."""
 
-    Attributes:
-        folder: of the stage, shared by all ranks.
-        label: ``rank0003``.
-        suffix: of file names; empty for rank 0.
-        log: what the rank printed, with XLA's log lines.
-        facts: what the hook found out.
-        steps: step times, JSON lines.
-        hlo: XLA's dumps; those of several ranks would overwrite each other in one folder.
-        ir: StableHLO of every function that rank 0 compiled.
-        trace: the folder of its trace; nsys adds its suffix to this name.
-        seen: exists once a Python with the hook has started.
-        control: step numbers that the launcher found in the output, for the hook.
-        claim: exists once a process of the rank traces; its helper processes then do not.
-    """
-
-    folder: Path
-    label: str
-    suffix: str
-    log: Path
-    facts: Path
-    steps: Path
-    hlo: Path
-    ir: Path
-    trace: Path
-    seen: Path
-    control: Path
-    claim: Path
+    folder: Path  # of the stage, shared by all ranks
+    label: str  # ``rank0003``
+    suffix: str  # of file names; empty for rank 0
+    log: Path  # what the rank printed, with XLA's log lines
+    facts: Path  # what the hook found out
+    steps: Path  # step times, JSON lines
+    hlo: Path  # XLA's dumps; those of several ranks would overwrite each other in one folder
+    ir: Path  # StableHLO of every function that rank 0 compiled
+    trace: Path  # the folder of its trace; nsys adds its suffix to this name
+    seen: Path  # exists once a Python with the hook has started
+    control: Path  # step numbers that the launcher found in the output, for the hook
+    claim: Path  # exists once a process of the rank traces; its helper processes then do not
 
     @classmethod
     def of(cls, folder: Path, label: str, suffix: str) -> RankFiles:

@@ -27,17 +27,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """A file that a stage read or wrote, or a whole folder of them.
+    """A file that a stage read or wrote, or a whole folder of them."""
 
-    Attributes:
-        path: relative to the run directory where it lies inside; that of a folder ends in ``/``.
-        sha256: of the content; of a folder, of the names and contents in it.
-        size_bytes: of all content.
-    """
-
-    path: str
-    sha256: str
-    size_bytes: int
+    path: str  # relative to the run directory where it lies inside; that of a folder ends in ``/``
+    sha256: str  # of the content; of a folder, of the names and contents in it
+    size_bytes: int  # of all content
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,53 +46,30 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One stage on one rank.
+    """One stage on one rank."""
 
-    Attributes:
-        stage: ``profile``, ``convert``, ``baseline``, ``perf`` …
-        rank: of the process, 0 where there is one.
-        ranks: how many there are.
-        mode: of the flags, such as ``sync``.
-        argv: the user's command, masked.
-        xla_flags: the whole XLA_FLAGS of the child.
-        environment: allowed variables of the child, masked.
-        versions: by package, ``python`` too.
-        commit: of the directory where it was started, short, ``+`` where files have changes; empty without git.
-        gpus: of this host.
-        topology: what is known of hosts, processes and devices, by name.
-        host: its name.
-        started: ISO time in UTC.
-        ended: ISO time in UTC; empty while it runs.
-        exit_code: of the command; None while it runs.
-        inputs: files read.
-        outputs: files written.
-        warnings: as printed.
-        facts: results of the stage, by name, JSON types only.
-        asked: what was asked for, by option: a stage that is asked for something else is run again.
-        failed: why the stage did not do its work though the command ended with 0, such as a missing trace.
-    """
-
-    stage: str
-    rank: int = 0
-    ranks: int = 1
-    mode: str = ""
-    argv: tuple[str, ...] = ()
-    xla_flags: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    commit: str = ""
-    gpus: tuple[Gpu, ...] = ()
-    topology: Mapping[str, Any] = field(default_factory=dict)
-    host: str = ""
-    started: str = ""
-    ended: str = ""
-    exit_code: int | None = None
-    inputs: tuple[FileRecord, ...] = ()
-    outputs: tuple[FileRecord, ...] = ()
-    warnings: tuple[str, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    stage: str  # ``profile``, ``convert``, ``baseline``, ``perf`` …
+    rank: int = 0  # of the process, 0 where there is one
+    ranks: int = 1  # how many there are
+    mode: str = ""  # of the flags, such as ``sync``
+    argv: tuple[str, ...] = ()  # the user's command, masked
+    xla_flags: str = ""  # the whole XLA_FLAGS of the child
+    environment: Mapping[str, str] = field(default_factory=dict)  # allowed variables of the child, masked
+    versions: Mapping[str, str] = field(default_factory=dict)  # by package, ``python`` too
+    commit: str = ""  # of the directory where it was started, short, ``+`` where files have changes; empty without git
+    gpus: tuple[Gpu, ...] = ()  # of this host
+    topology: Mapping[str, Any] = field(default_factory=dict)  # what is known of hosts, processes and devices, by name
+    host: str = ""  # its name
+    started: str = ""  # ISO time in UTC
+    ended: str = ""  # ISO time in UTC; empty while it runs
+    exit_code: int | None = None  # of the command; None while it runs
+    inputs: tuple[FileRecord, ...] = ()  # files read
+    outputs: tuple[FileRecord, ...] = ()  # files written
+    warnings: tuple[str, ...] = ()  # as printed
+    facts: Mapping[str, Any] = field(default_factory=dict)  # results of the stage, by name, JSON types only
+    # what was asked for, by option: a stage that is asked for something else is run again
     asked: Mapping[str, Any] = field(default_factory=dict)
-    failed: str = ""
+    failed: str = ""  # why the stage did not do its work though the command ended with 0, such as a missing trace
 
 
 @dataclass(frozen=True, slots=True)

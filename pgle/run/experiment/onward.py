@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from pgle.steps.compare import Comparison
     from pgle.xla.flags.text import Flag
 
-COMPARE = "compare"
-"""Stage of the manifest: the step times were compared."""
-UNKNOWN = ("COMMAND",)
-"""Stands for a program that nobody named."""
+COMPARE = "compare"  # stage of the manifest: the step times were compared
+UNKNOWN = ("COMMAND",)  # stands for a program that nobody named
 
 _OPTIONS = ("target", "devices", "topology", "choose")
 _OF_PROFILING = {"mode": "sync", "window": "auto"}
@@ -38,21 +36,13 @@ def typed(*words: object) -> str:
 
 @dataclass(frozen=True)
 class Launch:
-    """How a program is run by pgle.
+    """How a program is run by pgle."""
 
-    Attributes:
-        words: of its command line.
-        options: of every command of pgle that starts programs.
-        profiling: options of those that profile it.
-        capture: the profiler; empty: left to the machine.
-        run: the run directory in which it was measured; None: it was not yet.
-    """
-
-    words: tuple[str, ...] = UNKNOWN
-    options: tuple[str, ...] = ()
-    profiling: tuple[str, ...] = ()
-    capture: str = ""
-    run: RunDirectory | None = None
+    words: tuple[str, ...] = UNKNOWN  # of its command line
+    options: tuple[str, ...] = ()  # of every command of pgle that starts programs
+    profiling: tuple[str, ...] = ()  # options of those that profile it
+    capture: str = ""  # the profiler; empty: left to the machine
+    run: RunDirectory | None = None  # the run directory in which it was measured; None: it was not yet
 
     def with_flags(self, flags: Sequence[str]) -> Launch:
         """The same with more XLA flags."""

@@ -31,48 +31,28 @@ from pgle.xla.log.module_verdict import Bounds, ProfileUse
 
 @dataclass(frozen=True)
 class PipelineRequest:
-    """An experiment.
+    """An experiment."""
 
-    Attributes:
-        stage: its profile stage; the others differ in mode and profile.
-        back_end: what runs the stages.
-        fail_slower: bound of the compare stage, a share of the step time.
-        force: run every stage again.
-    """
-
-    stage: StageRequest
-    back_end: BackEnd
-    fail_slower: float = 0.01
-    force: bool = False
+    stage: StageRequest  # its profile stage; the others differ in mode and profile
+    back_end: BackEnd  # what runs the stages
+    fail_slower: float = 0.01  # bound of the compare stage, a share of the step time
+    force: bool = False  # run every stage again
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What an experiment came to.
+    """What an experiment came to."""
 
-    Attributes:
-        run: the run directory.
-        skipped: stages that were done already.
-        stages: results of the launched stages that were run now.
-        coverage: of the profile against the profiled module.
-        covered: whether it reaches the bound.
-        used: whether XLA used the profile in the performance run, and enough of it.
-        use: the verdict on that, and why, as recorded; empty where there is none.
-        comparison: of the step times; None where they are too few.
-        checks: what the comparison had to keep.
-        warnings: one line each.
-    """
-
-    run: RunDirectory
-    skipped: tuple[str, ...]
-    stages: tuple[StageResult, ...]
-    coverage: Coverage
-    covered: bool
-    used: bool
-    use: str
-    comparison: Comparison | None = None
-    checks: tuple[Check, ...] = ()
-    warnings: tuple[str, ...] = ()
+    run: RunDirectory  # the run directory
+    skipped: tuple[str, ...]  # stages that were done already
+    stages: tuple[StageResult, ...]  # results of the launched stages that were run now
+    coverage: Coverage  # of the profile against the profiled module
+    covered: bool  # whether it reaches the bound
+    used: bool  # whether XLA used the profile in the performance run, and enough of it
+    use: str  # the verdict on that, and why, as recorded; empty where there is none
+    comparison: Comparison | None = None  # of the step times; None where they are too few
+    checks: tuple[Check, ...] = ()  # what the comparison had to keep
+    warnings: tuple[str, ...] = ()  # one line each
 
     @property
     def good(self) -> bool:

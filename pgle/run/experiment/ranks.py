@@ -23,23 +23,16 @@ LAUNCHERS: tuple[tuple[str, str, str], ...] = (
 INDEXED_JOB = "JOB_COMPLETION_INDEX"
 """Set in an indexed Kubernetes job, as a JobSet starts; the size of the job is in no variable."""
 
-UNKNOWN = 0
-"""Size of a job that does not tell it."""
+UNKNOWN = 0  # size of a job that does not tell it
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One process of a job.
+    """One process of a job."""
 
-    Attributes:
-        rank: 0 … size-1.
-        size: processes of the job; `UNKNOWN` where there may be others.
-        launcher: whose variables these are; empty for a single process.
-    """
-
-    rank: int = 0
-    size: int = 1
-    launcher: str = ""
+    rank: int = 0  # 0 … size-1
+    size: int = 1  # processes of the job; `UNKNOWN` where there may be others
+    launcher: str = ""  # whose variables these are; empty for a single process
 
     @property
     def is_alone(self) -> bool:

@@ -25,27 +25,16 @@ PROGRAM_FILES = (".py", ".sh", ".mlir")
 
 @dataclass(frozen=True)
 class StageRequest:
-    """What to run, on whichever back end.
+    """What to run, on whichever back end."""
 
-    Attributes:
-        stage: profile, baseline, perf; auto and auto-nsys of `pgle auto`.
-        command: the user's words; may be empty for a simulated stage whose program was captured before.
-        run: the run directory.
-        mode: flags: async or sync for profile, else baseline or perf.
-        profile: cost profile of a perf stage; a back end gets a copy in the run directory.
-        flags: more XLA flags, as the user gave them on the command line.
-        stdout: where the program's stdout goes: ours, or 2 (stderr) where ours is for results.
-        bounds: what the profile of a perf stage must cover to count as used.
-    """
-
-    stage: StageName
-    command: tuple[str, ...]
-    run: RunDirectory
-    mode: Mode
-    profile: AnyPath | None = None
-    flags: tuple[str, ...] = ()
-    stdout: Literal[1, 2] = 1
-    bounds: Bounds = BOUNDS
+    stage: StageName  # profile, baseline, perf; auto and auto-nsys of `pgle auto`
+    command: tuple[str, ...]  # the user's words; may be empty for a simulated stage whose program was captured before
+    run: RunDirectory  # the run directory
+    mode: Mode  # flags: async or sync for profile, else baseline or perf
+    profile: AnyPath | None = None  # cost profile of a perf stage; a back end gets a copy in the run directory
+    flags: tuple[str, ...] = ()  # more XLA flags, as the user gave them on the command line
+    stdout: Literal[1, 2] = 1  # where the program's stdout goes: ours, or 2 (stderr) where ours is for results
+    bounds: Bounds = BOUNDS  # what the profile of a perf stage must cover to count as used
 
     @property
     def folder(self) -> StageFolder:
@@ -67,29 +56,17 @@ class StageRequest:
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage did.
+    """What a stage did."""
 
-    Attributes:
-        request: what was asked.
-        simulated: True where no GPU ran anything.
-        exit_code: of the user's program; 0 where none ran.
-        verdict: of a perf stage, whether XLA used the profile for the main module.
-        step_times_s: of the slowest rank, in order; simulated where `simulated`.
-        facts: for the report: name → value.
-        warnings: one line each.
-        rank: of this process among those of the job.
-        failed: why a profile stage left no trace, and what to do; empty where it left one.
-    """
-
-    request: StageRequest
-    simulated: bool
-    exit_code: int
-    verdict: ModuleVerdict | None = None
-    step_times_s: tuple[float, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    rank: int = 0
-    failed: str = ""
+    request: StageRequest  # what was asked
+    simulated: bool  # True where no GPU ran anything
+    exit_code: int  # of the user's program; 0 where none ran
+    verdict: ModuleVerdict | None = None  # of a perf stage, whether XLA used the profile for the main module
+    step_times_s: tuple[float, ...] = ()  # of the slowest rank, in order; simulated where `simulated`
+    facts: Mapping[str, str] = field(default_factory=dict)  # for the report: name → value
+    warnings: tuple[str, ...] = ()  # one line each
+    rank: int = 0  # of this process among those of the job
+    failed: str = ""  # why a profile stage left no trace, and what to do; empty where it left one
 
     @property
     def good(self) -> bool:

@@ -14,13 +14,10 @@ from pgle.run.experiment.directory import MANIFEST, RunDirectory
 from pgle.run.experiment.onward import following, typed
 from pgle.trace.nsys import SQLITE_MAGIC
 
-DEPTH = 4
-"""Folders below the first; a profiler's log directory nests its xplanes three deep."""
-MOST = 5000
-"""Entries that are looked at: an answer at once, also in a home directory."""
+DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
+MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
 
-UNSCHEDULED = "HLO not of a GPU yet"
-"""Dumps of the CPU compiler, and of programs as XLA first saw them."""
+UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
 
 ByKind: TypeAlias = Mapping[str, Sequence[Path]]
 Next: TypeAlias = Callable[[Path, ByKind], str]
@@ -28,32 +25,20 @@ Next: TypeAlias = Callable[[Path, ByKind], str]
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Files of one kind.
+    """Files of one kind."""
 
-    Attributes:
-        kind: what they are, in words.
-        paths: where, newest first.
-        command: what to type for the newest.
-    """
-
-    kind: str
-    paths: tuple[Path, ...]
-    command: str
+    kind: str  # what they are, in words
+    paths: tuple[Path, ...]  # where, newest first
+    command: str  # what to type for the newest
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a folder holds, the kinds that say most first.
+    """What a folder holds, the kinds that say most first."""
 
-    Attributes:
-        folder: that was looked at.
-        sights: one of each kind that is there.
-        complete: False where the folder holds more than was looked at.
-    """
-
-    folder: Path
-    sights: tuple[Sight, ...]
-    complete: bool
+    folder: Path  # that was looked at
+    sights: tuple[Sight, ...]  # one of each kind that is there
+    complete: bool  # False where the folder holds more than was looked at
 
 
 def look(folder: Path) -> Found:

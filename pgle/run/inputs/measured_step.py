@@ -37,25 +37,18 @@ from pgle.xla.targets import BUILT_IN, Target, load_target, target_beside
 STILL = Noise(kernel=0.0, outliers=0.0, outlier_us=0.0, warm_up=(), skew=0.0, first_wait_us=0.0, pause_us=0.0)
 """A simulated step as the schedule has it, without what makes executions differ."""
 
-REHEARSED = ("profiled", "baseline")
-"""Folders of a rehearsal, the one to look at first."""
+REHEARSED = ("profiled", "baseline")  # folders of a rehearsal, the one to look at first
 
 
 @dataclass(frozen=True)
 class Side:
-    """One step to look at.
+    """One step to look at."""
 
-    Attributes:
-        inputs: traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks of one job.
-        hlo: dumps of the run; without, those of run directories or embedded ones are used.
-        target: the GPU, by name or description; None: as the HLO says.
-        profile: what the scheduler was given; None: that of the run directory.
-    """
-
+    # traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks of one job
     inputs: tuple[AnyPath, ...]
-    hlo: tuple[AnyPath, ...] = ()
-    target: str | None = None
-    profile: AnyPath | None = None
+    hlo: tuple[AnyPath, ...] = ()  # dumps of the run; without, those of run directories or embedded ones are used
+    target: str | None = None  # the GPU, by name or description; None: as the HLO says
+    profile: AnyPath | None = None  # what the scheduler was given; None: that of the run directory
 
 
 def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:

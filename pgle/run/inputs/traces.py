@@ -19,8 +19,7 @@ from pgle.trace.read import EXPORT_SUFFIXES, REPORT_SUFFIXES, read_trace
 if TYPE_CHECKING:
     from pgle.trace.table import Trace
 
-PARALLEL_BYTES = 64 << 20
-"""Inputs from which on other processes read them faster than they start."""
+PARALLEL_BYTES = 64 << 20  # inputs from which on other processes read them faster than they start
 
 
 def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: Progress | None = None) -> Trace:

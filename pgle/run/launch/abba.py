@@ -24,20 +24,13 @@ Letter = Literal["A", "B"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run.
+    """What to run."""
 
-    Attributes:
-        rounds: rounds of four runs, ABBA and BAAB in turn.
-        base: command A.
-        new: command B.
-        folder: where every run gets a folder of its own, and the plan is kept.
-        inside: where in a run's folder step times lie, for A and B; empty: in the folder itself.
-    """
-
-    rounds: int
-    base: tuple[str, ...]
-    new: tuple[str, ...]
-    folder: Path
+    rounds: int  # rounds of four runs, ABBA and BAAB in turn
+    base: tuple[str, ...]  # command A
+    new: tuple[str, ...]  # command B
+    folder: Path  # where every run gets a folder of its own, and the plan is kept
+    # where in a run's folder step times lie, for A and B; empty: in the folder itself
     inside: tuple[str, str] = ("", "")
 
     def order(self) -> tuple[Letter, ...]:

@@ -17,8 +17,7 @@ from pgle.steps.collect_console import read_console, step_number
 STEP_WORDS = (b"step", b"iter", b"batch", b"epoch")
 """One of these, in small or capital letters, is in every line that names a step or its time."""
 
-MAX_LINES = 1_000_000
-"""Step lines remembered with their times."""
+MAX_LINES = 1_000_000  # step lines remembered with their times
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,17 +23,11 @@ Cache: TypeAlias = Literal["off", "keep"] | Path
 
 @dataclass(frozen=True, slots=True)
 class ChildEnvironment:
-    """The environment of a child.
+    """The environment of a child."""
 
-    Attributes:
-        values: the whole environment, for `subprocess`.
-        plan: the flags and why.
-        warnings: what gives way, is left out or will go wrong.
-    """
-
-    values: Mapping[str, str]
-    plan: FlagPlan
-    warnings: tuple[Finding, ...]
+    values: Mapping[str, str]  # the whole environment, for `subprocess`
+    plan: FlagPlan  # the flags and why
+    warnings: tuple[Finding, ...]  # what gives way, is left out or will go wrong
 
 
 def user_flags(environ: Mapping[str, str] | None = None) -> FlagList:

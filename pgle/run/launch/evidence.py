@@ -22,10 +22,8 @@ from pgle.xla.log.wordings import EMPTY_TRACE, NSYS_FAILED, NSYS_FAILED_WORDS, P
 
 AUTO_PGLE = "AutoPGLE is on as well (JAX_ENABLE_PGLE) and got an empty trace; unset it, or use 'pgle auto'"
 BLOCK_BYTES = 1 << 20
-LINE_CHARACTERS = 10_000
-"""More of a line is not looked at."""
-FEW_EXECUTIONS = 5
-"""Fewer in a window without step marks give a warning; the first is often left out as warm-up."""
+LINE_CHARACTERS = 10_000  # more of a line is not looked at
+FEW_EXECUTIONS = 5  # fewer in a window without step marks give a warning; the first is often left out as warm-up
 
 
 def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:

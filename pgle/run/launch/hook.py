@@ -13,8 +13,7 @@ from pgle.run.experiment.ranks import LAUNCHERS, Rank
 from pgle.xla.log.wordings import AUTO_PGLE
 
 HOOK_SITE = Path(__file__).parent / "hook_site"
-VARIABLE = "PGLE_HOOK"
-"""Holds the configuration of the hook, as JSON."""
+VARIABLE = "PGLE_HOOK"  # holds the configuration of the hook, as JSON
 
 
 def hook_config(

@@ -19,14 +19,11 @@ from typing import Any, BinaryIO
 from pgle.errors import UserError, shell_code
 
 CHUNK_BYTES = 1 << 16
-LINE_BYTES = 1 << 16
-"""A longer line goes into the log in pieces."""
-GRACE_S = 5.0
-"""How long a grandchild that keeps the output open is waited for once the command has ended."""
+LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
+GRACE_S = 5.0  # how long a grandchild that keeps the output open is waited for once the command has ended
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
-SET_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
+SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 _LIBC = ctypes.CDLL(None)
 
 OnLine = Callable[[str], None]

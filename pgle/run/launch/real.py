@@ -54,19 +54,13 @@ def checked_window(text: str) -> str:
 
 @dataclass(frozen=True)
 class RealBackEnd:
-    """The devices of this machine.
+    """The devices of this machine."""
 
-    Attributes:
-        capture: the profiler of profile stages; ``none``: the program alone.
-        window: what is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``.
-        environment: more variables of the program; they count, whatever the user has.
-        cache: JAX's persistent compilation cache.
-    """
-
-    capture: Literal["jax", "nsys", "none"] = "jax"
-    window: str = "auto"
+    capture: Literal["jax", "nsys", "none"] = "jax"  # the profiler of profile stages; ``none``: the program alone
+    window: str = "auto"  # what is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``
+    # more variables of the program; they count, whatever the user has
     environment: Mapping[str, str] = field(default_factory=dict)
-    cache: Cache = "off"
+    cache: Cache = "off"  # JAX's persistent compilation cache
 
     def check(self, request: StageRequest) -> None:
         """Raise `UserError` where a request cannot be met; nothing has been written by then."""

@@ -12,8 +12,7 @@ from pgle.run.experiment.directory import RankFiles
 from pgle.run.launch.evidence import BLOCK_BYTES
 from pgle.xla.log.wordings import NSYS_NOT_READY
 
-ENDED_BY_NSYS = 143
-"""128 + SIGTERM: how a program ends that nsys stops after its capture range."""
+ENDED_BY_NSYS = 143  # 128 + SIGTERM: how a program ends that nsys stops after its capture range
 
 
 def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
@@ -39,10 +38,8 @@ def nsys_command(command: Sequence[str], report: Path) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-OWN_FAILURE = 1
-"""The exit code of nsys where it failed itself."""
-NSYS_STARTS = 8
-"""How often nsys is started where it fails before the program runs; a third fails on a busy machine."""
+OWN_FAILURE = 1  # the exit code of nsys where it failed itself
+NSYS_STARTS = 8  # how often nsys is started where it fails before the program runs; a third fails on a busy machine
 
 
 def start_nsys(start: Callable[[], int], files: RankFiles) -> tuple[int, tuple[str, ...]]:

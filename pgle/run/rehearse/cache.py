@@ -21,13 +21,11 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.run.ask.flag_probe import cache_directory, installed
 
-FORMAT = 1
-"""Part of every key; to be raised where what is stored, or how a module is read, changes."""
+FORMAT = 1  # part of every key; to be raised where what is stored, or how a module is read, changes
 
 LIMIT_VARIABLE = "PGLE_CACHE_MIB"
 LIMIT_MIB = 2048
-ANSWER = ".answer.json"
-"""What the compiler's process said, beside its dumps."""
+ANSWER = ".answer.json"  # what the compiler's process said, beside its dumps
 
 _STALE_S = 86_400.0  # a name of a process that was killed while writing
 _BINARY = (".pb",)

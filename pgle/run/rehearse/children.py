@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 from pgle.errors import UserError
 from pgle.run.rehearse.dumps import LOG, find_before_scheduling, find_dump, is_generating_code, scheduled_module
 
-TEMPORARY = ".tmp"
-"""Folder for temporary files of a compilation that may be ended at any time, inside its dump folder."""
+TEMPORARY = ".tmp"  # folder for temporary files of a compilation that may be ended at any time, inside its dump folder
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 

@@ -31,14 +31,11 @@ from pgle.tune.search import no_room
 from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
 
-DEFAULT_TARGET = "h100"
-"""The GPU that is meant where none is named."""
+DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
 
-DEFAULT_DEVICES = 4
-"""Virtual CPU devices for a captured program whose user names no topology."""
+DEFAULT_DEVICES = 4  # virtual CPU devices for a captured program whose user names no topology
 
-LOOK_S = 5.0
-"""Rehearsals that took longer get no look at flags: it takes up to three times as long."""
+LOOK_S = 5.0  # rehearsals that took longer get no look at flags: it takes up to three times as long
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
@@ -48,31 +45,21 @@ _MADE = ("captured", "rehearsal", "all-passes", "default", "baseline", "profiled
 
 @dataclass(frozen=True)
 class RehearseCommand:
-    """The command line.
+    """The command line."""
 
-    Attributes:
-        words: one module file, a folder of dumps, a run directory, or the words of a command.
-        profile, topology, flags, job: as in `RehearseRequest`.
-        target: the GPU by name, or its description; empty: that of the run directory, else `DEFAULT_TARGET`.
-        devices: virtual devices for a command; None: those of the topology.
-        out: folder; None: a temporary one, which is kept.
-        choose: name of a module, or a regular expression on file names.
-        quiet_s: stop a command that has compiled nothing new for so long.
-        cached: as in `RehearseRequest`.
-        typed: the command line as it was, where its words are the modules of a run directory.
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # one module file, a folder of dumps, a run directory, or the words of a command
+    # profile, topology, flags, job: as in `RehearseRequest`
     profile: str | None
-    target: str
+    target: str  # the GPU by name, or its description; empty: that of the run directory, else `DEFAULT_TARGET`
     topology: str | None
-    devices: int | None
+    devices: int | None  # virtual devices for a command; None: those of the topology
     flags: tuple[str, ...]
     job: str | None
-    out: str | None
-    choose: str | None
-    quiet_s: float
-    cached: bool = True
+    out: str | None  # folder; None: a temporary one, which is kept
+    choose: str | None  # name of a module, or a regular expression on file names
+    quiet_s: float  # stop a command that has compiled nothing new for so long
+    cached: bool = True  # as in `RehearseRequest`
+    # the command line as it was, where its words are the modules of a run directory
     typed: RehearseCommand | None = None
 
 

@@ -19,11 +19,9 @@ SCHEDULED = "gpu_after_optimizations.hlo.pb"
 BEFORE_SCHEDULING = "before_scheduling.hlo.pb"
 DUMP_BEFORE_SCHEDULING = "--xla_dump_hlo_pass_re=^fusion-wrapper$"
 """The first pass of those that schedule; XLA dumps the module before and after each pass of that name."""
-CODE_GENERATION = (".ll", ".ptx", ".ttir")
-"""Dumps of code generation (jax before 0.12)."""
+CODE_GENERATION = (".ll", ".ptx", ".ttir")  # dumps of code generation (jax before 0.12)
 
-TAIL = 200_000
-"""Characters at the end of the log that are searched."""
+TAIL = 200_000  # characters at the end of the log that are searched
 
 _FINGERPRINT = re.compile(rb"\x0a\x16fingerprint_before_lhs\x12\x20([0-9a-f]{32})")
 

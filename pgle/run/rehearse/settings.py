@@ -30,28 +30,19 @@ DEFAULT_FRACTION = 0.75
 
 _NOT_OF_GPUS = ("xla_force_host_platform_device_count", "xla_backend_optimization_level")
 _ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
-OLDEST_PYTHON = (3, 11)
-"""That can run pgle's half of the compiler's process."""
+OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is compiled, and how.
+    """What is compiled, and how."""
 
-    Attributes:
-        module: the file.
-        others: the modules beside it that were not chosen, in words, the largest first.
-        python: the interpreter whose jaxlib compiles.
-        flags: of the user, from XLA_FLAGS and from the command line, as text; the later wins.
-        warnings: one line each.
-        memory_fraction: part of the GPU's memory that the job's allocator has; 0: it has no limit.
-    """
-
-    module: Path
-    others: tuple[str, ...]
-    python: str
-    flags: tuple[str, ...]
-    warnings: tuple[str, ...]
+    module: Path  # the file
+    others: tuple[str, ...]  # the modules beside it that were not chosen, in words, the largest first
+    python: str  # the interpreter whose jaxlib compiles
+    flags: tuple[str, ...]  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
+    warnings: tuple[str, ...]  # one line each
+    # part of the GPU's memory that the job's allocator has; 0: it has no limit
     memory_fraction: float = DEFAULT_FRACTION
 
     def request(

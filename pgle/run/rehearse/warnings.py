@@ -13,8 +13,7 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.log.wordings import SCHEDULER_MEMORY
 from pgle.xla.targets import Target
 
-UNREAD_SHARE = 0.001
-"""Of the step; less than that is not worth a line."""
+UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
 
 
 def memory_warnings(compiled: RehearsalResult, allocator_bytes: int, target: Target) -> list[str]:

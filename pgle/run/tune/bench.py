@@ -44,23 +44,14 @@ SCHEDULES = ("profile", "again")
 
 @dataclass
 class Bench:
-    """Compiles settings and simulates them; `start` comes first, `schedule` may be called from several threads.
+    """Compiles settings and simulates them; `start` comes first, `schedule` may be called from several threads."""
 
-    Attributes:
-        request: what is tuned.
-        session: schedules of the module.
-        baseline: LHS alone, by the user's own flags.
-        pgle: the same with the profile.
-        jaxlib: that compiles.
-        memory_share: part of the GPU's memory that the program needs.
-    """
-
-    request: TuneRequest
-    session: Session
-    baseline: Scheduled = field(init=False)
-    pgle: Scheduled = field(init=False)
-    jaxlib: str = ""
-    memory_share: float = 0.0
+    request: TuneRequest  # what is tuned
+    session: Session  # schedules of the module
+    baseline: Scheduled = field(init=False)  # LHS alone, by the user's own flags
+    pgle: Scheduled = field(init=False)  # the same with the profile
+    jaxlib: str = ""  # that compiles
+    memory_share: float = 0.0  # part of the GPU's memory that the program needs
     _prices: Prices = field(init=False)
     _given: Profile = field(init=False)
     _worlds: tuple[World, ...] = ()

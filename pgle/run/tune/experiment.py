@@ -21,10 +21,8 @@ from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
 from pgle.xla.targets import load_target
 
-BUDGET = 20
-"""Trials at most."""
-TUNED = "tuned"
-"""Folder of a run directory: what the search found, and in ``run`` the experiment under its flags."""
+BUDGET = 20  # trials at most
+TUNED = "tuned"  # folder of a run directory: what the search found, and in ``run`` the experiment under its flags
 
 
 OnPart: TypeAlias = Callable[[StageResult | Conversion | Pipeline | Tuning], None]
@@ -32,23 +30,15 @@ OnPart: TypeAlias = Callable[[StageResult | Conversion | Pipeline | Tuning], Non
 
 @dataclass(frozen=True)
 class TunedRun:
-    """An experiment, its program tuned, and the experiment again under the flags that were found.
+    """An experiment, its program tuned, and the experiment again under the flags that were found."""
 
-    Attributes:
-        first: by the user's own flags.
-        tuning: of its program, with the measured profile.
-        second: under the new flags, profiled again; None where nothing better was found.
-        comparison: performance run of the second against that of the first; None where there is none.
-        checks: what it had to keep.
-        warnings: one line each.
-    """
-
-    first: Pipeline
-    tuning: Tuning
-    second: Pipeline | None = None
+    first: Pipeline  # by the user's own flags
+    tuning: Tuning  # of its program, with the measured profile
+    second: Pipeline | None = None  # under the new flags, profiled again; None where nothing better was found
+    # performance run of the second against that of the first; None where there is none
     comparison: Comparison | None = None
-    checks: tuple[Check, ...] = ()
-    warnings: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()  # what it had to keep
+    warnings: tuple[str, ...] = ()  # one line each
 
     @property
     def good(self) -> bool:

@@ -13,21 +13,15 @@ from pgle.tune.trial import Trial
 
 MOVES = 3
 AT_ONCE = 2
-LIMIT_S = 30.0
-"""Seconds for each compilation."""
+LIMIT_S = 30.0  # seconds for each compilation
 
 
 @dataclass(frozen=True)
 class QuickLook:
-    """What a few moves give, each alone.
+    """What a few moves give, each alone."""
 
-    Attributes:
-        pgle: the user's own flags with the profile.
-        trials: the moves that compiled, the shortest step first.
-    """
-
-    pgle: Trial
-    trials: tuple[Trial, ...]
+    pgle: Trial  # the user's own flags with the profile
+    trials: tuple[Trial, ...]  # the moves that compiled, the shortest step first
 
     @property
     def best(self) -> Trial | None:

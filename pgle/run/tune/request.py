@@ -17,114 +17,65 @@ from pgle.xla.targets import Target
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What to tune.
+    """What to tune."""
 
-    Attributes:
-        setting: the module, the jaxlib that compiles it, and the user's flags, which stay.
-        target: the GPU.
-        out: folder, new or empty, or with the record of the same search, which then goes on.
-        profile: measured costs; None: estimates.
-        topology: ``SxHxD``; None: one host.
-        budget: trials at most.
-        memory_limit: of temporary device memory, bytes; None: none.
-        worlds: how many.
-        seed: of the worlds.
-        shape: after the flags, look for costs that lead the scheduler to a better schedule (`pgle.tune.shape`).
-        executor: where trials run (`pgle.run.executor`); empty: this process, which forks a compiler for each.
-        cached: take compilations from the user's cache, and keep them there.
-    """
-
-    setting: Setting
-    target: Target
-    out: Path
-    profile: Path | None = None
-    topology: str | None = None
-    budget: int = 20
-    memory_limit: int | None = None
-    worlds: int = 20
-    seed: int = 0
+    setting: Setting  # the module, the jaxlib that compiles it, and the user's flags, which stay
+    target: Target  # the GPU
+    out: Path  # folder, new or empty, or with the record of the same search, which then goes on
+    profile: Path | None = None  # measured costs; None: estimates
+    topology: str | None = None  # ``SxHxD``; None: one host
+    budget: int = 20  # trials at most
+    memory_limit: int | None = None  # of temporary device memory, bytes; None: none
+    worlds: int = 20  # how many
+    seed: int = 0  # of the worlds
+    # after the flags, look for costs that lead the scheduler to a better schedule (`pgle.tune.shape`)
     shape: bool = False
-    executor: str = ""
-    cached: bool = True
+    executor: str = ""  # where trials run (`pgle.run.executor`); empty: this process, which forks a compiler for each
+    cached: bool = True  # take compilations from the user's cache, and keep them there
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """One setting with its schedule.
+    """One setting with its schedule."""
 
-    Attributes:
-        trial: its figures.
-        module: scheduled.
-        prediction: of its step.
-        profile: the costs that XLA was given, and that the prediction stands on.
-    """
-
-    trial: Trial
-    module: Module
-    prediction: Prediction
-    profile: Profile
+    trial: Trial  # its figures
+    module: Module  # scheduled
+    prediction: Prediction  # of its step
+    profile: Profile  # the costs that XLA was given, and that the prediction stands on
 
 
 @dataclass(frozen=True)
 class Proof:
-    """An accepted setting compiled whole.
+    """An accepted setting compiled whole."""
 
-    Attributes:
-        scheduled: its schedule, by all passes.
-        judged: it against the profile alone, over the worlds of the search.
-        harder: the same over the harder worlds.
-        accepted: whether it stands in both.
-        used: whether XLA used the new profile, by its log and schedule.
-        why: the line that proves it.
-        coverage: share of the new module's time that the new profile has a cost for.
-        change: its step against that of the trial, as a share; 0 where both ways to compile agree.
-        written: files.
-    """
-
-    scheduled: Scheduled
-    judged: Judged
-    harder: Judged
-    accepted: bool
-    used: bool
-    why: str
-    coverage: float
-    change: float
-    written: tuple[Path, ...] = ()
+    scheduled: Scheduled  # its schedule, by all passes
+    judged: Judged  # it against the profile alone, over the worlds of the search
+    harder: Judged  # the same over the harder worlds
+    accepted: bool  # whether it stands in both
+    used: bool  # whether XLA used the new profile, by its log and schedule
+    why: str  # the line that proves it
+    coverage: float  # share of the new module's time that the new profile has a cost for
+    change: float  # its step against that of the trial, as a share; 0 where both ways to compile agree
+    written: tuple[Path, ...] = ()  # files
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What the search found.
+    """What the search found."""
 
-    Attributes:
-        verdict: ``better``, ``no-room`` or ``not-better``.
-        baseline: LHS without a profile, the user's own flags.
-        pgle: the same flags with the profile.
-        proof: of the best setting; None where nothing is better.
-        trials: all, in order.
-        without: the best setting without each of its flags, by flag.
-        refused: settings that the worlds of the search accepted, and the proof did not, with why.
-        collectives: of the `pgle` schedule, where they stand and why they stay exposed.
-        costs_are: ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled.
-        jaxlib: that compiled.
-        resumed: trials that an earlier search had made.
-        launch: how pgle runs the program whose module this is.
-        warnings: one line each.
-    """
-
-    verdict: str
-    baseline: Scheduled
-    pgle: Scheduled
-    proof: Proof | None
-    trials: tuple[Trial, ...]
-    without: dict[str, Trial]
-    refused: tuple[str, ...]
-    collectives: tuple[Placement, ...]
-    costs_are: str
-    jaxlib: str
-    resumed: int = 0
-    launch: Launch = field(default_factory=Launch)
-    warnings: tuple[str, ...] = field(default=())
+    verdict: str  # ``better``, ``no-room`` or ``not-better``
+    baseline: Scheduled  # LHS without a profile, the user's own flags
+    pgle: Scheduled  # the same flags with the profile
+    proof: Proof | None  # of the best setting; None where nothing is better
+    trials: tuple[Trial, ...]  # all, in order
+    without: dict[str, Trial]  # the best setting without each of its flags, by flag
+    refused: tuple[str, ...]  # settings that the worlds of the search accepted, and the proof did not, with why
+    collectives: tuple[Placement, ...]  # of the `pgle` schedule, where they stand and why they stay exposed
+    costs_are: str  # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled
+    jaxlib: str  # that compiled
+    resumed: int = 0  # trials that an earlier search had made
+    launch: Launch = field(default_factory=Launch)  # how pgle runs the program whose module this is
+    warnings: tuple[str, ...] = field(default=())  # one line each
 
     @property
     def tuned(self) -> Scheduled:

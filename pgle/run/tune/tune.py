@@ -28,13 +28,10 @@ from pgle.xla.log.module_verdict import ProfileUse
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
 """Compilations side by side; each takes a core, and a step of the search has three settings at most."""
-SAME_STEP = 0.001
-"""Ties between instructions may break otherwise; a step within this is the same."""
-PROOFS = 3
-"""Settings at most that are compiled whole, where those before did not stand."""
+SAME_STEP = 0.001  # ties between instructions may break otherwise; a step within this is the same
+PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
 
-Submit = Callable[[Flags, str, Shape], "Future[Trial]"]
-"""Begins a trial."""
+Submit = Callable[[Flags, str, Shape], "Future[Trial]"]  # begins a trial
 OnTrial = Callable[[Trial, Trial], None]
 """Called with each trial and that of the profile alone; first with that one itself."""
 

@@ -22,8 +22,7 @@ __all__ = [
 EXECUTABLE_BUILD_OPTIONS, DEVICE_MEMORY_SIZE = 3, 15
 """Fields of CompileOptionsProto and of what is in it (openxla/xla ``xla/pjrt/proto/compile_options.proto``)."""
 
-OLDEST_JAX = (0, 4, 34)
-"""First release whose CUDA plugin compiles without a device (0.4.36 alone cannot)."""
+OLDEST_JAX = (0, 4, 34)  # first release whose CUDA plugin compiles without a device (0.4.36 alone cannot)
 
 
 def version() -> tuple[int, ...]:

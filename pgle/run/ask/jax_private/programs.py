@@ -26,29 +26,17 @@ MLIR_BYTECODE = b"ML\xefR"
 
 @dataclass(frozen=True)
 class Program:
-    """A module ready to compile.
+    """A module ready to compile."""
 
-    Attributes:
-        code: StableHLO bytecode or a serialized HloModuleProto.
-        form: ``mlir`` or ``hlo``, as the PJRT C API calls them.
-        name: of the module, ``jit_train_step``.
-        num_partitions: SPMD partitions.
-        num_replicas: replicas.
-        is_partitioned: the SPMD partitioner has run on it already and must not run again.
-        shardy: True where shardings are Shardy's, False for GSPMD annotations.
-        propagate_to_parameters: per parameter, whether the compiler may choose its sharding.
-        propagate_to_output: the same per output.
-    """
-
-    code: bytes
-    form: Literal["mlir", "hlo"]
-    name: str
-    num_partitions: int
-    num_replicas: int
-    is_partitioned: bool
-    shardy: bool
-    propagate_to_parameters: tuple[bool, ...]
-    propagate_to_output: tuple[bool, ...]
+    code: bytes  # StableHLO bytecode or a serialized HloModuleProto
+    form: Literal["mlir", "hlo"]  # ``mlir`` or ``hlo``, as the PJRT C API calls them
+    name: str  # of the module, ``jit_train_step``
+    num_partitions: int  # SPMD partitions
+    num_replicas: int  # replicas
+    is_partitioned: bool  # the SPMD partitioner has run on it already and must not run again
+    shardy: bool  # True where shardings are Shardy's, False for GSPMD annotations
+    propagate_to_parameters: tuple[bool, ...]  # per parameter, whether the compiler may choose its sharding
+    propagate_to_output: tuple[bool, ...]  # the same per output
 
     @property
     def num_devices(self) -> int:
