@@ -59,6 +59,12 @@ def test_step_times_come_from_a_pipe(testdata: Path, tmp_path: Path) -> None:
     done = pgle("compare", tmp_path / "base.jsonl", "-", "--json", data=lines)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"] == "pgle.compare/1"
+    kept = pgle("history", "add", "-", "--name", "a", "--file", tmp_path / "h.jsonl", data=lines)
+    assert b"added a" in kept.stdout
+
+
+def test_a_page_goes_to_a_pipe_as_markdown(testdata: Path) -> None:
+    assert pgle("report", testdata / TRACE, "-o", "-", "-q").stdout.startswith(b"# A step takes ")
 
 
 def test_stdin_is_read_once(testdata: Path) -> None:

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -253,35 +254,56 @@ def test_a_quote_without_end_is_one_line(tmp_path: Path) -> None:
     assert "COMMAND has a quote that does not end" in done.stderr
 
 
-def test_the_workflow_of_init_runs_in_a_repository_of_its_own(tmp_path: Path) -> None:
-    """Its shell steps, in order, on the simulated GPU's stand-in: a program that only prints step times."""
-    from pgle.run.init import init
-
-    init("github", tmp_path)
-    (tmp_path / "bin").mkdir()
+def run_steps(folder: Path, steps: list[dict[str, Any]], fill: Callable[[object], str], **shared: str) -> None:
+    """Run the steps of a job, the action among them; in the place of GPUs is a program that only prints step times."""
     fake = (
         'case "$1" in run) mkdir -p runs/ci/baseline runs/ci/perf; printf "%s\\n" "$@" > words; '
         "for side in baseline perf; do for i in $(seq 40); do "
         "echo '{\"step\": '$i', \"step_time_s\": 0.2'$((i % 3))'}'; done > runs/ci/$side/steps.jsonl; done;; "
         f'*) exec {shlex.quote(sys.executable)} -m pgle "$@";; esac\n'
     )
+    (folder / "bin").mkdir()
     for name, text in {"pgle": fake, "nvidia-smi": "echo NVIDIA H100\n", "python3": "exit 0\n"}.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}")
-        (tmp_path / "bin" / name).chmod(0o755)
-    workflow = yaml.safe_load((tmp_path / ".github/workflows/pgle.yml").read_text())
-    shared = {**workflow["env"], "COMMAND": """python train.py --name 'two words' $HOME"""}
-    for step in workflow["jobs"]["step-time"]["steps"]:
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}")
+        (folder / "bin" / name).chmod(0o755)
+    for step in steps:
+        if step.get("uses") == "./.pgle/code":
+            inputs = {name.replace("-", "_"): fill(value) for name, value in step["with"].items()}
+            assert run_action(folder, **inputs, hardware="1-nvidia-h100")[0] == 0
         if "run" not in step:
             continue
-        own = {name: "true" if "${{" in str(value) else str(value) for name, value in step.get("env", {}).items()}
         environment = {
-            **os.environ, **shared, **own, "GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(tmp_path / "output"),
-            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+            **os.environ, **shared, **{name: fill(value) for name, value in step.get("env", {}).items()},
+            "GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(folder / "output"),
+            "GITHUB_STEP_SUMMARY": str(folder / "summary"), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         }  # fmt: skip
-        done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, capture_output=True)
+        done = subprocess.run(["bash", "-e", "-c", step["run"]], cwd=folder, env=environment, capture_output=True)
         assert done.returncode == 0, (step, done.stderr)
-    assert (tmp_path / "words").read_text().splitlines()[-4:] == ["train.py", "--name", "two words", "$HOME"]
+    assert (folder / "words").read_text().splitlines()[-4:] == ["train.py", "--name", "two words", "$HOME"]
+    assert (folder / ".pgle/baselines/1-nvidia-h100/steps.jsonl").exists()
+    assert "pgle compare" in (folder / "summary").read_text()
+
+
+COMMAND = "python train.py --name 'two words' $HOME"
+
+
+def test_the_workflow_of_init_runs_in_a_repository_of_its_own(tmp_path: Path) -> None:
+    from pgle.run.init import init
+
+    init("github", tmp_path)
+    workflow = yaml.safe_load((tmp_path / ".github/workflows/pgle.yml").read_text())
+    fill = lambda value: "true" if "${{" in str(value) else str(value)
+    run_steps(tmp_path, workflow["jobs"]["step-time"]["steps"], fill, **{**workflow["env"], "COMMAND": COMMAND})
     assert "hardware=1-nvidia-h100" in (tmp_path / "output").read_text()
-    assert (tmp_path / ".pgle/baselines/1-nvidia-h100/steps.jsonl").exists()
     assert (tmp_path / "pgle-report/profile/report.html").exists()
-    assert "pgle compare" in (tmp_path / "summary").read_text()
+
+
+def test_the_reusable_workflow_runs_its_steps(tmp_path: Path) -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/step-time.yml").read_text())
+    given = workflow[True]["workflow_call"]["inputs"]  # what YAML 1.1 takes for true is "on"
+    inputs = {f"inputs.{name}": str(item.get("default", "")) for name, item in given.items()}
+    inputs |= {"inputs.command": COMMAND, "inputs.setup": "setup.sh", "inputs.launch-spread": "0.3%"}
+    (tmp_path / "setup.sh").write_text("touch is-set-up\n")
+    fill = lambda value: re.sub(r"\$\{\{ (.+?) \}\}", lambda found: inputs.get(found[1], "true"), str(value))
+    run_steps(tmp_path, workflow["jobs"]["step-time"]["steps"], fill)
+    assert (tmp_path / "is-set-up").exists()

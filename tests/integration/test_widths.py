@@ -70,7 +70,10 @@ TABLES = PerfTable(
 Answer = list[Callable[[], object]]
 """What prints it."""
 WIDTHS = (60, 80, 100, 140)
-IN_TMUX = ("verify", "predict", "diff", "show", "confirm", "compare", "analyze", "flags", "history", "merge")
+IN_TMUX = {
+    **{name: COMMANDS[name] for name in ("verify", "predict", "diff", "show", "confirm", "compare", "analyze")},
+    "flags": COMMANDS["flags"], "report": ["report", "runs/a"], "stored": ["report", "rehearsal"],
+}  # fmt: skip
 SHORTENED = ("confirm",)
 """Long proofs and paths end in …, as --json does not."""
 DRAWN = re.compile(r"[^\w]*[█-▏░▒▓┤├^'│┼─▁-▇\ue000-\uf8ff][^\w]*|.*[█▏▎▍▌▋▊▉░▒▓┤├].*")
@@ -159,9 +162,9 @@ def test_it_fits_and_nothing_is_broken_or_missing(
     [(name, WIDTHS[at % len(WIDTHS)], at % 3 != 2) for at, name in enumerate(IN_TMUX)],
 )
 def test_a_real_terminal_shows_what_a_pipe_of_its_width_does(
-    name: str, width: int, colour: bool, folder: Path, tmp_path: Path
+    name: str, width: int, colour: bool, folder: Path, answers: dict[str, Answer], tmp_path: Path
 ) -> None:
-    command = shlex.join([sys.executable, "-m", "pgle", *COMMANDS[name]])
+    command = shlex.join([sys.executable, "-m", "pgle", *IN_TMUX[name]])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C.UTF-8", "COLUMNS": str(width)}
     piped = subprocess.run(["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True).stdout
     environment |= {} if colour else {"NO_COLOR": "1"}
