@@ -198,3 +198,11 @@ def test_a_profile_that_cannot_be_read_leaves_no_run_directory(tmp_path, capsys,
     assert run(["perf", "--run-dir", "new", "--profile", profile, *SIMULATED, "--", *WORDS]) == 2
     assert said in capsys.readouterr().err
     assert not Path("new").exists()
+
+
+def test_modules_that_no_manifest_speaks_of_are_left_alone(tmp_path, capsys):
+    (tmp_path / "captured").mkdir()
+    (tmp_path / "captured/jax_ir0000_jit_mine_compile.mlir").write_text("module @jit_mine")
+    assert run(["profile", "--run-dir", str(tmp_path), *SIMULATED, "--", *WORDS]) == 2
+    assert "holds modules of a run that its manifest does not speak of" in capsys.readouterr().err
+    assert (tmp_path / "captured/jax_ir0000_jit_mine_compile.mlir").exists()

@@ -107,7 +107,9 @@ class Manifest:
             return f"the {name} is another than in its last run"
         before, now = ({item.path: item.sha256 for item in items} for items in (record.inputs, inputs))
         for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
-            return f"{path} is not what its last run read"
+            return (
+                f"{path} is not what its last run read" if path in now else f"{path}, which its last run read, is gone"
+            )
         for output in record.outputs:
             if not (run_dir / output.path).exists():
                 return f"{output.path} is gone"

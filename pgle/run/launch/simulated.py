@@ -176,6 +176,7 @@ class SimulatedBackEnd:
             last = before.last(CAPTURE)
             if not is_forced and not (last and (again or last.exit_code != 0)):
                 what = f"belongs to another command, or to another state of it ({why})"
+                what = what if last else "holds modules of a run that its manifest does not speak of"
                 raise UserError(what, where=run_dir, remedy="choose another --run-dir, or profile again with --force")
             set_aside(folder)
         record = StageRecord(CAPTURE, argv=kept_argv(request.command), started=now(), asked=asked, inputs=inputs)

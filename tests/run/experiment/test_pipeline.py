@@ -168,6 +168,15 @@ def test_an_edited_program_runs_every_stage(experiment, tmp_path):
     assert experiment.launched == ["profile", "baseline", "perf"]
 
 
+def test_a_program_that_is_gone_is_said_to_be(experiment, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("1")
+    experiment(f"python {script}")
+    script.unlink()
+    experiment(f"python {script}")
+    assert f"profile: again, {script}, which its last run read, is gone" in experiment.said
+
+
 def test_other_flags_in_the_environment_run_every_stage(experiment, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
     experiment()
