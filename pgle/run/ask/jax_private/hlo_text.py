@@ -32,18 +32,24 @@ _MANUAL = re.compile(
 
 
 @dataclass(frozen=True)
-class HloFacts:
-    """As in `pgle.run.ask.jax_private.programs.Program`; `in_both_notations`: Shardy's and GSPMD's, side by side."""
+class Traits:
+    """What the compiler has to know of a program beside its code."""
 
-    name: str
-    num_partitions: int
+    name: str  # of the module, ``jit_train_step``
+    num_partitions: int  # SPMD partitions
     num_replicas: int
-    is_partitioned: bool
+    is_partitioned: bool  # the SPMD partitioner has run on it already and must not run again
+    shardy: bool  # True where shardings are Shardy's, False for GSPMD annotations
+    propagate_to_parameters: tuple[bool, ...]  # per parameter, whether the compiler may choose its sharding
+    propagate_to_output: tuple[bool, ...]  # the same per output
+
+
+@dataclass(frozen=True)
+class HloFacts(Traits):
+    """Those of an HLO module; `in_both_notations`: its shardings are Shardy's and GSPMD's, side by side."""
+
     is_scheduled: bool
-    shardy: bool
     in_both_notations: bool
-    propagate_to_parameters: tuple[bool, ...]
-    propagate_to_output: tuple[bool, ...]
 
 
 def read_facts(text: str, default_devices: int) -> HloFacts:

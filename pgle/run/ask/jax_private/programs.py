@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,18 +25,11 @@ MLIR_BYTECODE = b"ML\xefR"
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(hlo_text.Traits):
     """A module ready to compile."""
 
     code: bytes  # StableHLO bytecode or a serialized HloModuleProto
-    form: Literal["mlir", "hlo"]  # ``mlir`` or ``hlo``, as the PJRT C API calls them
-    name: str  # of the module, ``jit_train_step``
-    num_partitions: int  # SPMD partitions
-    num_replicas: int  # replicas
-    is_partitioned: bool  # the SPMD partitioner has run on it already and must not run again
-    shardy: bool  # True where shardings are Shardy's, False for GSPMD annotations
-    propagate_to_parameters: tuple[bool, ...]  # per parameter, whether the compiler may choose its sharding
-    propagate_to_output: tuple[bool, ...]  # the same per output
+    form: Literal["mlir", "hlo"]  # as the PJRT C API calls them
 
     @property
     def num_devices(self) -> int:
@@ -112,17 +105,8 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
         )
     if facts.in_both_notations:  # beside a GSPMD sharding XLA ignores Shardy's, then trips over its calls
         module = without_fields(module, hlo_text.SHARDING_FIELDS)
-    return Program(
-        code=module,
-        form="hlo",
-        name=facts.name,
-        num_partitions=facts.num_partitions,
-        num_replicas=facts.num_replicas,
-        is_partitioned=facts.is_partitioned,
-        shardy=facts.shardy,
-        propagate_to_parameters=facts.propagate_to_parameters,
-        propagate_to_output=facts.propagate_to_output,
-    )
+    traits = {field.name: getattr(facts, field.name) for field in fields(hlo_text.Traits)}
+    return Program(**traits, code=module, form="hlo")
 
 
 def _parsed_hlo(text: str) -> bytes:
