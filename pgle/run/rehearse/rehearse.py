@@ -18,7 +18,7 @@ from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.compile import matches_job
 from pgle.run.rehearse.request import OnPhase, RehearsalResult
-from pgle.run.rehearse.session import open_session
+from pgle.run.rehearse.session import believed, open_session
 from pgle.run.rehearse.settings import Setting
 from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings, unread_warnings
 from pgle.schedule.moves import Move, compare_placements, placements
@@ -29,7 +29,7 @@ from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
+from pgle.xla.hlo.schedule_dump import Statistics
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
 
@@ -158,11 +158,13 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     python = request.setting.python
     with open_session(base, request.out, python=python, cached=request.cached, on_phase=on_phase) as session:
         first = session.schedule("baseline", flags)
-        profile = request.profile or _estimated(request.out, read_module(first.after_optimizations), hardware)
+        module = read_module(first.after_optimizations)
+        profile = request.profile or _estimated(request.out, module, hardware)
         second = session.schedule("profiled", flags, profile)
         plain = session.schedule("default", request.setting.flags) if _has_default(request, first) else None
     given = read_profile(profile)
-    baseline, profiled = (_side(compiled, given, hardware) for compiled in (first, second))
+    baseline = _side(first, module, given, hardware)
+    profiled = _side(second, read_module(second.after_optimizations), given, hardware)
     verdict = confirm(ConfirmRequest(second.log, schedule=second.schedule, profile=given, whole=True)).main
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
@@ -172,7 +174,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     return Rehearsal(
         setting=request.setting,
         target=request.target,
-        default=None if plain is None else _side(plain, given, hardware),
+        default=None if plain is None else _side(plain, read_module(plain.after_optimizations), given, hardware),
         baseline=baseline,
         profiled=profiled,
         verdict=verdict,
@@ -223,13 +225,9 @@ def _estimated(out: Path, module: Module, hardware: Hardware) -> Path:
     return path
 
 
-def _side(compiled: RehearsalResult, profile: Profile, hardware: Hardware) -> Side:
-    module = read_module(compiled.after_optimizations)
-    believed: dict[str, Statistics] = {}
-    if compiled.schedule is not None:
-        computations = read_schedule_dump(compiled.schedule).computations
-        believed = {name: item.statistics for name, item in computations.items()}
-    return Side(compiled, module, predict(module, profile, hardware), believed)
+def _side(compiled: RehearsalResult, module: Module, profile: Profile, hardware: Hardware) -> Side:
+    expected = {} if compiled.schedule is None else believed(compiled.schedule)
+    return Side(compiled, module, predict(module, profile, hardware), expected)
 
 
 def _matches(request: RehearseRequest, compiled: RehearsalResult) -> bool | None:

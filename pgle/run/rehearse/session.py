@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from pgle.errors import UserError
@@ -23,8 +24,8 @@ from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.request import OnPhase, RehearsalRequest, RehearsalResult
 from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.flags.catalogue import catalogue
-from pgle.xla.hlo.reader import read_module
-from pgle.xla.hlo.schedule_dump import read_schedule_dump
+from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
+from pgle.xla.protos import hlo_pb2
 
 SCHEDULER_FLAGS = frozenset(
     ("--xla_gpu_analytical_latency_estimator_options", "--xla_gpu_experimental_collective_perf_table_path",
@@ -228,18 +229,31 @@ def _same_schedule(one: RehearsalResult, other: RehearsalResult) -> bool:
     """
     if one.schedule is None or other.schedule is None:
         return False
-    first, second = (_believed(item.schedule) for item in (one, other) if item.schedule)
+    first, second = (
+        {name: (item.total_cycles, item.total_wasted_cycles) for name, item in believed(each.schedule).items()}
+        for each in (one, other)
+        if each.schedule
+    )
     if not _same_times(first, second) or not _near(one.memory.get("total", 0), other.memory.get("total", 0)):
         return False
-    counts = [Counter(item.opcode for item in read_module(each.after_optimizations).walk()) for each in (one, other)]
+    counts = [_opcodes(each.after_optimizations) for each in (one, other)]
     differing = (counts[0] - counts[1]) + (counts[1] - counts[0])
     return not any(map(is_collective_opcode, differing)) and differing.total() <= MEMORY_TIES * counts[0].total()
 
 
-def _believed(schedule: Path) -> dict[str, tuple[float, float]]:
-    """What the scheduler believes of every computation: its length and the exposed time in it."""
-    found = {name: item.statistics for name, item in read_schedule_dump(schedule).computations.items()}
-    return {name: (item.total_cycles, item.total_wasted_cycles) for name, item in found.items()}
+def believed(schedule: Path) -> Mapping[str, Statistics]:
+    """What the scheduler believed of every computation; the few dumps read last are not read again."""
+    return _believed(schedule, schedule.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _believed(schedule: Path, written_ns: int) -> Mapping[str, Statistics]:
+    return {name: item.statistics for name, item in read_schedule_dump(schedule).computations.items()}
+
+
+def _opcodes(dump: Path) -> Counter[str]:
+    module = hlo_pb2.HloProto.FromString(dump.read_bytes()).hlo_module
+    return Counter(item.opcode for computation in module.computations for item in computation.instructions)
 
 
 def _same_times(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:

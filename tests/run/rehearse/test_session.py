@@ -14,6 +14,7 @@ from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.run.rehearse.session import Session, _same_schedule
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
+from pgle.xla.protos import hlo_pb2
 from pgle.xla.targets import load_target
 
 pytestmark = pytest.mark.rehearse
@@ -125,20 +126,19 @@ def test_where_passes_alone_give_another_schedule_all_of_them_run(
 
 
 @pytest.mark.parametrize(
-    ("more", "same"),
-    [("negate(p)", True), ("negate(p)\n  b = f32[8] negate(p)\n  c = f32[8] negate(p)", False),
-     ("all-gather(p), replica_groups={}, dimensions={0}", False)],
-)  # fmt: skip
+    ("more", "same"), [(("negate",), True), (("negate",) * 3, False), (("all-gather-start",), False)]
+)
 def test_a_few_instructions_may_be_computed_again_and_no_collective(
-    more: str, same: bool, testdata: Path, tmp_path: Path
+    more: tuple[str, ...], same: bool, testdata: Path, tmp_path: Path
 ) -> None:
-    rows = "".join(f"  n{number} = f32[8] negate(p)\n" for number in range(200))
-    head = "HloModule m\n\nENTRY e {\n  p = f32[8] parameter(0)\n"
     schedule = testdata / "hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz"
     results = []
-    for name, text in (("one", ""), ("other", f"  a = f32[8] {more}\n")):
-        (tmp_path / f"{name}.txt").write_text(f"{head}{rows}{text}  ROOT r = f32[8] negate(p)\n}}\n")
-        results.append(
-            RehearsalResult("m", 1, 1, tmp_path / f"{name}.txt", None, schedule, Path(), "", 0, 0, 0, 0, 0, {}, "")
-        )
+    for name, opcodes in (("one", ()), ("other", more)):
+        proto = hlo_pb2.HloProto()
+        computation = proto.hlo_module.computations.add()
+        for opcode in ("negate",) * 200 + opcodes:
+            computation.instructions.add(opcode=opcode)
+        path = tmp_path / f"{name}.hlo.pb"
+        path.write_bytes(proto.SerializeToString())
+        results.append(RehearsalResult("m", 1, 1, path, None, schedule, Path(), "", 0, 0, 0, 0, 0, {}, ""))
     assert _same_schedule(*results) is same
