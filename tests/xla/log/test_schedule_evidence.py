@@ -8,12 +8,12 @@ from pgle.xla.hlo.schedule_dump import ComputationSchedule, Latency, LhsSchedule
 from pgle.xla.log.schedule_evidence import ScheduleEvidence, schedule_evidence
 
 
-def evidence(costs: dict[str, float], *, exposed: float = 69.0) -> ScheduleEvidence:
+def evidence(costs: dict[str, float], *, exposed: float = 69.0, start: float = 1.0) -> ScheduleEvidence:
     """An all-gather of 100 µs beside a matmul that ends `exposed` µs before it, and a tuple."""
     end = 100 - exposed
     slots = {
-        "all-gather-start": Slot(0, 1),
-        "gemm": Slot(1, end),
+        "all-gather-start": Slot(0, start),
+        "gemm": Slot(start, end),
         "tuple": Slot(end, end),
         "all-gather-done": Slot(100, 101),
     }
@@ -49,6 +49,11 @@ def test_a_hidden_collective_shows_no_latency() -> None:
 def test_an_exposed_collective_shows_its_latency() -> None:
     found = evidence({"all-gather-start": 100.0}, exposed=69.0)
     assert (found.compared, found.equal) == (1, 1)
+
+
+def test_the_start_of_an_asynchronous_fusion_occupies_its_cost_before_its_latency() -> None:
+    found = evidence({"all-gather-start": 20.0}, start=20.0)
+    assert (found.compared, found.equal, found.instructions) == (1, 1, 2)
 
 
 def test_what_takes_no_time_is_not_counted() -> None:
