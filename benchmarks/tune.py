@@ -33,8 +33,8 @@ from pgle.report.text import duration, say
 from pgle.run.rehearse.command import RehearseCommand, prepared
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.tune.bench import open_bench
-from pgle.run.tune.request import TuneRequest, Tuning
-from pgle.run.tune.tune import AT_ONCE, SAME_STEP, tune
+from pgle.run.tune.request import SAME_STEP, TuneRequest, Tuning
+from pgle.run.tune.tune import AT_ONCE, tune
 from pgle.tune.trial import judge
 from pgle.tune.worlds import Spread, steps_in, worlds
 from pgle.xla.targets import load_target

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf, prod
 
 from pgle.tune.trial import Flags
 from pgle.xla.collectives import is_done, result_shape, walk_collectives
@@ -23,7 +24,7 @@ from pgle.xla.hlo.names import loops
 MIB = 1 << 20
 START_BYTES = 8 * MIB
 """Where thresholds start; two to five trials from here find nine tenths of the gain (simulated, five programs)."""
-SHORT_LOOP = 8  # iterations of a loop that may be unrolled whole: longer ones take the compiler minutes
+MOST_UNROLLED = 4_000  # instructions of a loop over all its iterations; 1,900 unrolled took jaxlib 0.12 8 CPU-s
 TIGHT = 0.5  # part of the GPU's memory from which on the scheduler may give up overlap for memory
 _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
@@ -70,7 +71,7 @@ class _Program:
 
     kinds: Mapping[str, int]  # of collectives, each with how many there are
     looped: frozenset[str]  # those inside loops
-    trips: int  # iterations of the shortest loop that holds a collective; 0: there is none
+    unrolled: float  # instructions over all iterations of the longest loop that holds a collective
     # by kind and computation, bytes and number of tensors of each collective
     sizes: Mapping[tuple[str, str], list[tuple[int, int]]]
     joined: frozenset[tuple[str, str]]  # of these, where a threshold can join or part something
@@ -80,7 +81,7 @@ class _Program:
     @staticmethod
     def of(module: Module, memory_share: float) -> _Program:
         kinds: Counter[str] = Counter()
-        looped, trips = set(), []
+        looped, unrolled = set(), 0.0
         sizes: dict[tuple[str, str], list[tuple[int, int]]] = {}
         names: dict[tuple[str, str], set[str]] = {}
         for item, kind in walk_collectives(module):
@@ -93,14 +94,15 @@ class _Program:
             around = loops(module, item.name)
             if around:
                 looped.add(kind)
-                trips.append(around[-1][1] or SHORT_LOOP + 1)
+                inside = len(module.computations[item.computation].instructions)
+                unrolled = max(unrolled, inside * prod(count or inf for _, count in around))
         joined = frozenset(
             place
             for place, those in names.items()
             if any(count > 1 for _, count in sizes[place]) or _are_apart(module.computations[place[1]], those)
         )
         opcodes = frozenset(item.opcode for item in module.walk())
-        return _Program(kinds, frozenset(looped), min(trips, default=0), sizes, joined, opcodes, memory_share)
+        return _Program(kinds, frozenset(looped), unrolled, sizes, joined, opcodes, memory_share)
 
     def has(self, setting: Setting, jaxlib: str) -> bool:
         """Whether the program has what the setting is about."""
@@ -112,7 +114,7 @@ class _Program:
         return {
             "": True,
             "loop": bool(self.looped),
-            "short loop": 0 < self.trips <= SHORT_LOOP,
+            "short loop": 0 < self.unrolled <= MOST_UNROLLED,
             "several": sum(self.kinds.values()) > 1,
             "copies": "copy-start" in self.opcodes,
             "product": release(jaxlib) >= release(SPLIT_WITHOUT_GPU_SINCE) and bool(self.kinds),

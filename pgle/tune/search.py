@@ -108,12 +108,13 @@ def _beside(axis: Axis, flags: Flags) -> list[Flags]:
 
 def best(current: Trial, trials: Sequence[Trial], memory_limit: int | None) -> Trial:
     """The shortest mean step within the memory limit; one that is hardly shorter does not replace `current`."""
-    fits = [item for item in trials if item.worlds_us and _fits(item, memory_limit)]
-    shortest = min(fits, key=lambda item: item.mean_us, default=current)
+    fitting = [item for item in trials if item.worlds_us and fits(item, memory_limit)]
+    shortest = min(fitting, key=lambda item: item.mean_us, default=current)
     return shortest if shortest.mean_us < current.mean_us * (1 - PROGRESS) else current
 
 
-def _fits(trial: Trial, memory_limit: int | None) -> bool:
+def fits(trial: Trial, memory_limit: int | None) -> bool:
+    """Whether a trial needs no more temporary memory than that."""
     return memory_limit is None or trial.temp_bytes is None or trial.temp_bytes <= memory_limit
 
 

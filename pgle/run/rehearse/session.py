@@ -110,7 +110,7 @@ class Session:
         self.base = base
         self.folder = folder
         self._trusted = trusted
-        self._same = self._distrusted = False
+        self.is_distrusted = self._same = False
         self._lock = threading.Lock()
         self._turns: dict[tuple[str, ...], threading.Lock] = {}
         self._prepared: dict[tuple[str, ...], _Prepared] = {}
@@ -131,7 +131,7 @@ class Session:
         for made in (prepared.check, None if prepared.module else prepared.compiled):
             if made is not None and profile is None and wanted.flags == prepared.flags:
                 return made
-        if prepared.module is not None and not self._distrusted:
+        if prepared.module is not None and not self.is_distrusted:
             try:
                 return self._again(wanted, prepared.compiled, prepared.module)
             except UserError:  # whatever it is, a whole compilation has the last word
@@ -154,13 +154,13 @@ class Session:
 
     def distrust(self) -> None:
         """From now on every schedule is a whole compilation: the scheduling passes alone gave another one."""
-        self._distrusted = True
+        self.is_distrusted = True
         if self._trusted is not None:
             self._trusted.unlink(missing_ok=True)
 
     def _is_trusted(self) -> bool:
         """Whether one whole compilation by this jaxlib has had the schedule that its scheduling passes alone make."""
-        return not self._distrusted and (self._same or (self._trusted is not None and self._trusted.exists()))
+        return not self.is_distrusted and (self._same or (self._trusted is not None and self._trusted.exists()))
 
     def _prepared_for(self, wanted: RehearsalRequest) -> _Prepared:
         early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)

@@ -14,6 +14,9 @@ from pgle.tune.trial import Judged, Trial
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Target
 
+SAME_STEP, SAME_MEMORY = 0.001, 0.01
+"""Ties between instructions may break otherwise; a step, and temporary memory, within this are the same."""
+
 
 @dataclass(frozen=True)
 class TuneRequest:
@@ -56,7 +59,13 @@ class Proof:
     why: str  # the line that proves it
     coverage: float  # share of the new module's time that the new profile has a cost for
     change: float  # its step against that of the trial, as a share; 0 where both ways to compile agree
+    memory_change: float  # the same of its temporary memory
     written: tuple[Path, ...] = ()  # files
+
+    @property
+    def agrees(self) -> bool:
+        """Whether step and memory are those of the trial."""
+        return abs(self.change) < SAME_STEP and abs(self.memory_change) < SAME_MEMORY
 
 
 @dataclass(frozen=True)

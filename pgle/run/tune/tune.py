@@ -19,7 +19,7 @@ from pgle.run.tune.bench import NO_SHAPE, Bench, open_bench, trial_elsewhere
 from pgle.run.tune.record import Record
 from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
-from pgle.tune.search import PROGRESS, best, no_room, search, without_one
+from pgle.tune.search import PROGRESS, best, fits, no_room, search, without_one
 from pgle.tune.shape import Shape, descend, shaped
 from pgle.tune.trial import Flags, Trial, judge, stands
 from pgle.xla.hlo.reader import read_module
@@ -28,7 +28,6 @@ from pgle.xla.log.module_verdict import ProfileUse
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
 """Compilations side by side; each takes a core, and a step of the search has three settings at most."""
-SAME_STEP = 0.001  # ties between instructions may break otherwise; a step within this is the same
 PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
 
 Submit = Callable[[Flags, str, Shape], "Future[Trial]"]  # begins a trial
@@ -141,7 +140,7 @@ class _Search:
         return trial
 
     def _is_as_good(self, other: Trial, trial: Trial) -> bool:
-        return other.mean_us <= trial.mean_us * (1 + PROGRESS) and stands(other, self.pgle)
+        return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(other)
 
     def _aside(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
         """Trials beside the search, which are not shown among its own."""
@@ -151,7 +150,7 @@ class _Search:
         return found
 
     def _standing(self) -> list[Trial]:
-        return [trial for trial in self.trials if stands(trial, self.pgle)]
+        return [trial for trial in self.trials if self._is_better(trial)]
 
     def attempt(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
         """Trials of these flags, several at once."""
@@ -191,23 +190,28 @@ class _Search:
         module = read_module(result.after_optimizations)
         found = bench.judged(trial.flags, trial.label, result, module, tried.profile, tried.trial.modelled)
         found = replace(found, trial=replace(found.trial, shape=trial.shape))
-        change = (found.trial.step_us or 0.0) / max(tried.trial.step_us or 0.0, 1e-9) - 1
-        if abs(change) >= SAME_STEP:
-            bench.session.distrust()
-            self.record.forget()
-            bench.start()  # what it is held against is compiled whole, too
         use = confirm(ConfirmRequest(result.log, schedule=result.schedule, profile=profile, whole=True)).main
         schedules = {} if result.schedule is None else {module.name: read_schedule_dump(result.schedule)}
-        return Proof(
+        proof = Proof(
             scheduled=found,
             judged=judge(found.trial.worlds_us, self.pgle.worlds_us),
             harder=judge(found.trial.harder_us, self.pgle.harder_us),
-            accepted=stands(found.trial, self.pgle),
+            accepted=self._is_better(found.trial) and fits(found.trial, self.request.memory_limit),
             used=use.verdict is ProfileUse.USED,
             why=use.why,
             coverage=min((item.time.value or 0.0 for item in cover(profile, [module], schedules).main), default=0.0),
-            change=change,
+            change=_change(found.trial.step_us, tried.trial.step_us),
+            memory_change=_change(found.trial.temp_bytes, tried.trial.temp_bytes),
         )
+        if proof.agrees or bench.session.is_distrusted:
+            return proof
+        bench.session.distrust()
+        self.record.forget()
+        bench.start()
+        return replace(self.prove(trial), change=proof.change, memory_change=proof.memory_change)
+
+    def _is_better(self, trial: Trial) -> bool:
+        return all(stands(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
 
     def without(self, proof: Proof) -> dict[str, Trial]:
         """The accepted setting without each of its flags."""
@@ -228,6 +232,10 @@ class _Search:
         return tuple(files)
 
 
+def _change(after: float | None, before: float | None) -> float:
+    return after / before - 1 if after and before else 0.0
+
+
 def _refusal(proof: Proof) -> str:
     """Why a setting that the trials accepted did not stand."""
     won = f"{proof.judged.won} of {proof.judged.of} worlds and {proof.harder.won} of {proof.harder.of} harder ones"
@@ -241,9 +249,9 @@ def _warnings(pgle: Scheduled, proof: Proof | None) -> list[str]:
     before, after = pgle.trial.temp_bytes, proof.scheduled.trial.temp_bytes
     if before and after and after > 1.05 * before:
         lines.append(f"temporary memory grows by {after / before - 1:.0%}; --memory-limit bounds it")
-    if abs(proof.change) >= SAME_STEP:
+    if not proof.agrees:
         lines.append(
-            f"compiled whole, the step is {proof.change:+.2%} of what the trial said; the whole compilation counts, "
-            "and the scheduling passes of this jaxlib are not run alone any more"
+            f"compiled whole, the step is {proof.change:+.2%} of what the trial said, and temporary memory "
+            f"{proof.memory_change:+.1%}; all figures of the verdict are of whole compilations"
         )
     return lines
