@@ -52,8 +52,8 @@ def command(
     from pgle.report import json
     from pgle.report.text import say
     from pgle.run.doctor import doctor, mend
+    from pgle.run.doctor.machine import this_machine
     from pgle.run.doctor.prove import prove as prove_chain
-    from pgle.run.doctor.world import this_world
 
     if prove:
         proof = prove_chain(run_dir or Path("runs/proof"), capture, target, say, bundle)
@@ -62,16 +62,16 @@ def command(
         else:
             report.proof_text(proof)
         ctx.exit(0 if proof.ok else 1)
-    world = this_world(python)
+    machine = this_machine(python)
     if fix:
-        mended = mend.mend(world, yes=yes)
+        mended = mend.mend(machine, yes=yes)
         if as_json:
             line = mended.repair.line if mended.repair else ""
             json.show("pgle.fix/1", {"ok": mended.ok, "command": line, **json.plain(mended)})
         else:
             report.mended_text(mended)
         ctx.exit(0 if mended.ok else 1)
-    diagnosis = doctor.diagnose(world, str(run_dir or "."))
+    diagnosis = doctor.diagnose(machine, str(run_dir or "."))
     if as_json:
         json.show("pgle.doctor/1", report.doctor_json(diagnosis))
     else:

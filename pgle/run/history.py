@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import check_file
-from pgle.run.doctor.world import read_gpus, this_world
+from pgle.run.doctor.machine import read_gpus, this_machine
 from pgle.run.inputs.step_times import TextLines
 from pgle.steps.history import Entry, parse_entry
 
@@ -125,7 +125,7 @@ def _add_row(path: Path, entry: Entry) -> None:
 
 def hardware_name() -> str:
     """The GPUs of this host as a name for files and keys, such as ``8x-nvidia-h100-80gb-hbm3``; ``no-gpu``."""
-    gpus = read_gpus(this_world())
+    gpus = read_gpus(this_machine())
     if not gpus:
         return "no-gpu"
     slug = "".join(sign if sign.isalnum() else "-" for sign in gpus[0].name.lower()).strip("-")

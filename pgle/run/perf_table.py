@@ -49,57 +49,35 @@ PROBE_FLAGS = (
     "--xla_gpu_all_reduce_combine_threshold_bytes=0",
     "--xla_gpu_reduce_scatter_combine_threshold_bytes=0",
 )
-SAME = 0.01
-"""XLA keeps throughput and cycles as whole numbers; a believed time within a hundredth is the measured one."""
+SAME = 0.01  # XLA keeps throughput and cycles as whole numbers; a believed time within a hundredth is the measured one
 
 
 @dataclass(frozen=True)
 class Step:
-    """A predicted step of the measured program under one set of costs given to the scheduler.
+    """A predicted step of the measured program under one set of costs given to the scheduler."""
 
-    Attributes:
-        label: which.
-        step_us, exposed_us: of the schedule, all by one table of prices.
-        costs_are: ``measured``, ``estimated`` or ``mixed``.
-        estimated_share: of the activity time, the part that was not measured.
-        gain: over XLA's own table.
-    """
-
-    label: str
-    step_us: float
+    label: str  # which
+    step_us: float  # of the schedule, all by one table of prices
     exposed_us: float
-    costs_are: str
-    estimated_share: float
-    gain: Gain
+    costs_are: str  # ``measured``, ``estimated`` or ``mixed``
+    estimated_share: float  # of the activity time, the part that was not measured
+    gain: Gain  # over XLA's own table
 
 
 @dataclass(frozen=True)
 class PerfTable:
-    """What was measured, written and tried.
+    """What was measured, written and tried."""
 
-    Attributes:
-        transfers: measured collectives, microseconds.
-        products: measured matrix products, microseconds.
-        filled: points taken from XLA's own table.
-        key: what the installed jaxlib calls the GPU; empty where it was not asked or takes no table.
-        jaxlib: that was asked; empty where none was.
-        ignored: measured collectives of which XLA believes something else.
-        ignored_products: and matrix products.
-        written: the files.
-        steps: what the table gives on the measured program, predicted; empty where it cannot be compiled.
-        warnings: one line each.
-    """
-
-    transfers: Mapping[Transfer, float]
-    products: Mapping[Matmul, float]
-    filled: int
-    key: str
-    jaxlib: str
-    ignored: tuple[Transfer, ...]
-    ignored_products: tuple[Matmul, ...]
-    written: tuple[AnyPath, ...]
-    steps: tuple[Step, ...]
-    warnings: tuple[str, ...]
+    transfers: Mapping[Transfer, float]  # measured collectives, microseconds
+    products: Mapping[Matmul, float]  # measured matrix products, microseconds
+    filled: int  # points taken from XLA's own table
+    key: str  # what the installed jaxlib calls the GPU; empty where it was not asked or takes no table
+    jaxlib: str  # that was asked; empty where none was
+    ignored: tuple[Transfer, ...]  # measured collectives of which XLA believes something else
+    ignored_products: tuple[Matmul, ...]  # and matrix products
+    written: tuple[AnyPath, ...]  # the files
+    steps: tuple[Step, ...]  # what the table gives on the measured program; empty where it cannot be compiled
+    warnings: tuple[str, ...]  # one line each
 
 
 def perf_table(

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgle.run.ask.flag_probe import Installed
-from pgle.run.doctor.world import World
+from pgle.run.doctor.machine import Machine
 from pgle.run.experiment.manifest import Gpu
 
 SMI_4_H100 = "NVIDIA H100 80GB HBM3, 580.65.06, 81559, 9.0\n" * 4
@@ -21,9 +21,9 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", "580.65.06", 81559, "9.0")
 PARAMS = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {}\n"
 
 
-def world(*, smi=SMI_4_H100, says="", files=(), programs=(), environ=(), processes=(), versions=VERSIONS, **changes):
+def machine(*, smi=SMI_4_H100, says="", files=(), programs=(), environ=(), processes=(), versions=VERSIONS, **changes):
     texts = dict(files)
-    made_up = World(
+    made_up = Machine(
         ask=lambda argv: (smi is not None, smi or says),
         read=texts.get,
         which=dict(programs).get,

@@ -17,25 +17,18 @@ from importlib import metadata
 from pathlib import Path
 
 HALVES = ("plugin", "pjrt")
-FIRST_CUDA13 = (0, 7, 2)
-"""The jaxlib that brought the CUDA 13 plugin."""
+FIRST_CUDA13 = (0, 7, 2)  # the jaxlib that brought the CUDA 13 plugin
 RUNTIMES = {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
 """The wheel that `jax[cudaN]` brings beside its plugin: whose CUDA this environment runs on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What is wrong with the plugin, and what mends it.
+    """What is wrong with the plugin, and what mends it."""
 
-    Attributes:
-        what: a clause.
-        fails: whether jax will not run on GPUs so; else only rehearsals are not possible.
-        commands: argument lists, to be run in order.
-    """
-
-    what: str
-    fails: bool
-    commands: tuple[tuple[str, ...], ...]
+    what: str  # a clause
+    fails: bool  # whether jax will not run on GPUs so; else only rehearsals are not possible
+    commands: tuple[tuple[str, ...], ...]  # argument lists, to be run in order
 
     @property
     def line(self) -> str:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pgle.run.doctor import gpu, software
-from pgle.run.doctor.world import Check, World, read_gpus
+from pgle.run.doctor.machine import Check, Machine, read_gpus
 from pgle.run.experiment.manifest import Gpu
 
 PLUGIN = "CUDA plugin"
@@ -42,33 +42,33 @@ class Diagnosis:
         return all(check.verdict != "fail" for check in self.checks)
 
 
-def diagnose(world: World, run_dir: str = ".") -> Diagnosis:
+def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
     """Look at everything; a check that breaks is a warning, never a traceback.
 
     Args:
-        world: the machine.
+        machine: the machine.
         run_dir: where runs are to be kept.
     """
-    gpus = read_gpus(world)
+    gpus = read_gpus(machine)
     probes: tuple[tuple[str, Callable[[], Check]], ...] = (
-        ("GPUs", lambda: gpu.check_gpus(world, gpus)),
-        ("driver", lambda: gpu.check_driver(world, gpus)),
-        ("CUPTI", lambda: gpu.check_counters(world)),
-        ("DCGM", lambda: gpu.check_monitors(world)),
-        ("profilers", lambda: gpu.check_profilers(world)),
-        ("nsys", lambda: gpu.check_nsys(world)),
-        ("jax", lambda: software.check_jax(world)),
-        (PLUGIN, lambda: software.check_plugin(world)),
-        ("ptxas", lambda: software.check_ptxas(world)),
-        ("packages", lambda: software.check_packages(world)),
-        ("XLA_FLAGS", lambda: software.check_flags(world)),
-        ("variables", lambda: software.check_variables(world)),
-        ("XLA log", lambda: software.check_log(world)),
-        ("compilation cache", lambda: software.check_compilation_cache(world)),
-        ("disk", lambda: software.check_disk(world, run_dir)),
-        ("run directory", lambda: software.check_run_dir(world, run_dir)),
-        ("limits", lambda: software.check_limits(world)),
-        ("shared memory", lambda: software.check_shared_memory(world, gpus)),
+        ("GPUs", lambda: gpu.check_gpus(machine, gpus)),
+        ("driver", lambda: gpu.check_driver(machine, gpus)),
+        ("CUPTI", lambda: gpu.check_counters(machine)),
+        ("DCGM", lambda: gpu.check_monitors(machine)),
+        ("profilers", lambda: gpu.check_profilers(machine)),
+        ("nsys", lambda: gpu.check_nsys(machine)),
+        ("jax", lambda: software.check_jax(machine)),
+        (PLUGIN, lambda: software.check_plugin(machine)),
+        ("ptxas", lambda: software.check_ptxas(machine)),
+        ("packages", lambda: software.check_packages(machine)),
+        ("XLA_FLAGS", lambda: software.check_flags(machine)),
+        ("variables", lambda: software.check_variables(machine)),
+        ("XLA log", lambda: software.check_log(machine)),
+        ("compilation cache", lambda: software.check_compilation_cache(machine)),
+        ("disk", lambda: software.check_disk(machine, run_dir)),
+        ("run directory", lambda: software.check_run_dir(machine, run_dir)),
+        ("limits", lambda: software.check_limits(machine)),
+        ("shared memory", lambda: software.check_shared_memory(machine, gpus)),
     )
     with ThreadPoolExecutor(len(probes)) as pool:  # nsys and jaxlib are asked at the same time
         return Diagnosis(tuple(pool.map(lambda probe: _safely(*probe), probes)), gpus)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from pgle.run.doctor.machine import Check, Machine, fail, ok, warn
 from pgle.run.doctor.no_gpu import check_no_gpu, loaded_driver
-from pgle.run.doctor.world import Check, World, fail, ok, warn
 from pgle.run.experiment.manifest import Gpu
 from pgle.xla.flags.text import as_bool
 
@@ -21,13 +21,13 @@ NSYS_TROUBLE = ((2024, 5), (2024, 6))
 """Versions that give duplicate range ids with CUDA graphs; NVIDIA/JAX-Toolbox patches them."""
 
 
-def check_gpus(world: World, gpus: tuple[Gpu, ...]) -> Check:
+def check_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Check:
     """Which GPUs there are."""
     if not gpus:
-        return check_no_gpu(world)
+        return check_no_gpu(machine)
     names = [f"{gpu.name} ({gpu.memory_mib / 1024:.0f} GiB, sm_{gpu.compute_capability})" for gpu in gpus]
     found = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    visible = world.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = machine.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in HIDING:
         shown = f"{found}, hidden by CUDA_VISIBLE_DEVICES='{visible}'"
         return warn(shown, "unset CUDA_VISIBLE_DEVICES; in a job ask the scheduler for GPUs")
@@ -36,12 +36,12 @@ def check_gpus(world: World, gpus: tuple[Gpu, ...]) -> Check:
     return ok(found)
 
 
-def check_driver(world: World, gpus: tuple[Gpu, ...]) -> Check:
+def check_driver(machine: Machine, gpus: tuple[Gpu, ...]) -> Check:
     """Whether the driver is new enough for the CUDA that jax's plugin brings."""
-    version = gpus[0].driver if gpus else loaded_driver(world)
+    version = gpus[0].driver if gpus else loaded_driver(machine)
     if not version:
         return warn("none", "install NVIDIA's driver where the GPUs are")
-    for name in world.installed.plugins:
+    for name in machine.installed.plugins:
         cuda = re.sub(r"\D", "", name)
         needed = DRIVER_FOR_CUDA.get(cuda, 0)
         if int(version.split(".")[0]) < needed:
@@ -50,14 +50,14 @@ def check_driver(world: World, gpus: tuple[Gpu, ...]) -> Check:
     return ok(version)
 
 
-def check_counters(world: World) -> Check:
+def check_counters(machine: Machine) -> Check:
     """Whether users who are not administrators may profile."""
-    text = world.read("/proc/driver/nvidia/params")
+    text = machine.read("/proc/driver/nvidia/params")
     if text is None:
         return ok("no driver here")
     if "RmProfilingAdminOnly: 1" not in text:
         return ok("open to all users")
-    if world.is_root:
+    if machine.is_root:
         return ok("for administrators only, and this is root")
     remedy = (
         "if traces come out empty (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES): put 'options nvidia "
@@ -66,21 +66,21 @@ def check_counters(world: World) -> Check:
     return warn("for administrators only (RmProfilingAdminOnly: 1)", remedy)
 
 
-def check_monitors(world: World) -> Check:
+def check_monitors(machine: Machine) -> Check:
     """Whether DCGM collects profiling metrics, which takes the profiler away."""
-    found = sorted(world.processes() & set(DCGM_PROCESSES))
+    found = sorted(machine.processes() & set(DCGM_PROCESSES))
     if not found:
         return ok("not running")
     remedy = "if a trace comes out empty: 'dcgmi profile --pause' before the run, '--resume' after it"
     return warn(f"{', '.join(found)} running", remedy)
 
 
-def check_profilers(world: World) -> Check:
+def check_profilers(machine: Machine) -> Check:
     """Whether two profilers would meet in one process."""
-    attached = [name for name in INJECTIONS if world.environ.get(name)]
-    if "nsys" in world.environ.get("LD_PRELOAD", ""):
+    attached = [name for name in INJECTIONS if machine.environ.get(name)]
+    if "nsys" in machine.environ.get("LD_PRELOAD", ""):
         attached.append("LD_PRELOAD")
-    auto = as_bool(world.environ.get("JAX_ENABLE_PGLE")) is True
+    auto = as_bool(machine.environ.get("JAX_ENABLE_PGLE")) is True
     if attached and auto:
         remedy = "unset JAX_ENABLE_PGLE, or hand over with JAX_COMPILATION_CACHE_EXPECT_PGLE ('pgle auto')"
         return fail(f"another tool ({', '.join(attached)}) and AutoPGLE at once", remedy)
@@ -92,9 +92,9 @@ def check_profilers(world: World) -> Check:
     return ok("none attached")
 
 
-def check_nsys(world: World) -> Check:
+def check_nsys(machine: Machine) -> Check:
     """Which nsys there is."""
-    nsys = world.nsys()
+    nsys = machine.nsys()
     if nsys is None:
         return warn("not installed", "--capture jax needs none; its exports (.sqlite) are read without")
     found = f"{'.'.join(map(str, nsys.version[:3])) or 'unknown version'} ({nsys.path})"

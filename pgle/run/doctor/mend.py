@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pgle.run.ask.flag_probe import installed
 from pgle.run.ask.plugins import Repair, repair
-from pgle.run.doctor.world import World
+from pgle.run.doctor.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Mended:
         return self.repair is None or (self.was_run and not self.failed and kept)
 
 
-def mend(world: World, *, yes: bool) -> Mended:
+def mend(machine: Machine, *, yes: bool) -> Mended:
     """Find the commands; run them where `yes` says so."""
-    found = repair(world.installed.versions, world.python)
-    before = _of_jax(world.installed.versions)
+    found = repair(machine.installed.versions, machine.python)
+    before = _of_jax(machine.installed.versions)
     if found is None or not yes:
         return Mended(found, False, before, before)
     failed = ""
@@ -42,7 +42,7 @@ def mend(world: World, *, yes: bool) -> Mended:
             lines = [line for line in done.stderr.splitlines() if line.strip()]
             failed = lines[-1] if lines else f"{command[0]} ended with {done.returncode}"
             break
-    return Mended(found, True, before, _of_jax(installed(world.python).versions), failed)
+    return Mended(found, True, before, _of_jax(installed(machine.python).versions), failed)
 
 
 def _of_jax(versions: Mapping[str, str]) -> dict[str, str]:

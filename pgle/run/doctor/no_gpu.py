@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pgle.run.doctor.world import SMI_QUERY, Check, World, fail, warn
+from pgle.run.doctor.machine import SMI_QUERY, Check, Machine, fail, warn
 
 WITHOUT = "rehearse, convert, verify and the simulated capture work without"
 IN_CONTAINER = (
@@ -14,8 +14,7 @@ IN_CONTAINER = (
 CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 CONTAINER_VARIABLES = ("container", "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
 NVIDIA_VENDOR = "0x10de"
-DISPLAY_CLASS = "0x03"
-"""PCI classes 0x0300 and 0x0302: what NVIDIA's GPUs are."""
+DISPLAY_CLASS = "0x03"  # PCI classes 0x0300 and 0x0302: what NVIDIA's GPUs are
 
 # What nvidia-smi prints (texts of NVML's error strings and of nvidia-smi itself), and what helps.
 _REMEDIES: tuple[tuple[str, str], ...] = (
@@ -53,12 +52,12 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 )
 
 
-def check_no_gpu(world: World) -> Check:
+def check_no_gpu(machine: Machine) -> Check:
     """What to say where nvidia-smi lists no GPU."""
-    if world.which("nvidia-smi"):
-        return _failed(world.ask(SMI_QUERY)[1].strip())
-    driver = loaded_driver(world)
-    devices = world.glob("/dev/nvidia[0-9]*")
+    if machine.which("nvidia-smi"):
+        return _failed(machine.ask(SMI_QUERY)[1].strip())
+    driver = loaded_driver(machine)
+    devices = machine.glob("/dev/nvidia[0-9]*")
     if devices:
         found = f"{', '.join(devices[:4])}{', …' if len(devices) > 4 else ''}, but no nvidia-smi to ask for them"
         remedy = (
@@ -66,8 +65,8 @@ def check_no_gpu(world: World) -> Check:
             "and start it again"
         )
         return fail(found, remedy)
-    present = driver or _on_bus(world)
-    if _in_container(world):
+    present = driver or _on_bus(machine)
+    if _in_container(machine):
         if present:
             host = f"driver {driver}" if driver else "an NVIDIA GPU"
             return warn(f"none in this container; its host has {host}", f"{IN_CONTAINER}; {WITHOUT}")
@@ -87,21 +86,21 @@ def _failed(text: str) -> Check:
     return fail(f"nvidia-smi fails: {said}", remedy or "run nvidia-smi, and see dmesg")
 
 
-def loaded_driver(world: World) -> str:
+def loaded_driver(machine: Machine) -> str:
     """Version of the loaded driver; containers see that of their host."""
-    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", world.read("/proc/driver/nvidia/version") or "")
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", machine.read("/proc/driver/nvidia/version") or "")
     return match[1] if match else ""
 
 
-def _on_bus(world: World) -> bool:
+def _on_bus(machine: Machine) -> bool:
     return any(
-        (world.read(path) or "").strip() == NVIDIA_VENDOR
-        and (world.read(path.removesuffix("vendor") + "class") or "").startswith(DISPLAY_CLASS)
-        for path in world.glob("/sys/bus/pci/devices/*/vendor")
+        (machine.read(path) or "").strip() == NVIDIA_VENDOR
+        and (machine.read(path.removesuffix("vendor") + "class") or "").startswith(DISPLAY_CLASS)
+        for path in machine.glob("/sys/bus/pci/devices/*/vendor")
     )
 
 
-def _in_container(world: World) -> bool:
-    return any(world.read(path) is not None for path in CONTAINER_FILES) or any(
-        world.environ.get(name) for name in CONTAINER_VARIABLES
+def _in_container(machine: Machine) -> bool:
+    return any(machine.read(path) is not None for path in CONTAINER_FILES) or any(
+        machine.environ.get(name) for name in CONTAINER_VARIABLES
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from pgle.masking import kept_argv, kept_environment, kept_flags
 from pgle.run.ask.git import git_commit
-from pgle.run.doctor.world import read_gpus, this_world
+from pgle.run.doctor.machine import read_gpus, this_machine
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
 from pgle.run.experiment.stage import StageRequest, now
 from pgle.run.launch.environment import ChildEnvironment
@@ -43,7 +43,7 @@ def begin_record(
     Raises:
         UserError: the interpreter does not run, or the manifest cannot be written.
     """
-    world = this_world(python)
+    machine = this_machine(python)
     record = StageRecord(
         stage=request.stage,
         rank=rank,
@@ -52,9 +52,9 @@ def begin_record(
         argv=kept_argv(request.command),
         xla_flags=kept_flags(environment.plan.xla_flags),
         environment={} if simulated else kept_environment(environment.values),
-        versions={} if simulated else dict(world.installed.versions),
+        versions={} if simulated else dict(machine.installed.versions),
         commit=git_commit(),
-        gpus=() if simulated else read_gpus(world),
+        gpus=() if simulated else read_gpus(machine),
         topology={"simulated": True} if simulated else {},
         host=socket.gethostname(),
         started=now(),

@@ -22,8 +22,7 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
 LOGS = (".log", ".txt", ".out", ".err")
 TRACES = (".nsys-rep", ".sqlite", ".qdrep", ".pb")
-LONGEST_LINE = 1 << 20
-"""Characters; what a line has beyond is left out."""
+LONGEST_LINE = 1 << 20  # characters; what a line has beyond is left out
 
 
 class TextLines:

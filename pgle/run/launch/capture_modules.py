@@ -25,25 +25,21 @@ from pgle.run.launch.captured import (
     choose_module,
     is_step,
     modules_in,
-    read_program,
+    read_captured,
 )
 from pgle.run.launch.hook import with_hook
 from pgle.run.launch.process import ended, started
 
-STDERR = 2
-"""File descriptor: results alone go to our stdout."""
+STDERR = 2  # file descriptor: results alone go to our stdout
 
-SHOWN = 5
-"""Modules that a message about something else names."""
+SHOWN = 5  # modules that a message about something else names
 
 UNSETTLED = 3
 """A program is waited for so many times longer while it compiles something or has executed no module repeatedly."""
 
 POLL_S = 0.2
-SAY_S = 30.0
-"""A program that has compiled nothing for so long is said to be waited for; then after twice as long."""
-GRACE_S = 5.0
-"""How long a stopped program may take to end before it is killed."""
+SAY_S = 30.0  # a program that has compiled nothing for so long is said to be waited for; then after twice as long
+GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
 
 
 def capture_modules(
@@ -193,7 +189,7 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
 
 def _patience(folder: Path) -> int:
     """How many times the quiet time a program is given: more before a step has been seen."""
-    program = read_program(folder)
+    program = read_captured(folder)
     if not program.python:
         return 1  # no hook, nothing is known
     return 1 if not program.compiling and _has_step(folder) else UNSETTLED

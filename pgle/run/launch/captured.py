@@ -18,17 +18,13 @@ LOWERED = ".lowered_for_cuda"
 PROGRAM = ".program.json"
 """What the hook writes of the program: its interpreter, and how often each module was executed."""
 
-UNCOMPUTED = ".uncomputed"
-"""The hook's list of modules that it did not execute, by the names of their functions."""
+UNCOMPUTED = ".uncomputed"  # the hook's list of modules that it did not execute, by the names of their functions
 
-CODE = ".exit_code"
-"""There where the program failed."""
+CODE = ".exit_code"  # there where the program failed
 
-STOPPED = ".stopped"
-"""There where we stopped the program, which had compiled nothing new for long."""
+STOPPED = ".stopped"  # there where we stopped the program, which had compiled nothing new for long
 
-SUBSTANTIAL = 0.05
-"""Part of the largest module's size that a step has at least."""
+SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
 
 _DUMPED = re.compile(r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*")
 
@@ -59,33 +55,24 @@ def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
 
 
 @dataclass(frozen=True)
-class Program:
-    """What the hook found out about a captured program.
+class CapturedProgram:
+    """What the hook found out about a captured program."""
 
-    Attributes:
-        python: its interpreter; empty where the hook did not run.
-        version: of that Python, (3, 12, 1).
-        jaxlib: version of its jaxlib.
-        plugin: whether it has jax's CUDA plugin.
-        executed: executions by the file name of the module.
-        compiling: file name of the module that it is compiling.
-    """
-
-    python: str = ""
-    version: tuple[int, ...] = ()
-    jaxlib: str = ""
-    plugin: bool = False
-    executed: Mapping[str, int] = field(default_factory=dict)
-    compiling: str = ""
+    python: str = ""  # its interpreter; empty where the hook did not run
+    version: tuple[int, ...] = ()  # of that Python, (3, 12, 1)
+    jaxlib: str = ""  # version of its jaxlib
+    plugin: bool = False  # whether it has jax's CUDA plugin
+    executed: Mapping[str, int] = field(default_factory=dict)  # executions by the file name of the module
+    compiling: str = ""  # file name of the module that it is compiling
 
 
-def read_program(folder: Path) -> Program:
+def read_captured(folder: Path) -> CapturedProgram:
     """The program whose modules lie in a folder of captured modules."""
     try:
         found = json.loads((folder / PROGRAM).read_text())
     except (OSError, ValueError):
-        return Program()
-    return Program(**{**found, "version": tuple(found["version"])})
+        return CapturedProgram()
+    return CapturedProgram(**{**found, "version": tuple(found["version"])})
 
 
 def capture_warnings(module: Path) -> tuple[str, ...]:
@@ -94,7 +81,7 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
     found = []
     if code.is_file():
         found.append(f"the program ended with exit code {code.read_text()} after {module.name} had been compiled")
-    if (module.parent / STOPPED).is_file() and read_program(module.parent).executed and not is_step(module):
+    if (module.parent / STOPPED).is_file() and read_captured(module.parent).executed and not is_step(module):
         found.append(
             f"the program was stopped before it executed a module twice, so {module_name(module)} may not be its step; "
             "wait longer for it with --quiet-for 600, or name it with --choose"
@@ -122,7 +109,7 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     Raises:
         UserError: it matches none; the message lists all modules.
     """
-    executed = read_program(modules[0].parent).executed
+    executed = read_captured(modules[0].parent).executed
     chosen = list(modules)
     if pattern is not None:
         exact = [path for path in modules if pattern in (path.name, module_name(path))]
@@ -160,12 +147,12 @@ def _devices(module: Path) -> int:
 
 def is_step(module: Path) -> bool:
     """Whether a module was executed again and again."""
-    return read_program(module.parent).executed.get(module.name, 0) > 1
+    return read_captured(module.parent).executed.get(module.name, 0) > 1
 
 
 def candidates(modules: Sequence[Path]) -> list[str]:
     """A word on each module, the largest first: ``jit_step (14 kB, 312 times)``."""
-    executed = read_program(modules[0].parent).executed if modules else {}
+    executed = read_captured(modules[0].parent).executed if modules else {}
     largest = sorted(modules, key=lambda path: -path.stat().st_size)
     return [_described(path, executed.get(path.name, 0)) for path in largest]
 

@@ -40,36 +40,24 @@ from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.module_verdict import ModuleVerdict
 from pgle.xla.targets import load_target
 
-PROFILED_STEPS = 8
-"""Executions in a simulated profile window."""
+PROFILED_STEPS = 8  # executions in a simulated profile window
 
-TIMED_STEPS = 40
-"""Executions of a simulated baseline or performance run."""
+TIMED_STEPS = 40  # executions of a simulated baseline or performance run
 
-SEEDS = {"profile": 0, "baseline": 1, "perf": 2}
-"""Of the noise: stages differ as runs do."""
+SEEDS = {"profile": 0, "baseline": 1, "perf": 2}  # of the noise: stages differ as runs do
 
-CAPTURE = "capture"
-"""Stage of the manifest: the program was run on CPU devices, and its modules kept."""
+CAPTURE = "capture"  # stage of the manifest: the program was run on CPU devices, and its modules kept
 
 
 @dataclass(frozen=True)
 class SimulatedBackEnd:
-    """A GPU that is not there.
+    """A GPU that is not there."""
 
-    Attributes:
-        target: the GPU.
-        devices: how many, and virtual CPU devices of the captured program.
-        topology: ``SxHxD``; None: one host.
-        choose: regular expression on the names of captured modules; None: the program's step, as far as that shows.
-        quiet_s: a captured program is stopped when it has compiled nothing new for so long.
-    """
-
-    target: str = "h100"
-    devices: int = 4
-    topology: str | None = None
-    choose: str | None = None
-    quiet_s: float = 20.0
+    target: str = "h100"  # the GPU
+    devices: int = 4  # how many, and virtual CPU devices of the captured program
+    topology: str | None = None  # ``SxHxD``; None: one host
+    choose: str | None = None  # on the names of captured modules; None: the program's step, as far as that shows
+    quiet_s: float = 20.0  # a captured program is stopped when it has compiled nothing new for so long
 
     def check(self, request: StageRequest) -> None:
         """Raise `UserError` where a request cannot be met, a flag included; nothing has been written by then."""

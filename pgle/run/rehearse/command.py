@@ -18,7 +18,7 @@ from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.manifest import read_manifest
 from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, typed
 from pgle.run.launch.capture_modules import capture_modules
-from pgle.run.launch.captured import Program, modules_in, read_program
+from pgle.run.launch.captured import CapturedProgram, modules_in, read_captured
 from pgle.run.rehearse.messages import devices_in
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.run.rehearse.request import OnPhase
@@ -250,12 +250,12 @@ def _held(out: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Program]:
+def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], CapturedProgram]:
     """The modules of a file, of a folder of dumps, or of a program, which is run to capture them."""
     first = Path(command.words[0])
     if len(command.words) == 1:
         if first.is_dir():
-            return modules_in(first, dumps=True), read_program(first)
+            return modules_in(first, dumps=True), read_captured(first)
         if first.suffix == ".py":
             raise UserError(
                 "is a program, and a module is needed",
@@ -263,11 +263,11 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Progr
                 remedy=f"have it run: pgle rehearse -- python {first}",
             )
         if first.is_file() and not _is_executable(first):
-            return [first], Program()
+            return [first], CapturedProgram()
         if first.suffix in _MODULE_SUFFIXES or not shutil.which(str(first)):
             raise UserError("no such file", where=first, remedy="dump modules with JAX_DUMP_IR_TO=DIR")
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
-        return kept, read_program(out / "captured")  # of the search that goes on
+        return kept, read_captured(out / "captured")  # of the search that goes on
     captured = capture_modules(
         command.words,
         out / "captured",
@@ -275,7 +275,7 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Progr
         quiet_s=command.quiet_s,
         step_needed=command.choose is None,
     )
-    return captured, read_program(out / "captured")
+    return captured, read_captured(out / "captured")
 
 
 def _is_executable(path: Path) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
-from pgle.run.launch.captured import Program, candidates, capture_warnings, choose_module
+from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module
 from pgle.run.launch.environment import user_flags
 from pgle.run.rehearse.request import RehearsalRequest
 from pgle.xla.flags.text import Finding, Flag, FlagList, parse_flags
@@ -61,7 +61,7 @@ class Setting:
         )
 
 
-def settle(modules: Sequence[Path], choose: str | None, program: Program, flags: Sequence[str]) -> Setting:
+def settle(modules: Sequence[Path], choose: str | None, program: CapturedProgram, flags: Sequence[str]) -> Setting:
     """Everything that is decided before the first compilation.
 
     Args:
@@ -104,7 +104,7 @@ def memory_fraction(environment: Mapping[str, str]) -> float:
     return fraction
 
 
-def _compiling_python(program: Program) -> tuple[str, tuple[str, ...]]:
+def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
     """The program's own interpreter where that can compile for GPUs, else ours, with a warning where they differ."""
     if program.plugin and program.version >= OLDEST_PYTHON:
         return program.python, ()

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from machines import SMI_4_H100, VERSIONS, world
+from machines import SMI_4_H100, VERSIONS, machine
 
 from pgle.cli.main import run
-from pgle.run.doctor import world as world_module
-from pgle.run.doctor.world import World
+from pgle.run.doctor import machine as machine_module
+from pgle.run.doctor.machine import Machine
 
 NO_DEVICES = "No devices were found\n"
 
@@ -17,22 +17,22 @@ def on(monkeypatch, tmp_path):
     """Run `pgle doctor` on a machine: its exit code."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def look(machine: World, *options: str) -> int:
-        monkeypatch.setattr(world_module, "this_world", lambda python: machine)
+    def look(machine: Machine, *options: str) -> int:
+        monkeypatch.setattr(machine_module, "this_machine", lambda python: machine)
         return run(["doctor", "--run-dir", str(tmp_path), *options])
 
     return look
 
 
 def test_a_machine_with_gpus_can_do_all(on, capsys):
-    assert on(world(smi=SMI_4_H100)) == 0
+    assert on(machine(smi=SMI_4_H100)) == 0
     out = capsys.readouterr().out
     assert "\nready to profile and measure: pgle run -- COMMAND" in out
     assert "\nready to rehearse and simulate: pgle run --capture simulated -- COMMAND" in out
 
 
 def test_without_a_gpu_it_says_what_works(on, capsys):
-    assert on(world(smi=None)) == 0
+    assert on(machine(smi=None)) == 0
     out = capsys.readouterr().out
     assert "not ready to profile and measure: see GPUs above" in out
     assert "\nready to rehearse and simulate: " in out
@@ -40,7 +40,7 @@ def test_without_a_gpu_it_says_what_works(on, capsys):
 
 def test_nvidia_smi_without_a_gpu_fails_and_rehearsals_work(on, capsys):
     programs = {"nvidia-smi": "/usr/bin/nvidia-smi"}
-    assert on(world(smi=None, programs=programs, says=NO_DEVICES)) == 1
+    assert on(machine(smi=None, programs=programs, says=NO_DEVICES)) == 1
     out = capsys.readouterr().out
     assert "nvidia-smi fails: No devices were found" in out.replace("\n", " ")
     assert "\nready to rehearse and simulate: " in out
@@ -48,17 +48,17 @@ def test_nvidia_smi_without_a_gpu_fails_and_rehearsals_work(on, capsys):
 
 def test_without_the_plugin_there_are_no_rehearsals(on, capsys):
     versions = {name: version for name, version in VERSIONS.items() if "cuda" not in name}
-    assert on(world(smi=None, versions=versions)) == 0
+    assert on(machine(smi=None, versions=versions)) == 0
     assert "not ready to rehearse and simulate: see CUDA plugin above" in capsys.readouterr().out
 
 
 def test_bad_flags_exit_1(on, capsys):
-    assert on(world(environ={"XLA_FLAGS": "word"})) == 1
+    assert on(machine(environ={"XLA_FLAGS": "word"})) == 1
     assert "not ready to profile and measure: see XLA_FLAGS above" in capsys.readouterr().out
 
 
 def test_json_names_every_check(on, capsys):
-    assert on(world(smi=None), "--json") == 0
+    assert on(machine(smi=None), "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["schema"], result["ok"], result["profiles"], result["rehearses"]) == (
         "pgle.doctor/1", True, False, True,
@@ -73,5 +73,5 @@ def test_a_python_that_is_not_there_is_one_line(capsys):
 
 
 def test_lines_fit_100_columns(on, capsys):
-    on(world(smi=None))
+    on(machine(smi=None))
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 100

@@ -20,7 +20,7 @@ from pgle.run.launch.captured import (
     choose_module,
     module_name,
     modules_in,
-    read_program,
+    read_captured,
 )
 
 OFFLOAD = """
@@ -105,7 +105,7 @@ weights = create_model(x)
 def test_the_step_is_what_is_executed_again_and_again(captured, step):
     module = captured(f"{TWO}step = {step}\nfor _ in range(5): weights = step(weights, x)")
     assert module_name(module) == "jit_train_step"
-    assert read_program(module.parent).executed[module.name] == 5
+    assert read_captured(module.parent).executed[module.name] == 5
     largest, *others = candidates(modules_in(module.parent))
     assert re.fullmatch(r"jit_create_model \(\d+ kB, once\)", largest)
     assert re.fullmatch(r"jit_train_step \(\d+ kB, 5 times\)", others[0])
@@ -130,7 +130,7 @@ os._exit(0)
 def test_the_step_is_counted_at_once_after_thousands_of_executions_of_what_loads_data(captured):
     module = captured(LOADER)
     assert "dot_general" in module.read_text()
-    assert read_program(module.parent).executed[module.name] == 2
+    assert read_captured(module.parent).executed[module.name] == 2
 
 
 @pytest.mark.parametrize("times", [0, 1])
@@ -174,7 +174,7 @@ def test_a_module_is_chosen_by_its_name(captured):
 
 
 def test_the_programs_python_is_known(captured):
-    program = read_program(captured("import jax.numpy as jnp\njnp.ones(3)").parent)
+    program = read_captured(captured("import jax.numpy as jnp\njnp.ones(3)").parent)
     assert (program.python, program.version) == (sys.executable, sys.version_info[:3])
     assert program.jaxlib == metadata.version("jaxlib")
 
@@ -276,5 +276,5 @@ for _ in range(3):
 
 def test_a_program_that_needs_the_results_is_run_again_with_all_computed(captured, capfd):
     module = captured(COUNTED)
-    assert read_program(module.parent).executed[module.name] == 3
+    assert read_captured(module.parent).executed[module.name] == 3
     assert "running it again, all computed" in capfd.readouterr().err

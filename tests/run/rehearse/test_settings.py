@@ -10,10 +10,10 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed
-from pgle.run.launch.captured import Program
+from pgle.run.launch.captured import CapturedProgram
 from pgle.run.rehearse.settings import Setting, memory_fraction, settle
 
-OURS = Program(sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True)
+OURS = CapturedProgram(sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True)
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     module = tmp_path / "step.mlir"
     module.touch()
 
-    def settled(environment: str = "", *flags: str, program: Program = OURS) -> Setting:
+    def settled(environment: str = "", *flags: str, program: CapturedProgram = OURS) -> Setting:
         monkeypatch.setenv("XLA_FLAGS", environment)
         return settle([module], None, program, flags)
 
@@ -69,7 +69,7 @@ def test_the_programs_own_jaxlib_compiles(settled, tmp_path: Path) -> None:
 
 
 def test_another_jaxlib_than_the_programs_is_said(settled) -> None:
-    setting = settled(program=Program("/venv/bin/python", (3, 12, 1), "0.9.0", plugin=False))
+    setting = settled(program=CapturedProgram("/venv/bin/python", (3, 12, 1), "0.9.0", plugin=False))
     assert setting.python == sys.executable
     (said,) = setting.warnings
     assert said.startswith("the program runs jaxlib 0.9.0 (/venv/bin/python has no CUDA plugin), and pgle's jaxlib")

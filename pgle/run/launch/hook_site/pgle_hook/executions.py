@@ -14,8 +14,7 @@ HEAVY = 0.1
 """A module is counted if its compilation took at least this share of the longest one. The very first compilation is not
 taken for the longest: it includes what XLA sets up once."""
 
-HEAVIEST = 0.5
-"""A compilation is one of the longest if it took at least this share of the longest so far."""
+HEAVIEST = 0.5  # a compilation is one of the longest if it took at least this share of the longest so far
 
 MOST = 5000
 """Calls that are kept off jax's fast path at most: a program of small operations is slowed down for a while only."""

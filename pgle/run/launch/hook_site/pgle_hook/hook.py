@@ -12,11 +12,9 @@ from pgle_hook.profilers import make_profiler
 from pgle_hook.records import Facts, StepWriter
 from pgle_hook.window import Window
 
-POLL_S = 0.05
-"""How often the control file and the quiet time are looked at; costs nothing measurable."""
+POLL_S = 0.05  # how often the control file and the quiet time are looked at; costs nothing measurable
 
-FACTS_S = 5.0
-"""Time between two writings of the facts file where no fact has changed but the memory peaks."""
+FACTS_S = 5.0  # time between two writings of the facts file where no fact has changed but the memory peaks
 
 CHANGED_FACTS_S = 1.0
 """The same where a fact has changed. The first writing does not wait: a program may be killed soon."""

@@ -1,20 +1,17 @@
 """Which part of the program is traced: ``auto``, ``steps:A-B``, ``seconds:N`` or ``all``."""
 
-WARM_STEPS = 3
-"""auto: steps, or executions of a heavy module, without compilation before the window opens."""
+WARM_STEPS = 3  # auto: steps, or executions of a heavy module, without compilation before the window opens
 
 TRACED_STEPS = 5
 """auto: steps, or executions at least, in the window; the trace shows later which are warm-up or a cut last step."""
 
-QUIET_S = 3.0
-"""Without steps or executions to count: the program has settled when it has compiled nothing for so long."""
+QUIET_S = 3.0  # without steps or executions to count: the program has settled when it has compiled nothing for so long
 
 QUIET_PART = 0.1
 """Where executions are counted a shorter time is enough: this share of the time from the first compilation to the last.
 What a program executes between its compilations, while it sets itself up, is not its step."""
 
-TRACED_S = 5.0
-"""Without step marks: length of the window."""
+TRACED_S = 5.0  # without step marks: length of the window
 
 LONGEST_S = 600.0
 """Where executions are counted an execution closes the window. If none comes, it closes after this time: a window that

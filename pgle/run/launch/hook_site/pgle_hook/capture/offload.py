@@ -6,8 +6,7 @@ from pgle_hook import jax_private, warn
 
 PLATFORM = "cuda"
 HOST_KIND = "pinned_host"
-HOST_SPACE = "Host"
-"""The member of `jax.memory.Space` (an enum called MemorySpace)."""
+HOST_SPACE = "Host"  # the member of `jax.memory.Space` (an enum called MemorySpace)
 
 REMEDY = "the module without it is captured; rehearse that of a GPU run instead (JAX_DUMP_IR_TO=DIR)"
 

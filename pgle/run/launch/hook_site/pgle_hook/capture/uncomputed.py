@@ -13,11 +13,9 @@ from pgle_hook import guarded, jax_private
 OPERATIONS = 5e9
 """Arithmetic operations of one execution on one device, loops counted once, from which a module is large."""
 
-BYTES = 1e8
-"""The same for the bytes that it reads and writes."""
+BYTES = 1e8  # the same for the bytes that it reads and writes
 
-SECONDS = 2.0
-"""A module that was executed and took longer is not executed again."""
+SECONDS = 2.0  # a module that was executed and took longer is not executed again
 
 MAPPING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
 

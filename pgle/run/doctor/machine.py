@@ -17,8 +17,7 @@ from pgle.run.ask.flag_probe import Installed, installed
 from pgle.run.ask.nsys import Nsys, find_nsys
 from pgle.run.experiment.manifest import Gpu
 
-TIMEOUT_S = 20
-"""For one program; nvidia-smi needs seconds where the driver is not kept loaded."""
+TIMEOUT_S = 20  # for one program; nvidia-smi needs seconds where the driver is not kept loaded
 
 SMI_FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
 SMI_QUERY = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits")
@@ -28,19 +27,12 @@ Level: TypeAlias = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One thing that was looked at."""
 
-    Attributes:
-        name: what, such as ``driver``; from the table of checks.
-        verdict: ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work.
-        found: what is there.
-        remedy: what to do; empty for ``ok``.
-    """
-
-    name: str
-    verdict: Level
-    found: str
-    remedy: str = ""
+    name: str  # what, such as ``driver``; from the table of checks
+    verdict: Level  # ``ok``; ``warn`` where something will not work or be worse; ``fail`` where a run will not work
+    found: str  # what is there
+    remedy: str = ""  # what to do; empty for ``ok``
 
 
 def ok(found: str) -> Check:
@@ -59,47 +51,31 @@ def fail(found: str, remedy: str) -> Check:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """The machine as the checks see it.
+class Machine:
+    """The machine as the checks see it."""
 
-    Attributes:
-        ask: whether a program ended well, and all that it printed; empty where it is missing.
-        read: text of a file, None where it cannot be read.
-        which: path of a program, None where there is none.
-        glob: paths that match a pattern, sorted.
-        environ: variables.
-        processes: names of all running processes.
-        free_bytes: free space on the disk that holds (or would hold) a path.
-        writable: whether a file could be made at a path.
-        limit: soft limit of a resource (``RLIMIT_…``); -1: unlimited.
-        is_root: whether this process is root.
-        python: the interpreter of the user's program.
-        installed: what that interpreter would import.
-        nsys: the nsys to use; None where there is none.
-    """
-
-    ask: Callable[[Sequence[str]], tuple[bool, str]]
-    read: Callable[[str], str | None]
-    which: Callable[[str], str | None]
-    glob: Callable[[str], tuple[str, ...]]
-    environ: Mapping[str, str]
-    processes: Callable[[], frozenset[str]]
-    free_bytes: Callable[[str], int]
-    writable: Callable[[str], bool]
-    limit: Callable[[str], int]
-    is_root: bool
-    python: str
-    installed: Installed
-    nsys: Callable[[], Nsys | None] = lambda: None
+    ask: Callable[[Sequence[str]], tuple[bool, str]]  # whether a program ended well, and what it printed
+    read: Callable[[str], str | None]  # text of a file, None where it cannot be read
+    which: Callable[[str], str | None]  # path of a program, None where there is none
+    glob: Callable[[str], tuple[str, ...]]  # paths that match a pattern, sorted
+    environ: Mapping[str, str]  # variables
+    processes: Callable[[], frozenset[str]]  # names of all running processes
+    free_bytes: Callable[[str], int]  # free space on the disk that holds (or would hold) a path
+    writable: Callable[[str], bool]  # whether a file could be made at a path
+    limit: Callable[[str], int]  # soft limit of a resource (``RLIMIT_…``); -1: unlimited
+    is_root: bool  # whether this process is root
+    python: str  # the interpreter of the user's program
+    installed: Installed  # what that interpreter would import
+    nsys: Callable[[], Nsys | None] = lambda: None  # the nsys to use; None where there is none
 
 
-def this_world(python: str | None = None) -> World:
+def this_machine(python: str | None = None) -> Machine:
     """The machine we run on.
 
     Raises:
         UserError: `python` does not run.
     """
-    return World(
+    return Machine(
         ask=_ask,
         read=_read,
         which=shutil.which,
@@ -116,9 +92,9 @@ def this_world(python: str | None = None) -> World:
     )
 
 
-def read_gpus(world: World) -> tuple[Gpu, ...]:
+def read_gpus(machine: Machine) -> tuple[Gpu, ...]:
     """The GPUs as nvidia-smi lists them; empty where there is none."""
-    is_well, text = world.ask(SMI_QUERY)
+    is_well, text = machine.ask(SMI_QUERY)
     gpus: list[Gpu] = []
     for line in text.splitlines() if is_well else ():
         cells = [cell.strip() for cell in line.split(",")]
