@@ -99,17 +99,18 @@ unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
 minutes: $(VENV)/.installed-dev  ## The tests that take minutes: a module of 2024 compiled, guides that compile
 	$(BIN)/python -m pytest -m minutes
 
-frameworks:  ## Flax, Equinox, Levanter and MaxText under pgle as they are; PYTHON=python3.12 or newer
-	test -e .venv-frameworks || $(PYTHON) -m venv .venv-frameworks
-	test -e .venv-maxtext || $(PYTHON) -m venv .venv-maxtext
-	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --pre marin-levanter
-	.venv-frameworks/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13,dev]' \
-	  flax equinox optax
-	.venv-maxtext/bin/python -m pip install --quiet --disable-pip-version-check --no-deps maxtext
-	.venv-frameworks/bin/python -m uv pip install --quiet --python .venv-maxtext/bin/python --editable '.[rehearse-cuda13]' \
+frameworks: .venv-frameworks .venv-maxtext  ## Flax, Equinox, Levanter and MaxText under pgle as they are; PYTHON=python3.12 or newer
+	.venv-frameworks/bin/uv pip install --quiet --python .venv-frameworks/bin/python --editable '.[rehearse-cuda13,dev]' \
+	  flax equinox optax 'marin-levanter>=0.2.dev0'
+	.venv-maxtext/bin/uv pip install --quiet --python .venv-maxtext/bin/python --no-deps maxtext
+	.venv-maxtext/bin/uv pip install --quiet --python .venv-maxtext/bin/python --editable '.[rehearse-cuda13]' \
 	  -r .venv-maxtext/lib/python3*/site-packages/dependencies/requirements/generated_requirements/decoupled-requirements.txt
 	.venv-frameworks/bin/python -m pytest -rs tests/integration/test_guides.py -k 'framework and not maxtext'
 	.venv-maxtext/bin/python -m pytest -rs tests/integration/test_guides.py -k 'framework and maxtext'
+
+.venv-frameworks .venv-maxtext:
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check uv
 
 jax-releases:  ## The workflow with every release line of jax that pgle serves
 	PYTHON=$(PYTHON) scripts/try_jax.sh $(JAX_RELEASES)

@@ -97,10 +97,15 @@ COMPILED: dict[str, list[list[str]]] = {
 
 def prepare(folder: Path) -> None:
     """The inputs that the commands name without a folder."""
+    write_steps(folder)
+    produce(["convert", *PAX, *DUMP, "-o", "pax.pbtxt"], folder)
+
+
+def write_steps(folder: Path) -> None:
+    """The step times of two runs, the second slower by a twentieth."""
     for name, level in (("steps.jsonl", 0.2), ("slower.jsonl", 0.21)):
         lines = [{"step": i, "step_time_s": level * (1 + 0.001 * (i * 7 % 5)), "loss": 3.0 - i / 50} for i in range(60)]
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    produce(["convert", *PAX, *DUMP, "-o", "pax.pbtxt"], folder)
 
 
 def produce(words: list[str], folder: Path) -> dict[str, Any]:

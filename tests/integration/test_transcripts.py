@@ -8,13 +8,14 @@ from pathlib import Path
 
 import jax
 import pytest
+from documents import write_steps
 
 from pgle.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMPILES = ("rehearse", "tune")
-CHEAP = ("convert", "verify", "show", "predict", "diff", "merge", "complete", "analyze")
+CHEAP = ("convert", "verify", "show", "predict", "diff", "merge", "complete", "analyze", "compare", "flags")
 RELEASE = "0.10.2"
 """Of jax, with which the compiled transcripts were made; schedules differ between releases."""
 
@@ -62,6 +63,7 @@ def check(
 def test_what_needs_no_compiler(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    write_steps(tmp_path)
     for words, expected in commands(page, CHEAP):
         check(words, expected, tmp_path, monkeypatch, capsys)
 
@@ -82,6 +84,12 @@ def test_what_compiles(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     check(words, expected, tmp_path, monkeypatch, capsys)
+
+
+def test_every_transcript_is_run() -> None:
+    for page in PAGES:
+        assert not [words for words, _ in transcripts(page) if words[0] != "pgle" or words[1] not in CHEAP + COMPILES]
+        assert not re.findall(r"^    \$ ", page.read_text(), re.M), "make it a console block"
 
 
 def test_the_readme_has_both_kinds() -> None:
