@@ -11,10 +11,9 @@ import numpy.typing as npt
 from pgle.analyze.collectives import MeasuredCollective, measured_collectives, transfer_exposed_us
 from pgle.analyze.layers import Layers, Ran, find_layers
 from pgle.analyze.memory import Memory
-from pgle.analyze.multiplied import Multiplied, Multiplying, Products, find_products, slowest
 from pgle.analyze.overlap import Overlap, find_overlap
 from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, row_streams
-from pgle.analyze.work import Work, work_of
+from pgle.analyze.work import Multiplied, Multiplying, Products, Work, find_products, slowest, work_of
 from pgle.costs.measure.naming import NamingPlan, plan_names
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import Program

@@ -72,7 +72,7 @@ def command(
     pgle convert shared/rank*.sqlite --executor dask://head:8786 -o profile.pbtxt
     """
     with one_blas_thread():
-        from pgle.costs.measure.aggregate import AggregateOptions
+        from pgle.costs.measure.measured import AggregateOptions
         from pgle.costs.statistic import parse_statistic
         from pgle.report import convert as report
         from pgle.report.text import progress

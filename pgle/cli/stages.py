@@ -188,10 +188,10 @@ def auto_command(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, *
     pgle auto -- python train.py
     pgle auto --runs 5 --percentile 50 --then-nsys --run-dir runs/a -- python train.py
     """
-    from pgle.report import auto as report
+    from pgle.report import stage as report
     from pgle.run.experiment.auto import AutoRequest, run_auto
 
     request = AutoRequest(words, stdout=2 if as_json else 1, **options)
     result = run_auto(request)
-    (report.show_json if as_json else report.show_text)(result)
+    (report.show_auto_json if as_json else report.show_auto)(result)
     ctx.exit(0 if result.good else 1)

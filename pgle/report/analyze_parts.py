@@ -10,8 +10,8 @@ from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import Change, Differences
 from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
-from pgle.analyze.multiplied import Products
 from pgle.analyze.overlap import Believed, Overlap, ProfileUse, Room
+from pgle.analyze.work import Products
 from pgle.errors import cut
 from pgle.report.text import duration, numbers, printable, show_rest, table
 from pgle.schedule.timeline import Breakdown

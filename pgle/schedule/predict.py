@@ -241,7 +241,7 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
 def on_the_slowest_rank(costs: Mapping[str, Cost]) -> Mapping[str, Cost]:
     """Costs as they are on the rank for which the others wait; the same mapping where no ranks were compared.
 
-    Every step waits for its slowest rank between one collective and the next (`pgle.costs.measure.skew`).
+    Every step waits for its slowest rank between one collective and the next (`pgle.costs.measure.reduce`).
     """
     if not any(cost.slowest_us is not None for cost in costs.values()):
         return costs

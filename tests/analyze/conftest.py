@@ -12,7 +12,7 @@ import pytest
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.measure.aggregate import aggregate
+from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys

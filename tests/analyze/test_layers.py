@@ -4,8 +4,7 @@ import pytest
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.layers import Layer, Phase, Ran, find_layers, folded, phases_of, scope_of
-from pgle.analyze.multiplied import Multiplying, find_products
-from pgle.analyze.work import work_of
+from pgle.analyze.work import Multiplying, find_products, work_of
 from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text

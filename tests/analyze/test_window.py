@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.window import DeviceWindow
-from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.trace.table import Kind, Trace
 from pgle.xla.hlo.module import Instruction, Module

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.naming import plan_names
 from pgle.costs.measure.programs import find_programs, unite_programs
 from pgle.costs.measure.ranks import align_program

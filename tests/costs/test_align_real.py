@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.files import profile_files, read_profile

@@ -17,7 +17,7 @@ import pytest
 from pgle.costs.fit.contention import NONE, Factors
 from pgle.costs.fit.fill import work_of
 from pgle.costs.fit.launch import DEFAULT
-from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import find_programs
 from pgle.schedule.simulate import simulate

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pgle.costs.fit.launch import DEFAULT, Launch
-from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.value import Origin

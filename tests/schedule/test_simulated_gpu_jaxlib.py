@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import parse_statistic

@@ -1,18 +1,156 @@
-"""A trace and the HLO dumps of its program → what the instructions of the chosen modules cost."""
+"""A trace and the HLO dumps of its program become what the instructions of the chosen modules cost: per module, per
+instruction, robust to warm-up, stragglers and renames.
+
+The steps, each a function from table to table:
+
+1. `plan_names`: under which name the time of each traced instruction is filed.
+2. `align_program`, `renumbered`: execution numbers that mean the same execution on every device.
+3. `find_executions`, `measured_window`: every execution; warm-up and truncated ones are left out.
+4. `collect_samples`: GPU activities → launches → occurrences of an instruction.
+5. `compute_costs`: the statistic over occurrences. `after_last_arrival`, `collective_costs`: without the wait for the
+   last rank. `loop_costs`: whole loops.
+6. `slowest_rank_us`: what compute takes on the rank for which the others wait.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from pgle.costs.measure.aggregate import AggregateOptions, aggregate
-from pgle.costs.measure.program_costs import ProgramCosts, folded
+import numpy as np
+import numpy.typing as npt
+
+from pgle.costs.fit.launch import measure_launch
+from pgle.costs.measure.loop_costs import loop_costs
+from pgle.costs.measure.naming import NamingPlan, plan_names
+from pgle.costs.measure.program_costs import ProgramCosts, folded, measured_window, warnings_of
 from pgle.costs.measure.programs import Program, find_programs, select_programs, unite_programs
+from pgle.costs.measure.ranks import AlignedProgram, align_program, rank_ids, renumbered
+from pgle.costs.measure.reduce import (
+    after_last_arrival,
+    collective_costs,
+    compute_costs,
+    occurrence_table,
+    slowest_rank_us,
+)
+from pgle.costs.measure.samples import collect_samples
+from pgle.costs.profile.value import CostKind, Origin
+from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.trace.table import Kind, Trace
+from pgle.trace.windows import Executions, find_executions
 from pgle.xla.hlo.dumps import Dumps, first_names
 from pgle.xla.hlo.module import Module
+
+if TYPE_CHECKING:
+    from pgle.costs.fit.contention import Contention
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class AggregateOptions:
+    """How samples become costs."""
+
+    # over the executions, devices and loop iterations of a compute instruction
+    stat: Statistic = field(default_factory=lambda: parse_statistic("median"))
+    # over executions, of the time after the last rank arrived
+    collective_stat: Statistic = field(default_factory=lambda: parse_statistic("median"))
+    keep_all: bool = False  # use warm-up and truncated executions too
+
+
+def aggregate(
+    trace: Trace,
+    programs: Sequence[Program],
+    options: AggregateOptions | None = None,
+    lhs_modules: Mapping[str, Module] | None = None,
+) -> tuple[ProgramCosts, ...]:
+    """The costs of each program.
+
+    Args:
+        lhs_modules: modules as LHS saw them, by module name, from schedule dumps.
+    """
+    options = options or AggregateOptions()
+    plans = [plan_names(trace, program, (lhs_modules or {}).get(program.key.name)) for program in programs]
+    aligned = [align_program(trace, program, plan) for program, plan in zip(programs, plans, strict=True)]
+    numbered = renumbered(trace, programs, aligned)
+    collective = _collective_instructions(trace, plans)
+    executions = find_executions(numbered, collective)
+    return tuple(
+        _program_costs(numbered, program, plan, ranks, executions, collective, options)
+        for program, plan, ranks in zip(programs, plans, aligned, strict=True)
+    )
+
+
+def _program_costs(
+    trace: Trace,
+    program: Program,
+    plan: NamingPlan,
+    ranks: AlignedProgram,
+    executions: Executions,
+    collective: Flags,
+    options: AggregateOptions,
+) -> ProgramCosts:
+    kept, window = measured_window(executions, program, options.keep_all)
+    communicates = _communicates(plan)
+    samples = collect_samples(trace, program.indices, plan.naming, kept, communicates)
+    of_collective = communicates[samples.name]
+    reduced = after_last_arrival(samples, of_collective, plan.filed, trace.devices)
+    slowest_us = slowest_rank_us(samples, ~of_collective, len(plan.filed))
+    costs = [
+        *compute_costs(samples, ~of_collective, slowest_us, plan.filed, options.stat),
+        *collective_costs(reduced, plan.filed, options.collective_stat),
+        *loop_costs(trace, program, kept, options.stat),
+    ]
+    costs.sort(key=lambda cost: cost.name)
+    found = ProgramCosts(
+        program=program,
+        costs=tuple(cost._replace(origin=Origin.SIMULATED) for cost in costs) if trace.simulated else tuple(costs),
+        window=window,
+        left_out=plan.left_out,
+        occurrences=occurrence_table(reduced, plan.filed),
+        launch=measure_launch(trace, collective, kept, _iterations(trace, plan)),
+        contention=_contention(trace, program, plan, kept),
+        ranks=max((len(group) for item in plan.filed for group in item.groups), default=0),
+        rank_ids=rank_ids(trace, executions.device[np.isin(executions.module, program.indices)]),
+        ends=ranks.ends,
+    )
+    return replace(found, warnings=warnings_of(found, ranks.alignment))
+
+
+def _contention(trace: Trace, program: Program, plan: NamingPlan, kept: Mapping[int, Flags]) -> Contention | None:
+    """None without HLO, and where no GPU ran: a simulated one has no contention."""
+    if program.hlo is None or trace.simulated:
+        return None
+    from pgle.costs.fit.contention import measure_contention  # knows HLO, which a small conversion does without
+
+    names, owners = [item.name for item in plan.filed], [item.owner for item in plan.filed]
+    return measure_contention(trace, program.hlo, names, owners, plan.naming.target, _communicates(plan), kept)
+
+
+def _iterations(trace: Trace, plan: NamingPlan) -> npt.NDArray[np.int64]:
+    """int64[len(trace.instructions)]: how often each runs in an execution of its module; 0 where unknown."""
+    target = plan.naming.target[: len(trace.instructions)]
+    runs = np.zeros(len(trace.instructions), np.int64)
+    runs[: len(target)] = np.where(target >= 0, np.append(plan.naming.iterations, 0)[target], 0)
+    return runs
+
+
+def _communicates(plan: NamingPlan) -> Flags:
+    """bool[max(names, 1)]: which names are collectives."""
+    return np.array([item.kind == CostKind.COLLECTIVE for item in plan.filed] or [False])
+
+
+def _collective_instructions(trace: Trace, plans: Sequence[NamingPlan]) -> Flags:
+    """bool[len(trace.instructions)]: which traced names are collectives, in any of the programs."""
+    collective = np.zeros(len(trace.instructions), dtype=bool)
+    for plan in plans:
+        target = plan.naming.target[: len(collective)]
+        collective |= (target >= 0) & _communicates(plan)[target]
+    return collective
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Cost(NamedTuple):
     min_us: float = 0.0  # smallest sample
     max_us: float = 0.0  # largest sample
     spread: float = 0.0  # (p90 - p10) / median of the samples; 0 where there is one
-    # of compute, the mean on the rank for which the others wait (`pgle.costs.measure.skew`); None where ranks were not
+    # of compute, the mean on the rank for which the others wait (`slowest_rank_us`); None where ranks were not
     # compared. The cost given to XLA stays the typical one.
     slowest_us: float | None = None
     trace_name: str = ""  # the name in the trace where it differs from `name`

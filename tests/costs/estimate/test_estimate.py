@@ -10,7 +10,7 @@ from pgle.costs.estimate.communication import Group, bus_bandwidth_gb_s, collect
 from pgle.costs.estimate.estimate import estimate_profile, estimator, transferred_bytes
 from pgle.costs.estimate.kernels import bytes_accessed, compute_us, unvectorized_elements
 from pgle.costs.estimate.products import Matmul, attention_operations, matmuls
-from pgle.costs.measure.aggregate import aggregate
+from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import UserError

@@ -10,7 +10,7 @@ from statistics import median
 import pytest
 
 from pgle.costs.fit.complete import complete_profile
-from pgle.costs.measure.aggregate import aggregate
+from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile

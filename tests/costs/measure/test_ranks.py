@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from nsys_export import write_nsys_sqlite
 
-from pgle.costs.measure.aggregate import aggregate
+from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.naming import plan_names
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.measure.ranks import align_program

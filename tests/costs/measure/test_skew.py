@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgle.costs.measure.aggregate import AggregateOptions, aggregate
+from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.programs import find_programs
 
 
