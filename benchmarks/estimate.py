@@ -38,6 +38,7 @@ def main() -> None:
     estimate, slower = estimator(module, hardware), contention_on(hardware).at(1)
     beside = {} if costs.contention is None else costs.contention.beside
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    missed: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for cost in costs.costs:
         instruction = module.instructions.get(cost.trace_name or cost.name)
         if instruction is None or cost.cost_us <= 0 or cost.opcode == "while":
@@ -47,6 +48,8 @@ def main() -> None:
         label = f"{cost.opcode} {instruction.fusion_kind}".strip()
         for key in (label, f"all {cost.kind}"):
             pairs[key].append((cost.cost_us, guess))
+        if not 0.5 < guess / cost.cost_us < 2:
+            missed[label].append((cost.cost_us, guess))
     print(f"{'':22}{'n':>6}{'measured ms':>13}{'estimated ms':>14}{'ratio':>15}{'p10':>7}{'p90':>7}{'within 2x':>11}")
     for key, values in sorted(pairs.items()):
         measured, estimated = np.array(values).T
@@ -56,6 +59,14 @@ def main() -> None:
         print(
             f"{key:22}{len(values):6}{measured.sum() / 1e3:13.2f}{estimated.sum() / 1e3:14.2f}"
             f"{middle:15.2f}{low:7.2f}{high:7.2f}{near:11.0%}"
+        )
+    print("\nbeyond 2x, by kind, the most expensive first")
+    for key, values in sorted(missed.items(), key=lambda item: -sum(cost for cost, _ in item[1])):
+        measured, estimated = np.array(values).T
+        ratio = estimated / measured
+        print(
+            f"{key:22}{len(values):6}{measured.sum() / 1e3:13.2f}{estimated.sum() / 1e3:14.2f}"
+            f"{ratio.min():15.2f} to {ratio.max():.2f}"
         )
 
 
