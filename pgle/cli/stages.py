@@ -52,8 +52,7 @@ def run_command(
     from pgle.report.text import say
     from pgle.run.experiment.directory import RunDirectory
     from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
-    from pgle.run.experiment.run_stage import choose_back_end
-    from pgle.run.experiment.stage import StageRequest
+    from pgle.run.experiment.stage import StageRequest, choose_back_end
     from pgle.steps.gate import parse_share
     from pgle.xla.log.module_verdict import Bounds
 
@@ -109,8 +108,7 @@ def profile_command(
     """
     from pgle.report import stage as report
     from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.experiment.run_stage import choose_back_end, run_stage
-    from pgle.run.experiment.stage import StageRequest
+    from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
 
     run = RunDirectory(run_dir)
     request = StageRequest("profile", words, run, mode, flags=flags, stdout=2 if as_json else 1)
@@ -143,8 +141,7 @@ def perf_command(
     """
     from pgle.report import stage as report
     from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.experiment.run_stage import choose_back_end, run_stage
-    from pgle.run.experiment.stage import StageRequest
+    from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
     from pgle.xla.log.module_verdict import Bounds
 
     run = RunDirectory(run_dir)

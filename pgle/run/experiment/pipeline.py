@@ -16,13 +16,14 @@ from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
 from pgle.run.experiment.onward import record_comparison
 from pgle.run.experiment.ranks import find_rank
-from pgle.run.experiment.run_stage import content_addressed, run_held
 from pgle.run.experiment.stage import (
     BackEnd,
     StageError,
     StageRequest,
     StageResult,
+    content_addressed,
     now,
+    run_held,
 )
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits

@@ -3,7 +3,7 @@
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.experiment.run_stage import choose_back_end
+from pgle.run.experiment.stage import choose_back_end
 
 WINDOWS = ["auto", "all", "steps:5", "steps:5-10", "seconds:10", "seconds:0.5"]
 
