@@ -60,6 +60,11 @@ def kept_flags(text: str) -> str:
     return " ".join(kept_argv(text.split()))
 
 
+def kept_text(text: str) -> str:
+    """A sentence with what looks like a credential masked."""
+    return _SECRET_VALUE.sub(MASK, text)
+
+
 def _masked(name: str, value: str) -> str:
     harmless = value.lower() in ("true", "false", "yes", "no", "") or value.isdigit()
     if _SECRET_NAME.search(name) and not harmless:

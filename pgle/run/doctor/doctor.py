@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from pgle.masking import kept_text
 from pgle.run.doctor import gpu, software
 from pgle.run.doctor.machine import Check, Machine, read_gpus
 from pgle.run.experiment.manifest import Gpu
@@ -76,6 +77,7 @@ def diagnose(machine: Machine, run_dir: str = ".") -> Diagnosis:
 
 def _safely(name: str, probe: Callable[[], Check]) -> Check:
     try:
-        return replace(probe(), name=name)
+        check = probe()
+        return replace(check, name=name, found=kept_text(check.found), remedy=kept_text(check.remedy))
     except Exception as error:
         return Check(name, "warn", f"could not be looked at ({type(error).__name__}: {error})", "please report this")

@@ -241,6 +241,12 @@ def test_the_log_level(level, verdict):
     assert doctor_software.check_log(machine(environ=environ)).verdict == verdict
 
 
+def test_no_password_of_a_url_is_shown():
+    found = diagnose(machine(environ={"JAX_COMPILATION_CACHE_DIR": "gs://me:s3cr3tpass@bucket/x"}))
+    assert "s3cr3t" not in str(found)
+    assert any("gs***bucket/x" in check.found for check in found.checks)
+
+
 def test_the_compilation_cache_does_not_notice_a_changed_profile():
     check = doctor_software.check_compilation_cache(machine(environ={"JAX_COMPILATION_CACHE_DIR": "/cache"}))
     assert (check.verdict, "not its content" in check.remedy) == ("warn", True)
