@@ -188,7 +188,19 @@ def _load(path: Path) -> list[StageRecord]:
 def _record(entry: Mapping[str, Any]) -> StageRecord:
     kinds: dict[str, type[Any]] = {"gpus": Gpu, "inputs": FileRecord, "outputs": FileRecord}
     lists = {name: tuple(_made(kind, item) for item in entry.get(name, ())) for name, kind in kinds.items()}
+    for name, value in (*entry.get("facts", {}).items(), *entry.get("asked", {}).items()):
+        words = value or () if name == "command" else ()
+        if not isinstance(value, _INNER.get(name, object)) or not all(isinstance(word, str) for word in words):
+            raise TypeError(f"{name} is {value!r}")
     return _made(StageRecord, {**entry, **lists})
+
+
+_INNER: Mapping[str, Any] = {
+    "command": list | None,
+    **dict.fromkeys(("verdict", "why", "module", "XLA_FLAGS", "capture"), str | None),
+    **dict.fromkeys(("change", "time_coverage", "kept_share"), int | float | None),
+}
+"""Of which type the results and requests are that a later command reckons with."""
 
 
 def _made(kind: type[_T], entry: Mapping[str, Any]) -> _T:

@@ -99,6 +99,17 @@ def test_a_damaged_file_is_one_line(tmp_path, text):
         read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [("asked", "command", 7), ("asked", "command", [7]), ("asked", "XLA_FLAGS", 5), ("facts", "change", "x")],
+)
+def test_what_later_commands_reckon_with_is_of_its_type(tmp_path, part, name, value):
+    stages = [{"stage": "profile", part: {name: value}}]
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema": "pgle.manifest/1", "stages": stages}))
+    with pytest.raises(UserError, match="is not a manifest of pgle"):
+        read_manifest(tmp_path)
+
+
 def test_fields_of_a_later_pgle_are_ignored(tmp_path):
     extend_manifest(tmp_path, PROFILE)
     document = json.loads((tmp_path / "manifest.json").read_text())
