@@ -1,10 +1,12 @@
 """What a path to convert stands for."""
 
+import lzma
 import shutil
 
 import pytest
 
 from pgle.errors import UserError
+from pgle.run.inputs import step_times
 from pgle.run.inputs.folder import dump_near, look
 from pgle.run.inputs.traces import read_traces
 
@@ -72,3 +74,13 @@ def test_a_dump_of_the_cpu_compiler_is_to_be_rehearsed(tmp_path):
     assert [sight.command for sight in look(tmp_path).sights] == [f"pgle rehearse {tmp_path}"]
     (tmp_path / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
     assert [sight.command for sight in look(tmp_path).sights] == [f"pgle predict {tmp_path}"]
+
+
+def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_times, "MANY_LINES", 1000)
+    bomb = tmp_path / "steps.log.xz"
+    bomb.write_bytes(lzma.compress(b"\n" * (1 << 20)))
+    read = []
+    with pytest.raises(UserError, match="next to empty"):
+        read.extend(step_times.TextLines(bomb))
+    assert 0 < len(read) < 2000

@@ -23,6 +23,8 @@ TABLES = (".csv", ".tsv")
 LOGS = (".log", ".txt", ".out", ".err")
 TRACES = (".nsys-rep", ".sqlite", ".qdrep", ".pb")
 LONGEST_LINE = 1 << 20  # characters; what a line has beyond is left out
+# of so many lines that are shorter on average, ends counted, none can tell of steps; an archive may hold a billion
+MANY_LINES, SHORTEST_MEAN = 1 << 20, 4
 
 
 class TextLines:
@@ -44,8 +46,13 @@ class TextLines:
             if encoding == "utf-8-sig" and b"\0\0\0\0" in head:
                 raise UserError("is not text", where=self.path, remedy="give a log, CSV or JSON lines")
             text = io.TextIOWrapper(file, encoding, errors="replace")
+            lines = characters = 0
             while line := text.readline(LONGEST_LINE):
                 yield line.rstrip("\n")
+                lines, characters = lines + 1, characters + len(line)
+                if lines > MANY_LINES and characters < SHORTEST_MEAN * lines:
+                    what = f"its first {MANY_LINES:,} lines are next to empty"
+                    raise UserError(what, where=self.path, remedy="give a log, CSV or JSON lines")
                 while len(line) == LONGEST_LINE and not line.endswith("\n"):
                     line = text.readline(LONGEST_LINE)
 
