@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 from pgle.costs.measure.program_costs import ProgramCosts
-from pgle.costs.profile.summary import most_skewed
-from pgle.costs.profile.value import CostKind
+from pgle.costs.profile.value import CostKind, most_skewed
 from pgle.errors import many
 from pgle.report import json
-from pgle.report.show import MIN_SKEW, skew_line
 from pgle.report.text import console, duration, table, warn, wrote
 from pgle.run.convert import Conversion
 
@@ -30,10 +28,13 @@ def show_text(result: Conversion) -> None:
     out.print("median span: first start to last end of an execution; 'pgle analyze' adds the gaps between", style="dim")
     out.print(f"{len(result.measured.trace):,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
     for program in result.measured.costs:
-        skew_us, step_us, skewed = program.skew_us, program.window.step_us, most_skewed(program.costs)
-        if skew_us is not None and skew_us > MIN_SKEW * step_us:
-            line = skew_line(skew_us, step_us, skewed)
-            out.print(f"{program.program.key.name}: per step, {line}; costs are typical ones", soft_wrap=True)
+        if program.skew_us is not None:
+            from pgle.report.show import MIN_SKEW, skew_line
+
+            step_us, skewed = program.window.step_us, most_skewed(program.costs)
+            if program.skew_us > MIN_SKEW * step_us:
+                line = skew_line(program.skew_us, step_us, skewed)
+                out.print(f"{program.program.key.name}: per step, {line}; costs are typical ones", soft_wrap=True)
         if program.contention is not None:
             from pgle.report.predict import contention_line  # with timelines, which a small conversion does without
 

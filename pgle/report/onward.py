@@ -15,7 +15,6 @@ from pgle.report.text import console
 from pgle.run.experiment import onward
 from pgle.run.experiment.directory import COMPARED, RunDirectory, free
 from pgle.run.experiment.onward import typed
-from pgle.run.inputs.folder import dump_near
 from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ def after_summary(profile: AnyPath, modules: Collection[str] = ()) -> list[str]:
 
 def _held_against_its_module(profile: AnyPath, modules: Collection[str] = ()) -> str:
     run = _run_of_profile(profile)
+    from pgle.run.inputs.folder import dump_near
+
     near = dump_near(profile.parent, modules) if run is None and isinstance(profile, Path) and modules else None
     dump = run.stage("profile").rank().hlo if run is not None else near or DUMP
     where = f", with the folder of --xla_dump_to as {DUMP}" if dump == DUMP else ""

@@ -8,7 +8,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.identity import distinguish_processes
 from pgle.trace.table import Trace, Unresolved
 
 T = TypeVar("T", bound=Hashable)
@@ -27,6 +26,8 @@ def combine(traces: Sequence[Trace]) -> Trace:
     """
     if len(traces) == 1:
         return traces[0]
+    from pgle.trace.identity import distinguish_processes  # one trace does without
+
     traces, same_names = distinguish_processes(traces)
     modules, module_maps = _unite([trace.modules for trace in traces])
     instructions, instruction_maps = _unite([trace.instructions for trace in traces])

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.measure.programs import Program
 from pgle.costs.measure.samples import Naming
-from pgle.costs.profile.value import CostKind, strip_remat
+from pgle.costs.profile.value import CostKind, likely_kind, strip_remat
 from pgle.trace.column import distinct
 from pgle.trace.table import Trace
-from pgle.xla.collectives import guess_kind
-from pgle.xla.hlo.module import Module
+
+if TYPE_CHECKING:
+    from pgle.costs.fit.lookup import LookupTable
+    from pgle.xla.hlo.module import Module
 
 _NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "bitcast", "parameter", "constant"}
 
@@ -59,7 +61,7 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
     filed: dict[str, Filed] = {}
     left_out: dict[str, list[str]] = {}
     codes = np.full(max(len(trace.instructions), 1), -1, dtype=np.int32)
-    table = None if program.hlo is None else LookupTable(program.hlo, lhs_module)
+    table = None if program.hlo is None else _lookup_table(program.hlo, lhs_module)
     order: dict[str, int] = {}
     runs: dict[str, dict[str, int]] = {}
     for code in used.tolist():
@@ -79,6 +81,12 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
     return NamingPlan(naming, kept, {reason: tuple(names) for reason, names in left_out.items()})
 
 
+def _lookup_table(module: Module, lhs_module: Module | None) -> LookupTable:
+    from pgle.costs.fit.lookup import LookupTable  # with what knows HLO, which a small conversion does without
+
+    return LookupTable(module, lhs_module)
+
+
 def _sum_known(counts: Collection[int]) -> int:
     """The sum, 0 where one is 0: unknown."""
     return sum(counts) if all(counts) else 0
@@ -87,11 +95,11 @@ def _sum_known(counts: Collection[int]) -> int:
 def _file_by_guess(name: str) -> Filed | str:
     if name.startswith("command_buffer"):
         return "command buffer"
-    kind = guess_kind(name)
-    if kind == "loop":
+    kind = likely_kind(name)
+    if kind == CostKind.LOOP:
         return "control flow"
     bare = strip_remat(name)
-    return Filed(bare, CostKind(kind), trace_name="" if bare == name else name)
+    return Filed(bare, kind, trace_name="" if bare == name else name)
 
 
 def _file(table: LookupTable, name: str) -> Filed | str:

@@ -10,7 +10,7 @@ from heapq import nlargest, nsmallest
 from itertools import chain
 
 from pgle.costs.profile.effective import Finding, effective_entries, profile_findings
-from pgle.costs.profile.value import DIGITS, MAX_COST_US, Cost, CostKind, Origin, Profile
+from pgle.costs.profile.value import DIGITS, MAX_COST_US, Cost, CostKind, Origin, Profile, most_skewed
 
 SORTS: Mapping[str, Callable[[Cost], tuple[float | str, ...]]] = {
     "cost": lambda cost: (-_known(cost), cost.full_name),
@@ -117,12 +117,6 @@ def _by_kind(costs: Iterable[Cost]) -> dict[CostKind, list[Cost]]:
                 guessed[stem] = of_kind
         of_kind.append(cost)
     return found
-
-
-def most_skewed(costs: Sequence[Cost], limit: int = 5) -> tuple[Cost, ...]:
-    """The costs that take most longer on the slowest rank, the largest first."""
-    slower = [cost for cost in costs if cost.skew_us is not None and cost.skew_us > 0]
-    return tuple(sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:limit])
 
 
 def _known(cost: Cost) -> float:

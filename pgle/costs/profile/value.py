@@ -74,6 +74,12 @@ DIGITS = "0123456789"
 """The number behind the last dot of a name says nothing of the kind; without it few names remain."""
 
 
+def likely_kind(name: str) -> CostKind:
+    """What an instruction of this name does, by the usual names."""
+    stem = name.rstrip(DIGITS)
+    return _guessed(f"{stem}1" if stem.endswith(".") else name)
+
+
 class Cost(NamedTuple):
     """The cost of one instruction. A tuple: the million of a large profile are made in a quarter of the time."""
 
@@ -111,8 +117,13 @@ class Cost(NamedTuple):
     @property
     def likely_kind(self) -> CostKind:
         """The kind; where it is unknown, a guess by name."""
-        stem = self.name.rstrip(DIGITS)
-        return self.kind or _guessed(f"{stem}1" if stem.endswith(".") else self.name)
+        return self.kind or likely_kind(self.name)
+
+
+def most_skewed(costs: Sequence[Cost], limit: int = 5) -> tuple[Cost, ...]:
+    """The costs that take most longer on the slowest rank, the largest first."""
+    slower = [cost for cost in costs if cost.skew_us is not None and cost.skew_us > 0]
+    return tuple(sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:limit])
 
 
 @dataclass(frozen=True, slots=True)

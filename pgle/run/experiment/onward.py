@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from pgle.errors import UserError
 from pgle.run.experiment.directory import COMPARED, RunDirectory, free
-from pgle.run.experiment.manifest import Manifest, StageRecord, extend_manifest, read_manifest
 
 if TYPE_CHECKING:
+    from pgle.run.experiment.manifest import Manifest
     from pgle.steps.compare import Comparison
     from pgle.xla.flags.text import Flag
 
@@ -127,6 +127,7 @@ def by_every_rank(run: RunDirectory) -> bool:
 
 def record_comparison(run: RunDirectory, found: Comparison) -> None:
     """Keep in the manifest that the step times were compared; where it cannot be written, they were none the less."""
+    from pgle.run.experiment.manifest import StageRecord, extend_manifest, read_manifest
     from pgle.run.experiment.stage import now
 
     facts = {"verdict": found.verdict.value, "change": found.change}
@@ -171,6 +172,8 @@ def _flags(asked: dict[str, Any]) -> list[Flag]:
 
 def _manifest(run: RunDirectory) -> Manifest:
     """The records; none where they cannot be read, which the next command says."""
+    from pgle.run.experiment.manifest import Manifest, read_manifest  # most next commands are of no run directory
+
     try:
         return read_manifest(run.path)
     except UserError:
