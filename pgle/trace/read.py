@@ -56,9 +56,9 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
         from pgle.trace.nsys.read import read_nsys
 
         return read_nsys(Path(path), progress=progress)
-    from pgle.trace.xplane.read import count_runs, find_xplanes, read_xplane
+    from pgle.trace.xplane.read import find_runs, find_xplanes, read_xplane
 
-    runs = count_runs(path)
+    runs = len(find_runs(path))
     if (reports := sorted(suffixes & {".sqlite", ".nsys-rep"})) and not runs:
         raise UserError("a directory of nsys reports", where=path, remedy=f"name them: {path}/*{reports[-1]}")
     files = find_xplanes(path)

@@ -144,8 +144,3 @@ def test_log_directory_without_a_trace(tmp_path: Path):
 def test_log_directory_that_does_not_exist(tmp_path: Path):
     with pytest.raises(UserError, match="no such file or directory"):
         find_xplanes(tmp_path / "none")
-
-
-def test_run_that_does_not_exist(tmp_path: Path):
-    with pytest.raises(UserError, match="holds no profiler run 'x'"):
-        find_xplanes(tmp_path, run="x")

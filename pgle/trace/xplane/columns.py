@@ -183,6 +183,14 @@ class Gathered:
         for name, values in columns.items():
             self.parts[name].append((values if everything else values[keep]).astype(_TYPES[name]))
 
+    def kernel_names(self) -> dict[tuple[str, str], frozenset[str]]:
+        """Names of libraries' kernels by module and instruction."""
+        modules, instructions = self.module_keys(), tuple(self.instructions.of)
+        found: dict[tuple[str, str], set[str]] = {}
+        for module, instruction, name in self.kernels:
+            found.setdefault((modules[module].name, instructions[instruction]), set()).add(name)
+        return {where: frozenset(names) for where, names in sorted(found.items())}
+
     def module_keys(self) -> tuple[ModuleKey, ...]:
         """The executables, by code."""
         names = list(self.names.of)

@@ -52,47 +52,34 @@ _MAX_MESSAGES = 20
 _RECORD_AGAIN = "record it again, or name another file"
 
 
-def find_xplanes(logdir: AnyPath, *, run: str | None = None) -> list[AnyPath]:
-    """The xplane files of one run of the JAX profiler, one per host, ordered by name.
+def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
+    """The xplane files of the newest run of the JAX profiler, one per host, ordered by name.
 
     Args:
         logdir: the directory given to `jax.profiler.start_trace`, a directory of runs, one run, or a file.
-        run: name of the run; the newest where None. Runs are named by date, so the last name is the newest.
 
     Raises:
-        UserError: there is no such file, directory or run, or it holds no trace.
+        UserError: there is no such file or directory, or it holds no trace.
     """
     if not logdir.exists():
         raise UserError("no such file or directory", where=logdir, remedy="check the path")
     if not logdir.is_dir():
         return [logdir]
-    here = _xplanes_in(logdir)
-    if here and run is None:
-        return here
-    for runs in _runs(logdir):
-        for name in sorted(runs, reverse=True) if run is None else [run]:
-            found = _xplanes_in(runs[name]) if name in runs else []
-            if found:
-                return found
-    if run is not None:
-        raise UserError(f"holds no profiler run {run!r}", where=logdir, remedy="leave the run out to take the newest")
+    if runs := find_runs(logdir):
+        return runs[0]
     remedy = "give the directory that jax.profiler.start_trace wrote to, or record one with `pgle profile`"
     raise UserError("holds no .xplane.pb file", where=logdir, remedy=remedy)
 
 
-def count_runs(logdir: AnyPath) -> int:
-    """The number of runs of the JAX profiler that `find_xplanes` chooses from; one where the files lie right there."""
-    if _xplanes_in(logdir):
-        return 1
-    found = (sum(bool(_xplanes_in(run)) for run in runs.values()) for runs in _runs(logdir))
-    return next((count for count in found if count), 0)
-
-
-def _runs(logdir: AnyPath) -> Iterator[dict[str, AnyPath]]:
-    """Directories by name, from each place where runs may lie."""
+def find_runs(logdir: AnyPath) -> list[list[AnyPath]]:
+    """The xplane files of each run in a directory; runs are named by date, and the newest is first."""
+    if here := _xplanes_in(logdir):
+        return [here]
     for parent in (logdir / "plugins" / "profile", logdir / "profile", logdir):
-        if parent.is_dir():
-            yield {path.name: path for path in parent.iterdir() if path.is_dir()}
+        runs = sorted(parent.iterdir(), key=lambda path: path.name, reverse=True) if parent.is_dir() else []
+        if found := [files for run in runs if run.is_dir() and (files := _xplanes_in(run))]:
+            return found
+    return []
 
 
 def _xplanes_in(directory: AnyPath) -> list[AnyPath]:
@@ -306,14 +293,5 @@ def _table(
         sources=tuple(Source(str(path), "xplane") for path in paths),
         warnings=warnings,
         recordings=recordings,
-        kernels=_kernels(gathered),
+        kernels=gathered.kernel_names(),
     )
-
-
-def _kernels(gathered: Gathered) -> dict[tuple[str, str], frozenset[str]]:
-    """Names of libraries' kernels by module and instruction."""
-    modules, instructions = gathered.module_keys(), tuple(gathered.instructions.of)
-    found: dict[tuple[str, str], set[str]] = {}
-    for module, instruction, name in gathered.kernels:
-        found.setdefault((modules[module].name, instructions[instruction]), set()).add(name)
-    return {where: frozenset(names) for where, names in sorted(found.items())}

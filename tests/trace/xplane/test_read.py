@@ -229,7 +229,7 @@ def test_newest_run_of_a_log_directory_by_name(tmp_path: Path):
     newest = tmp_path / "plugins" / "profile" / "2025_01_02"
     assert find_xplanes(tmp_path) == [newest / "a.xplane.pb", newest / "b.xplane.pb"]
     assert find_xplanes(newest.parent) == find_xplanes(newest) == find_xplanes(tmp_path)
-    older = find_xplanes(tmp_path, run="2024_12_31")
+    older = find_xplanes(newest.with_name("2024_12_31"))
     assert [path.parent.name for path in older] == ["2024_12_31"] * 2
 
 
