@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -83,21 +84,23 @@ def measured_collectives(
     Args:
         costs: of the main module, by name; a collective's is its time after the last arrival.
     """
+    if not windows:
+        return ()
     size, last_ns = len(plan.filed), _last_ns(plan, costs)
     launches, total, exposed, transfer, in_turn = (np.zeros(size) for _ in range(5))
     for window in windows:
         rows, name, late = _own_rows(trace, window, plan, last_ns)
-        start, end = window.start[rows], window.end[rows]
+        start, end, compute = window.start[rows], window.end[rows], window.busy(Stream.COMPUTE)
         launches += np.bincount(name, minlength=size)
         for column, values in (
             (total, end - start),
-            (exposed, end - start - covered(window.compute, start, end)),
-            (transfer, end - late - covered(window.compute, late, end)),
+            (exposed, end - start - covered(compute, start, end)),
+            (transfer, end - late - covered(compute, late, end)),
             (in_turn, trace.stream[window.rows[rows]] == _compute_stream(trace, window)),
         ):
             column += np.bincount(name, weights=values, minlength=size)
     steps = max(sum(window.steps for window in windows), 1)
-    found = []
+    found, first_step = [], _first_step(windows[0])
     for code in np.flatnonzero(launches).tolist():
         item, count = plan.filed[code], float(launches[code])
         instruction = None if module is None else module.instructions.get(item.owner)
@@ -113,7 +116,7 @@ def measured_collectives(
                 time_us=min(float(last_ns[code]), float(total[code]) / count) / 1e3,
                 exposed_us=float(exposed[code]) / steps / 1e3,
                 wait_us=float(exposed[code] - transfer[code]) / steps / 1e3,
-                beside=_beside(trace, windows[0], plan, code),
+                beside=_beside(trace, first_step, plan, code),
                 link=_link(module, item, hardware),
                 instruction=instruction,
             )
@@ -131,7 +134,7 @@ def transfer_exposed_us(
     for window in windows:
         rows, name, late = _own_rows(trace, window, plan, last_ns)
         busy = union(late[wanted[name]], window.end[rows][wanted[name]])
-        total += busy.length - float(covered(window.compute, busy.start, busy.end).sum())
+        total += busy.length - float(covered(window.busy(Stream.COMPUTE), busy.start, busy.end).sum())
     return total / max(sum(window.steps for window in windows), 1) / 1e3
 
 
@@ -158,13 +161,23 @@ def _compute_stream(trace: Trace, window: DeviceWindow) -> int:
     return int(streams[busy.argmax()]) if len(streams) else -1
 
 
-def _beside(trace: Trace, window: DeviceWindow, plan: NamingPlan, code: int) -> tuple[str, ...]:
-    """The instructions that computed longest beside a collective, in the first step."""
+_Floats: TypeAlias = npt.NDArray[np.float64]
+_Activities: TypeAlias = tuple[npt.NDArray[np.int32], _Floats, _Floats, npt.NDArray[np.uint8]]
+
+
+def _first_step(window: DeviceWindow) -> _Activities:
+    """The activities of a device's first step: rows of the trace, start and end in the window, and `Stream`."""
     begin, last = float(window.spans.start[0]), float(window.spans.end[0])
     last = min(last, begin + window.length / window.steps)  # steps without a pause are one span
-    first = slice(*np.searchsorted(window.start, [begin, last]).tolist())
-    instruction = trace.instruction[window.rows[first]]
-    start, end, stream = window.start[first], window.end[first], window.stream[first]
+    start, end = window.start, window.end
+    first = slice(*np.searchsorted(start, [begin, last]).tolist())
+    return window.rows[first], start[first], end[first], window.stream[first]
+
+
+def _beside(trace: Trace, step: _Activities, plan: NamingPlan, code: int) -> tuple[str, ...]:
+    """The instructions that computed longest beside a collective, in the first step."""
+    rows, start, end, stream = step
+    instruction = trace.instruction[rows]
     own = (plan.naming.target[instruction] == code) & (stream == Stream.COMMUNICATION)
     cover, others = union(start[own], end[own]), np.flatnonzero(stream == Stream.COMPUTE)
     if not len(cover):

@@ -49,23 +49,28 @@ class DeviceWindow:
     device: int  # index into the trace's devices
     steps: int  # steady executions of the main module
     rows: npt.NDArray[np.int32]  # int32[m], rows of the trace, ordered by start
-    # start, end: float64[m], of those rows, clipped to the window
-    start: npt.NDArray[np.float64]
-    end: npt.NDArray[np.float64]
     stream: npt.NDArray[np.uint8]  # uint8[m], values of `Stream`
     spans: Intervals  # the steps
+    begin_ns: int  # when it starts, as the trace counts
     length: float  # of the window
+    trace: Trace
     compiling: Intervals = EMPTY  # when XLA compiles in its process
+
+    @property
+    def start(self) -> npt.NDArray[np.float64]:
+        """float64[m], of the rows, clipped to the window; reckoned anew each time, for memory, as is `end`."""
+        return np.asarray(np.maximum(self.trace.start_ns[self.rows] - self.begin_ns, 0), np.float64)
+
+    @property
+    def end(self) -> npt.NDArray[np.float64]:
+        """float64[m], of the rows, clipped to the window."""
+        end = self.trace.start_ns[self.rows] + self.trace.duration_ns[self.rows]
+        return np.asarray(np.minimum(end - self.begin_ns, int(self.length)), np.float64)
 
     def busy(self, stream: Stream) -> Intervals:
         """When activities of a kind run."""
         here = self.stream == stream
         return union(self.start[here], self.end[here])
-
-    @cached_property
-    def compute(self) -> Intervals:
-        """When something computes."""
-        return self.busy(Stream.COMPUTE)
 
     @cached_property
     def gaps(self) -> Intervals:
@@ -92,13 +97,13 @@ class DeviceWindow:
     @cached_property
     def parts(self) -> Parts:
         """The breakdown."""
-        communication, copies = self.busy(Stream.COMMUNICATION), self.busy(Stream.COPY)
+        compute, communication, copies = map(self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY))
         waiting = np.where(self.inside, self.gaps.lengths, 0.0)
         launch, long = waiting <= LAUNCH_GAP_NS, waiting > LONG_GAP_NS
         times = (
-            self.compute.length,
-            without(communication, self.compute).length,
-            without(copies, join(self.compute, communication)).length,
+            compute.length,
+            without(communication, compute).length,
+            without(copies, join(compute, communication)).length,
             self.gaps.length,
             self.length,
             communication.length,
@@ -131,18 +136,18 @@ def device_windows(
         mine = steps & (executions.device == device)
         start, end = int(executions.start_ns[mine].min()), int(executions.end_ns[mine].max())
         low, high = np.searchsorted(trace.device, [device, device + 1]).tolist()
-        first, last = trace.start_ns[low:high], trace.end_ns[low:high]
-        here = np.flatnonzero((first < end) & (last > start))
+        first = trace.start_ns[low:high]
+        here = np.flatnonzero((first < end) & (first + trace.duration_ns[low:high] > start))
         found.append(
             DeviceWindow(
                 device=device,
                 steps=int(mine.sum()),
                 rows=(here + low).astype(np.int32),
-                start=np.clip(first[here] - start, 0, None).astype(np.float64),
-                end=np.clip(last[here] - start, None, end - start).astype(np.float64),
                 stream=stream[here + low],
                 spans=union(executions.start_ns[mine] - start, executions.end_ns[mine] - start),
+                begin_ns=start,
                 length=float(end - start),
+                trace=trace,
                 compiling=_within(trace.compiling.get(trace.devices[device].process), start, end),
             )
         )

@@ -45,11 +45,14 @@ def union(start: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
     """
     first, last = np.asarray(start, dtype=np.float64), np.asarray(end, dtype=np.float64)
     some = last > first
-    first, last = first[some], last[some]
+    if not some.all():
+        first, last = first[some], last[some]
     if len(first) == 0:
         return EMPTY
-    order = np.argsort(first, kind="stable")
-    first, reach = first[order], np.maximum.accumulate(last[order])
+    if (first[1:] < first[:-1]).any():
+        order = np.argsort(first, kind="stable")
+        first, last = first[order], last[order]
+    reach = np.maximum.accumulate(last)
     new = np.ones(len(first), dtype=bool)
     new[1:] = first[1:] > reach[:-1]
     heads = np.flatnonzero(new)
