@@ -45,10 +45,17 @@ class Column(Generic[Number]):
             values = values[count:]
 
     def join(self) -> npt.NDArray[Number]:
-        """The whole column; it is empty afterwards, so that it is held twice only while it is joined."""
+        """The whole column; it is empty afterwards, and each block is given back as soon as it is copied."""
         parts = [*self._full, self._block[: self._used]]
         self._full, self._block, self._used = [], np.empty(0, self._dtype), 0
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if len(parts) == 1:
+            return parts[0]
+        joined, end = np.empty(sum(map(len, parts)), self._dtype), 0
+        while parts:
+            part = parts.pop(0)
+            joined[end : end + len(part)] = part
+            end += len(part)
+        return joined
 
 
 def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:

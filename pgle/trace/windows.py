@@ -12,8 +12,9 @@ An execution dropped on one device is dropped on all: its collectives need every
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,11 @@ the real 4 × A100 step in testdata/ differ by 0.4 %; its warm-up executions are
 
 MAX_WARM_UP_EXCESS = 0.1
 """However much executions differ, a leading one that is slower than this is warm-up: they may all be getting faster."""
+
+BLOCK_ROWS = 1 << 18
+"""GPU activities looked at together."""
+
+Rows: TypeAlias = npt.NDArray[np.intp]
 
 NOISE = 3.0  # normal deviations that executions differ by from their median without anybody calling them special
 _MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
@@ -64,28 +70,36 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_]) -> Executio
         trace: n activities.
         collective: bool[len(trace.instructions)], True for instructions that communicate.
     """
-    known = trace.execution >= 0
-    all_known = bool(known.all())
-    columns = (trace.module, trace.device, trace.execution, trace.start_ns, trace.duration_ns, trace.instruction)
-    module, device, execution, start, duration, instruction = (c if all_known else c[known] for c in columns)
-    devices, last = max(len(trace.devices), 1), int(execution.max(initial=0)) + 1
-    key = (module.astype(np.int64) * devices + device) * last + execution
-    keys, inverse = _dense(key, len(trace.modules) * devices * last)
-    rows = np.bincount(inverse, minlength=len(keys))
-    weights = np.where(collective[instruction], 0, duration)
-    compute = np.bincount(inverse, weights=weights, minlength=len(keys))
+    devices, last = max(len(trace.devices), 1), int(trace.execution.max(initial=0)) + 1
+
+    def blocks() -> Iterator[tuple[slice | Rows, npt.NDArray[np.int64]]]:
+        """Some rows at a time, for memory, with the number of the execution that each is of."""
+        for at in range(0, len(trace), BLOCK_ROWS):
+            rows: slice | Rows = slice(at, at + BLOCK_ROWS)
+            if (trace.execution[rows] < 0).any():
+                rows = np.flatnonzero(trace.execution[rows] >= 0) + at
+            of_device = trace.module[rows].astype(np.int64) * devices + trace.device[rows]
+            yield rows, of_device * last + trace.execution[rows]
+
+    keys = distinct(np.concatenate([np.empty(0, np.int64), *(_heads(key) for _, key in blocks())]))
+    count, compute = np.zeros(len(keys), np.int64), np.zeros(len(keys))
     first = np.full(len(keys), np.iinfo(np.int64).max)
-    np.minimum.at(first, inverse, start)
     final = np.full(len(keys), np.iinfo(np.int64).min)
-    np.maximum.at(final, inverse, start + duration)
+    for rows, key in blocks():
+        number, start, duration = np.searchsorted(keys, key), trace.start_ns[rows], trace.duration_ns[rows]
+        count += np.bincount(number, minlength=len(keys))
+        weights = np.where(collective[trace.instruction[rows]], 0, duration)
+        compute += np.bincount(number, weights=weights, minlength=len(keys))
+        np.minimum.at(first, number, start)
+        np.maximum.at(final, number, start + duration)
     found = Executions(
         module=keys // last // devices,
         device=keys // last % devices,
         execution=keys % last,
-        rows=rows,
+        rows=count,
         start_ns=first,
         end_ns=final,
-        compute_ns=compute.astype(np.float64),
+        compute_ns=compute,
         keep=np.ones(len(keys), dtype=bool),
         reasons={},
     )
@@ -93,14 +107,11 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_]) -> Executio
     return found
 
 
-def _dense(key: npt.NDArray[np.int64], limit: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Distinct keys in order and the index of each row's key; without sorting where the key space is small."""
-    if limit > 4 * len(key) + 1_000_000:
-        keys, inverse = np.unique(key, return_inverse=True)
-        return keys, inverse.astype(np.int64)
-    present = np.bincount(key, minlength=limit) > 0
-    number = np.cumsum(present, dtype=np.int32) - 1
-    return np.flatnonzero(present).astype(np.int64), number[key].astype(np.int64)
+def _heads(key: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The first of equal values that follow each other."""
+    new = np.ones(len(key), np.bool_)
+    new[1:] = key[1:] != key[:-1]
+    return key[new]
 
 
 def _mark(found: Executions) -> None:
