@@ -35,7 +35,8 @@ def show_folder(found: Found) -> None:
         out.print("")
         out.print("Next:" if len(found.sights) == 1 else "Next, the first is the nearest:", style="bold")
         for sight in found.sights[:3]:
-            out.print(f"  {printable(sight.command)}", soft_wrap=True)
+            for line in sight.command.splitlines():
+                out.print(f"  {printable(line)}", soft_wrap=True)
     if not found.complete:
         out.print("This folder is large: not all of it was looked at.")
     out.print("All commands: pgle --help")

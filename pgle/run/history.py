@@ -36,7 +36,7 @@ def add(path: Path, entry: Entry) -> None:
         if path.suffix in DATABASES:
             _add_row(path, entry)
         else:
-            _add_line(path, json.dumps(asdict(entry), ensure_ascii=False).encode() + b"\n")
+            _add_line(path, json.dumps(asdict(entry), ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
     except (sqlite3.Error, OSError) as error:
         with suppress(OSError):
             if is_new and path.stat().st_size == 0:

@@ -143,9 +143,9 @@ def test_a_real_shell_completes_as_the_docs_say(shell: str, tmp_path: Path) -> N
     [
         ([], "pgle doctor"),
         (["train.py:import jax"], "pgle rehearse --devices 8 -- python train.py"),
-        (["a.nsys-rep:x"], "pgle convert a.nsys-rep -o profile.pbtxt"),
-        (["a.nsys-rep:x", "dump/module_1.jit_step.hlo.pb:"], "pgle convert a.nsys-rep -o profile.pbtxt --hlo dump"),
-        (["log/plugins/profile/t/h.xplane.pb:"], "pgle convert log -o profile.pbtxt"),
+        (["a.nsys-rep:x"], "pgle analyze a.nsys-rep"),
+        (["a.nsys-rep:x", "dump/module_1.jit_step.hlo.pb:"], "pgle analyze a.nsys-rep --hlo dump"),
+        (["log/plugins/profile/t/h.xplane.pb:"], "pgle analyze log"),
         (["p.pbtxt:costs { name: 'a' }", "d/module_1.hlo.pb:"], "pgle verify p.pbtxt --hlo d"),
         (["runs/a/manifest.json:pgle.manifest/1", "runs/a/profile/trace/a.nsys-rep:"], "pgle convert runs/a"),
         (["r/manifest.json:pgle.manifest/1", "r/profile.pbtxt:costs"], "pgle perf --run-dir r -- COMMAND"),
@@ -170,6 +170,7 @@ def test_pgle_alone_names_the_next_command(
     lines = capsys.readouterr().out.splitlines()
     first = next(line.strip() for line in lines if line.lstrip().startswith("pgle ") and "XLA's" not in line)
     assert first.split("  ")[0] == command
+    assert ("pgle convert" in "".join(lines)) == ("analyze" in command or "convert" in command)
 
 
 def test_the_version_names_jax(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,11 @@ def write(path: Path, writer: int) -> None:
         add(path, entry(f"{writer}.{number}"))
 
 
+def test_a_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
+    add(tmp_path / "h.jsonl", entry("\udcff"))
+    assert [item.commit for item in read(tmp_path / "h.jsonl")[0]] == ["\udcff"]
+
+
 @pytest.mark.parametrize(("name", "count"), [("runs", 10**400), ("runs", -1), ("steps", -1), ("steps", 10**400)])
 def test_an_impossible_count_is_no_entry(name: str, count: int) -> None:
     record = {"time": "2026-01-01T00:00:00", "name": "n", "hardware": "h", "median_s": 0.2}

@@ -29,7 +29,7 @@ class Sight:
 
     kind: str  # what they are, in words
     paths: tuple[Path, ...]  # where, newest first
-    command: str  # what to type for the newest
+    command: str  # what to type for the newest; several are lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,9 @@ def _of_run(run: Path, _: ByKind) -> str:
 
 
 def _of_trace(trace: Path, by_kind: ByKind) -> str:
-    return typed("pgle", "convert", trace, "-o", "profile.pbtxt", *_hlo(by_kind))
+    """Where the step's time goes, then its profile."""
+    hlo = _hlo(by_kind)
+    return f"{typed('pgle', 'analyze', trace, *hlo)}\n{typed('pgle', 'convert', trace, '-o', 'profile.pbtxt', *hlo)}"
 
 
 def _of_profile(profile: Path, by_kind: ByKind) -> str:
