@@ -62,7 +62,7 @@ def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: floa
         values = [value for value in setting.tries if value != setting.default(jaxlib)]
         if values and program.has(setting, jaxlib):
             found.append(program.axis(setting, values, taken))
-    return (*_presets(program.looped, jaxlib, taken), *_together(found), *found)
+    return (*_presets(program, jaxlib, taken), *_together(found), *found)
 
 
 @dataclass(frozen=True)
@@ -180,14 +180,15 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
         yield Axis("all pipelining and two copies of the loop body", ALL, ({**pipelined, **double},))
 
 
-def _presets(looped: Collection[str], jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
-    """Flags of presets that decide what is scheduled, but those that the user has set."""
-    known = catalogue()
+def _presets(program: _Program, jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
+    """Flags of presets that decide what is scheduled, about kinds that the program has, but those of the user."""
+    known, looped = catalogue(), program.looped
     for name, kind in PRESETS.items():
         flags = {
             flag.name: flag.value
             for flag in preset(name, jaxlib).flags
             if flag.value and flag.name in known and known[flag.name].stage == "program" and flag.name not in taken
+            if known[flag.name].about in ("", *program.kinds)
         }
         if flags and looped and (not kind or kind in looped):
             yield Axis(f"preset {name}", ALL, (flags,))

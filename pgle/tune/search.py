@@ -59,7 +59,8 @@ def search(
         for axis in by_exposure(found, current.exposed_by_kind):
             settings = [*axis.settings, *_beside(axis, axis.settings[0])]
             start = pgle if axis.kind == ALL else current  # presets and the like are starts of their own
-            tried([({**start.flags, **setting}, _label(axis, setting, start)) for setting in settings], axis.number)
+            added = [({**start.flags, **setting}, _label(axis, setting, start)) for setting in settings]
+            tried([*_without(axis, current.flags), *added], axis.number)
             if axis.number and axis.number in current.flags:
                 _walk(axis, lambda: current, tried)
             if left() <= 0 or _is_at_ceiling(current, ceiling_us):
@@ -124,6 +125,12 @@ def without_one(accepted: Trial) -> list[tuple[Flags, str]]:
     if len(flags) < 2:
         return []
     return [({name: flags[name] for name in flags if name != left}, f"without {left}") for left in flags]
+
+
+def _without(axis: Axis, flags: Flags) -> list[tuple[Flags, str]]:
+    """The setting without what a start of several flags brought it of an axis; none where it has nothing else."""
+    rest = {name: value for name, value in flags.items() if all(name not in setting for setting in axis.settings)}
+    return [(rest, f"left out: {axis.name}")] if axis.kind != ALL and 0 < len(rest) < len(flags) else []
 
 
 def _label(axis: Axis, setting: Flags, current: Trial) -> str:

@@ -80,6 +80,16 @@ def test_the_search_ends_at_the_ceiling_and_not_below_it(ceiling_us: float, goes
     assert any("b" in flags for flags in seen) == goes_on
 
 
+def test_what_a_start_of_several_flags_brought_is_left_out_where_it_does_harm() -> None:
+    def attempt(settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
+        return [trial(flags, 1250.0 - 100 * ("a" in flags) + 50 * ("b" in flags)) for flags, _ in settings]
+
+    start = Axis("both", "all", ({"a": "on", "b": "on"},))
+    alone = [Axis(name, "", ({name: "off"},)) for name in "ab"]
+    found = search(PGLE, 100.0, [start, *alone], attempt, budget=20, memory_limit=None)
+    assert best(PGLE, found, None).flags.keys() == {"a"}
+
+
 def test_what_does_not_help_is_not_kept() -> None:
     found = search(PGLE, CEILING_US, [AXIS], bench(lambda mib: 1400.0, []), budget=20, memory_limit=None)
     assert best(PGLE, found, None) is PGLE
@@ -236,6 +246,12 @@ def test_where_a_loop_holds_collectives_a_preset_comes_first() -> None:
     assert first.name == "preset fsdp"
     assert first.settings[0]["xla_gpu_pipeline_all_gather"] == "on"
     assert not [axis for axis in axes(program("all-gather"), "0.12.0.1", ()) if axis.name == "preset fsdp"]
+
+
+def test_a_preset_is_tried_without_flags_of_kinds_that_the_program_lacks() -> None:
+    (first,) = [a for a in axes(program("all-reduce", looped=True), "0.12.0.1", ()) if a.name == "preset fsdp"]
+    assert "xla_gpu_pipeline_all_reduce" in first.settings[0]
+    assert not [flag for flag in first.settings[0] if "all_gather" in flag or "reduce_scatter" in flag]
 
 
 def test_a_number_between_two_that_made_the_same_program_is_not_tried() -> None:
