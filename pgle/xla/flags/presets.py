@@ -158,8 +158,8 @@ _REMARKS: dict[str, tuple[str, ...]] = {
     "pgle-profile-sync-legacy": ("changes the module's fingerprint: use bare names, or that of the performance run",),
     "fsdp": (
         f"{_START}, an unrolled FSDP step of 8 layers gets 4 % longer "
-        "by it than with the profile alone (tuned: 6 % shorter), one that scans over its layers 17 % shorter "
-        "(jaxlib 0.12.0.1: 9 %); on 128 H100, Llama 3.1 70B of openxla/xla gets 28 to 33 % longer",
+        "by it than with the profile alone (tuned: 6 % shorter), one that scans over its layers 17 % shorter; "
+        "on 128 H100, Llama 3.1 70B of openxla/xla gets 28 to 33 % longer",
         "the combine thresholds are a start; 'pgle flags thresholds --hlo MODULE' computes them",
     ),
     "recommended": (
@@ -175,7 +175,7 @@ _REMARKS: dict[str, tuple[str, ...]] = {
     ),
     "pipeline-parallel": (
         f"{_START}, a ring of stages gets 4 % longer by it than with the profile alone, a scan over the ticks of four "
-        "stages stays as it is; two copies of the loop body make them 2 and 5 to 9 % shorter",
+        "stages stays as it is; two copies of the loop body make them 2 and 5 to 8 % shorter",
     ),
     "nccl-single-host": ("of no use across hosts; NCCL itself advises to set NCCL_PROTO only for debugging",),
 }

@@ -1,0 +1,83 @@
+"""The proof of a setting, on compilations that are made up: which of them its figures are of."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pgle.costs.profile.value import Profile
+from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.tune import tune
+from pgle.run.tune.request import Scheduled
+from pgle.tune.trial import Trial
+from pgle.xla.log.module_verdict import ProfileUse
+
+FLAGS = {"a": "on"}
+
+
+def scheduled(step_us: float, temp_bytes: int) -> Any:
+    trial = Trial(FLAGS, "a", step_us, worlds_us=(step_us,) * 10, harder_us=(step_us,) * 10, temp_bytes=temp_bytes)
+    return Scheduled(trial, None, None, Profile(()))  # type: ignore[arg-type]
+
+
+class Bench:
+    """The profile alone takes 100 µs by the scheduling passes, and 98 by all passes."""
+
+    def __init__(self, alone: tuple[float, int], whole: tuple[float, int]) -> None:
+        self.alone, self.whole = alone, whole
+        self.session = self.compiler = self
+        self.base = RehearsalRequest(Path(), "", Path())
+        self.is_distrusted = False
+        self.start()
+
+    def distrust(self) -> None:
+        self.is_distrusted = True
+
+    def start(self) -> None:
+        self.baseline = self.pgle = scheduled(98.0 if self.is_distrusted else 100.0, 1000)
+
+    def schedule(self, *_: Any) -> Any:
+        return scheduled(*(self.whole if self.is_distrusted else self.alone))
+
+    def compile(self, _: Any) -> Any:
+        return SimpleNamespace(after_optimizations=None, schedule=None, log=Path())
+
+    def judged(self, *_: Any) -> Any:
+        return scheduled(*self.whole)
+
+    def options(self, _: Any) -> tuple[str, ...]:
+        return ()
+
+    def folder_of(self, *_: Any) -> Path:
+        return Path()
+
+
+def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    used = SimpleNamespace(main=SimpleNamespace(verdict=ProfileUse.USED, why=""))
+    monkeypatch.setattr(tune, "read_module", lambda _: SimpleNamespace(name="m"))
+    monkeypatch.setattr(tune, "confirm", lambda _: used)
+    monkeypatch.setattr(tune, "cover", lambda *_: SimpleNamespace(main=[]))
+    request, record = SimpleNamespace(out=tmp_path, memory_limit=None), SimpleNamespace(forget=lambda: None)
+    search = tune._Search(request, bench, None, record, lambda *_: None)  # type: ignore[arg-type]
+    return search.prove(scheduled(*bench.alone).trial)
+
+
+@pytest.mark.parametrize(("alone", "whole"), [((90.0, 1000), (95.0, 1000)), ((95.0, 1000), (95.0, 1100))])
+def test_where_a_whole_compilation_differs_all_figures_are_of_whole_compilations(
+    alone: tuple[float, int], whole: tuple[float, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(alone, whole)
+    proof = prove(bench, tmp_path, monkeypatch)
+    assert bench.is_distrusted
+    assert not proof.agrees
+    assert proof.scheduled.trial.step_us == 95.0
+    assert proof.judged.mean == pytest.approx(95 / 98 - 1)
+
+
+def test_where_both_agree_the_scheduling_passes_stay_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench((95.0, 1000), (95.0, 1000))
+    proof = prove(bench, tmp_path, monkeypatch)
+    assert not bench.is_distrusted
+    assert proof.agrees
+    assert proof.judged.mean == pytest.approx(95 / 100 - 1)
