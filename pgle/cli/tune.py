@@ -81,6 +81,7 @@ def command(
     from pathlib import Path
 
     from pgle.report import tune as report
+    from pgle.report.phases import phases
     from pgle.run.rehearse.command import RehearseCommand, launch, of_run, prepared
     from pgle.run.tune.record import begun
     from pgle.run.tune.request import TuneRequest
@@ -102,7 +103,9 @@ def command(
             **options,
         )
 
-        found = replace(tune(request, on_trial=report.announcer(request.budget)), launch=launch(asked))
+        with phases() as on_phase:
+            found = tune(request, on_trial=report.announcer(request.budget), on_phase=on_phase)
+        found = replace(found, launch=launch(asked))
         page = report.write_pages(found, out)
     if as_json:
         report.show_json(found, out, page)

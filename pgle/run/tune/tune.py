@@ -15,6 +15,7 @@ from pgle.costs.profile.files import profile_files
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.executor import executor
+from pgle.run.rehearse.request import OnPhase
 from pgle.run.tune.bench import NO_SHAPE, Bench, open_bench, trial_elsewhere
 from pgle.run.tune.record import Record
 from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
@@ -35,17 +36,23 @@ OnTrial = Callable[[Trial, Trial], None]
 """Called with each trial and that of the profile alone; first with that one itself."""
 
 
-def tune(request: TuneRequest, *, on_trial: OnTrial = lambda trial, pgle: None) -> Tuning:
+def tune(
+    request: TuneRequest,
+    *,
+    on_trial: OnTrial = lambda trial, pgle: None,
+    on_phase: OnPhase = lambda phase: None,
+) -> Tuning:
     """Search, judge, prove.
 
     Args:
         request: what to tune.
         on_trial: called after each trial.
+        on_phase: hears what compilations are at.
 
     Raises:
         UserError: an input is bad, the program does not compile, or `request.out` holds another search.
     """
-    with open_bench(request) as bench:
+    with open_bench(request, on_phase) as bench:
         bench.start()
         on_trial(bench.pgle.trial, bench.pgle.trial)
         room = not no_room(bench.pgle.prediction)
