@@ -100,7 +100,9 @@ class Bench:
             if known is not None:
                 cpu_s = 0.0 if named.kept else named.cpu_s
                 return replace(known, flags=flags, label=label, shape=shape, same_as=known.label, cpu_s=cpu_s)
-            return self._programs.setdefault(same, self.schedule(flags, label, shape).trial)
+            trial = self.schedule(flags, label, shape).trial
+            self._programs.setdefault(same, trial)  # another thread may have made the same program meanwhile
+            return trial
         except UserError as error:
             return Trial(flags, label, failure=str(error), shape=shape)
         finally:
