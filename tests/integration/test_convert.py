@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import shutil
 import sqlite3
@@ -16,10 +17,12 @@ from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
 from pgle.xla.hlo.reader import read_modules
 
+PAX = Path(__file__).parents[2] / "testdata/pax_fsdp4"
+
 
 @pytest.fixture
-def pax(testdata):
-    return testdata / "pax_fsdp4"
+def pax():
+    return PAX
 
 
 @pytest.fixture
@@ -33,6 +36,16 @@ def convert(tmp_path, capsys):
         return code, path, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """The real step's conversion, for tests that only look at it: (exit code, profile path, stdout, stderr)."""
+    path = tmp_path_factory.mktemp("step") / "step.pbtxt"
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(["convert", *map(str, pax_arguments(PAX)), "-o", str(path)])
+    return code, path, out.getvalue(), err.getvalue()
 
 
 def pax_arguments(pax: Path) -> list[object]:
@@ -52,8 +65,8 @@ def truth(pax: Path) -> dict[str, float]:
     }
 
 
-def test_collectives_of_the_real_step_cost_what_the_last_rank_measured(convert, pax):
-    code, path, _, _ = convert(*pax_arguments(pax))
+def test_collectives_of_the_real_step_cost_what_the_last_rank_measured(converted, pax):
+    code, path, _, _ = converted
     costs = {
         cost.trace_name or cost.name: cost.cost_us for cost in read_profile(path).costs if cost.kind == "collective"
     }
@@ -61,16 +74,16 @@ def test_collectives_of_the_real_step_cost_what_the_last_rank_measured(convert, 
     assert costs == pytest.approx(truth(pax), rel=0.03)
 
 
-def test_every_name_is_one_of_the_step_module_and_only_once(convert, pax):
-    _, path, _, _ = convert(*pax_arguments(pax))
+def test_every_name_is_one_of_the_step_module_and_only_once(converted, pax):
+    _, path, _, _ = converted
     names = [cost.name for cost in read_profile(path).costs]
     (step,) = [m for m in read_modules(pax / "proc0/dump") if m.name == "pjit__wrapped_step_fn"]
     assert len(names) == len(set(names))
     assert set(names) <= step.instructions.keys()
 
 
-def test_no_name_of_another_module_or_of_the_autotuner_is_written(convert, pax):
-    _, path, _, _ = convert(*pax_arguments(pax))
+def test_no_name_of_another_module_or_of_the_autotuner_is_written(converted, pax):
+    _, path, _, _ = converted
     step_only = {cost.name for cost in read_profile(path).costs}
     (step,) = [m for m in read_modules(pax / "proc0/dump") if m.name == "pjit__wrapped_step_fn"]
     tuned = {"gemm_fusion_dot.261", "gemm_fusion_dot.262", "custom-call.1"} - step.instructions.keys()
@@ -78,8 +91,8 @@ def test_no_name_of_another_module_or_of_the_autotuner_is_written(convert, pax):
     assert not step_only & tuned
 
 
-def test_the_report_says_what_was_used_and_left_out(convert, pax):
-    _, path, out, err = convert(*pax_arguments(pax))
+def test_the_report_says_what_was_used_and_left_out(converted):
+    _, path, out, err = converted
     assert "6 of 10" in out
     assert "warm-up" in out
     assert "autotuner" in out
@@ -97,15 +110,15 @@ def test_json_has_the_window_and_the_files(convert, pax):
     assert result["written"][0]["path"] == str(path)
 
 
-def test_the_same_input_gives_the_same_bytes(convert, pax):
-    _, first, _, _ = convert(*pax_arguments(pax), out="a.pbtxt")
-    _, second, _, _ = convert(*pax_arguments(pax), out="b.pbtxt")
+def test_the_same_input_gives_the_same_bytes(converted, convert, pax):
+    _, first, _, _ = converted
+    _, second, _, _ = convert(*pax_arguments(pax))
     assert first.read_bytes() == second.read_bytes()
     assert Path(f"{first}.json").read_bytes() == Path(f"{second}.json").read_bytes()
 
 
-def test_text_and_binary_hold_the_same_costs(convert, pax):
-    _, text, _, _ = convert(*pax_arguments(pax), out="a.pbtxt")
+def test_text_and_binary_hold_the_same_costs(converted, convert, pax):
+    _, text, _, _ = converted
     _, binary, _, _ = convert(*pax_arguments(pax), out="a.pb")
     assert read_profile(text).costs == read_profile(binary).costs
 
@@ -237,7 +250,7 @@ def test_an_input_given_twice_counts_once(convert, pax, tmp_path):
 
 
 def test_ranks_that_number_their_modules_differently_are_one_program(convert, pax, tmp_path):
-    _, expected, _, _ = convert(*pax_arguments(pax))
+    _, expected, _, _ = converted
     other = tmp_path / "proc3.sqlite"
     shutil.copy(pax / "proc3.sqlite", other)
     with contextlib.closing(sqlite3.connect(other)) as database, database:
