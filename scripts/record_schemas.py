@@ -26,17 +26,31 @@ UNITS = {
     "_us": "microseconds", "_ns": "nanoseconds", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB",
     "share": "0 to 1", "_coverage": "0 to 1",
 }  # fmt: skip
-BY_NAME = {"other_modules", "basis", "versions", "before", "after", "facts", "settings_by_name", "presets", "starters"}
+BY_NAME = {
+    "kinds",
+    "other_modules",
+    "basis",
+    "versions",
+    "before",
+    "after",
+    "facts",
+    "settings_by_name",
+    "presets",
+    "starters",
+}
 """Objects whose keys are data: names of modules, packages."""
 
 
 def merged(samples: list[Any], name: str = "") -> dict[str, Any]:
     """The schema that all samples of one place satisfy."""
     kinds = {kind(sample) for sample in samples}
-    if kinds & {"number", "integer"}:
-        kinds = kinds - ({"integer"} if "number" in kinds else set()) | {"null"}
-    schema: dict[str, Any] = {"type": sorted(kinds) if len(kinds) > 1 else min(kinds)}
     unit = next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
+    if kinds <= {"null"}:  # no sample has it: it may be anything, but for what its name says
+        return {"type": ["null", "number"], "description": unit} if unit else {}
+    if kinds & {"number", "integer"}:
+        whole = "number" not in kinds and unit in ("", "bytes", "nanoseconds")
+        kinds = kinds - {"number", "integer"} | {"integer" if whole else "number", "null"}
+    schema: dict[str, Any] = {"type": sorted(kinds) if len(kinds) > 1 else min(kinds)}
     if unit and {"number", "integer"} & kinds:
         schema["description"] = unit
     if samples and set(map(str, samples)) <= set(ProfileUse):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
+from schemas import violations
 
+from pgle.report import json as report
 from pgle.trace.table import Device, Kind, ModuleKey, Trace
 
 for name in ("PGLE", "RUN", "TARGET", "DEVICES", "CAPTURE", "MODE", "CMD", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
@@ -53,6 +57,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def default_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Output is as wide as in a pipe, wherever the tests run."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def printed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every object that a test prints with --json satisfies its schema in docs/schemas."""
+    wrong: list[str] = []
+    show = report.show
+
+    def checked(schema: str, value: Mapping[str, Any]) -> None:
+        wrong.extend(violations(json.loads(report.text(schema, value))))
+        show(schema, value)
+
+    if _has("jsonschema"):
+        monkeypatch.setattr(report, "show", checked)
+    yield
+    assert not wrong, "an output for tests/helpers/documents.py, of which scripts/record_schemas.py makes the schemas"
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ CHEAP: dict[str, list[list[str]]] = {
     "show": [
         ["show", BF16],
         ["show", "pax.pbtxt"],
+        ["show", "made.pbtxt"],
         ["show", MADE],
         ["show", XPLANE],
         ["show", PAX[1]],
@@ -57,11 +58,17 @@ CHEAP: dict[str, list[list[str]]] = {
     ],
     "compare": [
         ["compare", *PAX],
+        ["compare", "steps.jsonl", "slower.jsonl", "--launch-spread", "1%"],
         ["compare", "steps.jsonl", "slower.jsonl", "--fail-slower", "1%"],
         ["compare", "slower.jsonl", "steps.jsonl", "--require-faster", "--max-loss-change", "5%"],
     ],
     "predict": [["predict", NEW], ["predict", f"{T}/pax_fsdp4/proc0/dump", "--profile", "pax.pbtxt"], ["predict", OLD]],
-    "analyze": [["analyze", *PAX, *DUMP], ["analyze", PAX[0]], ["analyze", PAX[1]]],
+    "analyze": [
+        ["analyze", *PAX, *DUMP],
+        ["analyze", PAX[0], *DUMP, "--against", PAX[1], "--profile", "pax.pbtxt"],
+        ["analyze", PAX[0]],
+        ["analyze", PAX[1]],
+    ],
     "report": [["report", *PAX, *DUMP], ["report", PAX[0]], ["report", PAX[1]]],
     "flags": [
         ["flags", "list", "combine"],
@@ -99,6 +106,7 @@ def prepare(folder: Path) -> None:
     """The inputs that the commands name without a folder."""
     write_steps(folder)
     produce(["convert", *PAX, *DUMP, "-o", "pax.pbtxt"], folder)
+    produce(["convert", MADE, "-o", "made.pbtxt"], folder)
 
 
 def write_steps(folder: Path) -> None:

@@ -30,7 +30,12 @@ def described(tmp_path):
         Cost("loop_fusion", 200.0, kind=CostKind.COMPUTE, opcode="fusion", shape="f32[8]", samples=18),
         Cost("loop_fusion.1", 5.0, kind=CostKind.COMPUTE, origin=Origin.ESTIMATED),
     )
-    write_files(profile_files(path, Profile(costs, {"tool": "pgle 1", "inputs": [{"name": "rank0.sqlite"}]})))
+    write_files(
+        profile_files(
+            path,
+            Profile(costs, {"tool": "pgle 1", "inputs": [{"name": "rank0.sqlite", "format": "nsys", "version": "1"}]}),
+        )
+    )
     return path
 
 
