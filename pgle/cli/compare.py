@@ -107,7 +107,6 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _request(options: dict[str, Any]) -> Any:
-    """The options as a `CompareRequest`."""
     from pgle.run.compare import CompareRequest
     from pgle.steps.gate import Limits, parse_share
     from pgle.steps.methods.method import Assumptions, LaunchSpread

@@ -125,7 +125,6 @@ def panels(found: Comparison) -> list[Panel]:
 
 
 def _interval(found: Comparison) -> Panel:
-    """The change and its interval beside no change."""
     low, high = (100 * (edge - 1) for edge in found.ci)
     margin = 100 * found.assumptions.margin
     panel = Panel(f"Change of step time, {found.assumptions.confidence:.0%} interval", (0, 1), (0, 1), height=104)

@@ -69,7 +69,6 @@ def main_lines(main: ModuleVerdict) -> list[str]:
 
 
 def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
-    """Which ranks used the profile, and which did not."""
     parts = []
     for use in dict.fromkeys(ranks.values()):
         names = [rank or "(no label)" for rank, verdict in ranks.items() if verdict is use]

@@ -202,7 +202,6 @@ def after_tuning(run: RunDirectory, found: Comparison, flags: Path) -> list[str]
 
 
 def _run_of_profile(profile: AnyPath) -> RunDirectory | None:
-    """The run directory whose profile it is."""
     run = RunDirectory(Path(str(profile)).parent)
     return run if run.is_recorded and Path(str(profile)).stem == run.profile.stem else None
 

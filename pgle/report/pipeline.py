@@ -44,7 +44,6 @@ def summary(result: Pipeline) -> tuple[str, ...]:
 
 
 def _next(result: Pipeline) -> list[str]:
-    """What to do next."""
     run = result.run
     if not result.covered:
         return [f"next: {typed('pgle', 'verify', run.profile, '--hlo', run.stage('profile').rank().hlo)}"]

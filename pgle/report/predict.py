@@ -144,7 +144,6 @@ def _rehearse(found: Predicted) -> str:
 
 
 def _run_of(asked: PredictRequest) -> RunDirectory | None:
-    """The run directory in which the HLO lies."""
     folders = asked.hlo.parents if isinstance(asked.hlo, Path) else ()
     return next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
 

@@ -247,7 +247,6 @@ def _hints(item: ModuleCoverage, unsure: int) -> Iterator[str]:
 
 
 def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module]) -> Iterator[str]:
-    """What may mislead about the main module."""
     if main.unchecked:
         yield f"the profile says neither opcode nor shape of {main.unchecked} of its names: they may match by accident"
     if main.own_names + main.bare_names == 0 and main.other_names:

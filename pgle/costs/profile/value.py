@@ -70,8 +70,7 @@ def _guessed(name: str) -> CostKind:
     return CostKind(guess_kind(name))
 
 
-DIGITS = "0123456789"
-"""The number behind the last dot of a name says nothing of the kind; without it few names remain."""
+DIGITS = "0123456789"  # the number behind the last dot of a name says nothing of the kind; without it few names remain
 
 
 def likely_kind(name: str) -> CostKind:

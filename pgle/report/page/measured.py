@@ -108,7 +108,6 @@ def _overlap(overlap: Overlap, step_us: float) -> Iterator[Part]:
 
 
 def _numbers(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Table:
-    """A table whose first column names its numbers."""
     return Table(tuple(columns), tuple(rows), frozenset(range(1, len(columns))))
 
 

@@ -41,7 +41,6 @@ class _Pool:
         return self.texts.setdefault(printable(text), len(self.texts))
 
     def add(self, names: Sequence[Named]) -> npt.NDArray[np.int64]:
-        """The numbers of a panel's instructions."""
         numbers = {item: number for number, item in enumerate(self.names)}
         mine = [numbers.setdefault(item, len(numbers)) for item in names]
         for item in names:

@@ -154,6 +154,5 @@ class _Names:
         self.found = tuple(found)
 
     def codes(self, instruction: npt.NDArray[np.int32], stream: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
-        """The number of each row's entry."""
         found: npt.NDArray[np.int32] = self._number[instruction.astype(np.int64) * self._streams + stream]
         return found

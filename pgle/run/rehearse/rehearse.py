@@ -37,47 +37,31 @@ if TYPE_CHECKING:
     from pgle.run.tune.quick import QuickLook
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
-LHS_BY_DEFAULT = (9, 0)
-"""Compute capability from which on XLA runs LHS without being asked (jaxlib 0.9 and later)."""
+LHS_BY_DEFAULT = (9, 0)  # compute capability from which on XLA runs LHS without being asked (jaxlib 0.9 and later)
 
 
 @dataclass(frozen=True)
 class RehearseRequest:
-    """What to rehearse.
+    """What to rehearse."""
 
-    Attributes:
-        setting: the module, the jaxlib that compiles it, and the user's XLA flags, which win over ours.
-        target: the GPU.
-        out: folder for dumps, profile and pictures; new or empty.
-        profile: measured costs; None: estimates stand in for them.
-        topology: ``SxHxD``; None: one host.
-        job: dump directory or fingerprint of the job that wrote the module, to say whether it recompiles to the same.
-        cached: take compilations from the user's cache, and keep them there.
-    """
-
-    setting: Setting
-    target: Target
-    out: Path
-    profile: Path | None = None
-    topology: str | None = None
+    setting: Setting  # the module, the jaxlib that compiles it, and the user's XLA flags, which win over ours
+    target: Target  # the GPU
+    out: Path  # folder for dumps, profile and pictures; new or empty
+    profile: Path | None = None  # measured costs; None: estimates stand in for them
+    topology: str | None = None  # ``SxHxD``; None: one host
+    # dump directory or fingerprint of the job that wrote the module, to say whether it recompiles to the same
     job: str | None = None
-    cached: bool = True
+    cached: bool = True  # take compilations from the user's cache, and keep them there
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the schedules.
+    """One of the schedules."""
 
-    Attributes:
-        compiled: what the compiler left.
-        module: the scheduled module.
-        prediction: one step, with the cost table that both sides share.
-        believed: what LHS believed of each computation, loop bodies once; empty where it left no dump.
-    """
-
-    compiled: RehearsalResult
-    module: Module
-    prediction: Prediction
+    compiled: RehearsalResult  # what the compiler left
+    module: Module  # the scheduled module
+    prediction: Prediction  # one step, with the cost table that both sides share
+    # what LHS believed of each computation, loop bodies once; empty where it left no dump
     believed: Mapping[str, Statistics]
 
     @property
@@ -95,40 +79,25 @@ class Side:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Baseline (LHS without a profile) against profiled.
+    """Baseline (LHS without a profile) against profiled."""
 
-    Attributes:
-        setting: what was compiled, by which jaxlib, with which flags of the user.
-        target: the GPU it was compiled for.
-        default: the schedule that XLA makes by the user's flags alone; None where that is LHS too.
-        baseline, profiled: LHS without the profile and with it.
-        verdict: whether XLA used the profile for this module, with its proof.
-        moves: collectives, the largest change of exposed time first.
-        costs_are: ``measured``, ``estimated`` or ``mixed``: the table behind every prediction.
-        profile: the profile that was given to XLA.
-        worth: one sentence: is PGLE worth a job, and why.
-        matches_job: whether the baseline has the fingerprint of the job; None where not asked.
-        warnings: one line each.
-        look: what a few flags would bring, where the profile brings little; None where that was not asked.
-        tune: the command that looks for flags.
-        measure: the command that measures the program.
-    """
-
-    setting: Setting
-    target: Target
-    default: Side | None
+    setting: Setting  # what was compiled, by which jaxlib, with which flags of the user
+    target: Target  # the GPU it was compiled for
+    default: Side | None  # the schedule that XLA makes by the user's flags alone; None where that is LHS too
+    # baseline, profiled: LHS without the profile and with it
     baseline: Side
     profiled: Side
-    verdict: ModuleVerdict
-    moves: tuple[Move, ...]
-    costs_are: str
-    profile: Path
-    worth: str
-    matches_job: bool | None
-    warnings: tuple[str, ...]
+    verdict: ModuleVerdict  # whether XLA used the profile for this module, with its proof
+    moves: tuple[Move, ...]  # collectives, the largest change of exposed time first
+    costs_are: str  # ``measured``, ``estimated`` or ``mixed``: the table behind every prediction
+    profile: Path  # the profile that was given to XLA
+    worth: str  # one sentence: is PGLE worth a job, and why
+    matches_job: bool | None  # whether the baseline has the fingerprint of the job; None where not asked
+    warnings: tuple[str, ...]  # one line each
+    # what a few flags would bring, where the profile brings little; None where that was not asked
     look: QuickLook | None = None
-    tune: str = ""
-    measure: str = ""
+    tune: str = ""  # the command that looks for flags
+    measure: str = ""  # the command that measures the program
 
     @property
     def used(self) -> bool:

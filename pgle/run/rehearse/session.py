@@ -38,8 +38,7 @@ MEMORY_TIES = 0.01
 """Part by which the memory of two schedules that are otherwise the same may differ; measured: 0.003. And part of their
 instructions, measured 0.003: short of memory XLA computes some again, by an order of users that no dump keeps."""
 
-TIME_TIES = 0.001
-"""The same of the times that the scheduler believes."""
+TIME_TIES = 0.001  # the same of the times that the scheduler believes
 
 _ONLY, _DISABLED = "--xla_enable_hlo_passes_only=", "--xla_disable_hlo_passes="
 # Observed in jaxlib 0.10.2 and 0.12.0.1 (TF_CPP_VMODULE=hlo_pass_pipeline=1): pipelines and passes from there on. Those
@@ -61,18 +60,12 @@ _GRAPHS = "--xla_gpu_enable_command_buffer="
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A module compiled with certain flags.
+    """A module compiled with certain flags."""
 
-    Attributes:
-        flags: all of them.
-        compiled: with all passes and without a profile.
-        module: as it was before scheduling; None where only whole compilations are to be trusted.
-        check: the schedule that the scheduling passes alone made of it, where that was tried.
-    """
-
-    flags: tuple[str, ...]
-    compiled: RehearsalResult
-    module: Path | None
+    flags: tuple[str, ...]  # all of them
+    compiled: RehearsalResult  # with all passes and without a profile
+    module: Path | None  # as it was before scheduling; None where only whole compilations are to be trusted
+    # the schedule that the scheduling passes alone made of it, where that was tried
     check: RehearsalResult | None = None
 
 

@@ -113,11 +113,9 @@ class _Builder:
         self.frames = _frames(proto.stack_frame_index)
 
     def computations(self) -> dict[str, Computation]:
-        """All computations by name."""
         return {item.name: self.computation(item) for item in self.proto.computations}
 
     def computation(self, proto: hlo_pb2.HloComputationProto) -> Computation:
-        """One computation, in schedule order where there is one."""
         ids = {item.id: item.name for item in proto.instructions}
         built = {item.id: self.instruction(item, proto.name, ids) for item in proto.instructions}
         order: Iterable[int] = built

@@ -83,7 +83,6 @@ class _Parser:
         self.frames: dict[str, str] = {}
 
     def feed(self, line: str) -> None:
-        """Take the next line."""
         if not line or line.startswith("//"):
             return
         if not self.name:
@@ -219,7 +218,6 @@ class _Parser:
         return self.groups[text]
 
     def module(self, program_id: int | None) -> Module:
-        """The module, once all lines are read."""
         if self.name or self.entry not in self.computations or not self.called <= self.computations.keys():
             raise UserError("HLO text is cut short", where=self.source, remedy="copy it again")
         found = {key: pattern.search(self.header) for key, pattern in _HEADER.items()}

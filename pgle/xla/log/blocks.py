@@ -100,7 +100,6 @@ class _Gatherer:
                 self.latest.lines[event.kind] = event  # Python's line, without a prefix: ends what logged last
 
     def finish(self) -> RankLog:
-        """What the rank says."""
         self.result.is_open = self.latest is not None and not self.latest.is_past_lookup
         for block in sorted(self.current.values(), key=lambda item: item.order):
             self._store(block)

@@ -133,7 +133,6 @@ class _Reader:
         return rank or self.rank, prefix, line[len(label) :] if prefix is None else prefix["text"]
 
     def event(self, raw: bytes, number: int) -> Iterator[Event]:
-        """The event of a line, if it is one."""
         rank, prefix, text = self.split(_decoded(raw))
         level, thread, seconds = "", "", None
         if prefix:

@@ -121,7 +121,6 @@ def _judge_used(context: Context, base: ModuleVerdict, block: Block) -> ModuleVe
 
 
 def _judge_counted(context: Context, base: ModuleVerdict, block: Block, proof: Event) -> ModuleVerdict:
-    """XLA counted found and missing names."""
     if block.found is None or block.missing is None:
         why = "the log holds only one of XLA's two counts, of instructions with and without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)

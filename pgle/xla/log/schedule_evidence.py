@@ -11,8 +11,7 @@ from pgle.xla.hlo.schedule_dump import LhsSchedule
 IDLE_CYCLES = 1e-3  # less is rounding: times are doubles from the start of the computation
 
 
-START_CYCLES = 1.5
-"""Starts take one cycle; what takes longer occupies its cost."""
+START_CYCLES = 1.5  # starts take one cycle; what takes longer occupies its cost
 
 
 @dataclass(frozen=True)
