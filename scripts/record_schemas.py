@@ -27,6 +27,8 @@ UNITS = {
     "share": "0 to 1", "_coverage": "0 to 1",
 }  # fmt: skip
 BY_NAME = {
+    "memory_bytes",
+    "wasted_cycles",
     "kinds",
     "other_modules",
     "basis",
@@ -39,6 +41,10 @@ BY_NAME = {
     "starters",
 }
 """Objects whose keys are data: names of modules, packages."""
+
+
+NULLABLE = {"schedule", "before", "after"}
+"""What may be absent though every sample has it: no schedule of a loop-free module, one side of a difference."""
 
 
 def merged(samples: list[Any], name: str = "") -> dict[str, Any]:
@@ -55,6 +61,9 @@ def merged(samples: list[Any], name: str = "") -> dict[str, Any]:
         schema["description"] = unit
     if samples and set(map(str, samples)) <= set(ProfileUse):
         schema["description"] = f"one of {', '.join(ProfileUse)}"
+    if name in NULLABLE:
+        kinds |= {"null"}
+        schema["type"] = sorted(kinds)
     objects = [sample for sample in samples if isinstance(sample, dict)]
     if objects:
         schema |= of_objects(objects, name)

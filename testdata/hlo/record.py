@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
@@ -109,21 +110,27 @@ def child(program: str, flags: list[str], profiles: Sequence[str] = ()) -> str:
     return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stderr
 
 
+def record_run(out: Path, run: str) -> None:
+    """Write the dumps of one of `RUNS`."""
+    program, flags = RUNS[run]
+    both = ["--xla_dump_hlo_as_text", "--xla_dump_hlo_as_proto"]  # of schedules this gives the text alone
+    for forms in [both, both[1:]] if run in ("async", "collectives") else [both]:
+        with tempfile.TemporaryDirectory() as dump:
+            child(program, [*flags, *forms, f"--xla_dump_to={dump}", "--xla_dump_latency_hiding_schedule=true"])
+            for file in sorted(Path(dump).iterdir()):
+                if KEPT.fullmatch(file.name):
+                    kept = out / run / f"{file.name}.xz"
+                    kept.parent.mkdir(parents=True, exist_ok=True)
+                    kept.write_bytes(lzma.compress(file.read_bytes(), preset=9))
+
+
 def record(out: Path) -> None:
     """Write everything that the README lists to a folder."""
-    for run, (program, flags) in RUNS.items():
-        both = ["--xla_dump_hlo_as_text", "--xla_dump_hlo_as_proto"]  # of schedules this gives the text alone
-        for forms in [both, both[1:]] if run in ("async", "collectives") else [both]:
-            with tempfile.TemporaryDirectory() as dump:
-                child(program, [*flags, *forms, f"--xla_dump_to={dump}", "--xla_dump_latency_hiding_schedule=true"])
-                for file in sorted(Path(dump).iterdir()):
-                    if KEPT.fullmatch(file.name):
-                        kept = out / run / f"{file.name}.xz"
-                        kept.parent.mkdir(parents=True, exist_ok=True)
-                        kept.write_bytes(lzma.compress(file.read_bytes(), preset=9))
+    with ThreadPoolExecutor(2) as pool:
+        logs = pool.submit(child, "step", [LHS], FEW_NAMES)
+        list(pool.map(record_run, [out] * len(RUNS), RUNS))
     said = []
-    logs = child("step", [LHS], FEW_NAMES).split(BEFORE)[1:]
-    for names, log in zip(FEW_NAMES, logs, strict=True):
+    for names, log in zip(FEW_NAMES, logs.result().split(BEFORE)[1:], strict=True):
         lines = [line.partition("] ")[2] for line in log.splitlines() if "profile_guided_latency_estimator.cc" in line]
         found = next(int(line.split()[1]) for line in lines if line.startswith("Found "))
         missing = sorted(line.strip() for line in lines if line.startswith("  "))

@@ -249,7 +249,7 @@ def test_an_input_given_twice_counts_once(convert, pax, tmp_path):
     assert twice.read_bytes() == once.read_bytes()
 
 
-def test_ranks_that_number_their_modules_differently_are_one_program(convert, pax, tmp_path):
+def test_ranks_that_number_their_modules_differently_are_one_program(converted, convert, pax, tmp_path):
     _, expected, _, _ = converted
     other = tmp_path / "proc3.sqlite"
     shutil.copy(pax / "proc3.sqlite", other)

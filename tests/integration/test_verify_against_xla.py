@@ -44,7 +44,7 @@ def test_costs_of_a_synchronous_profile_run_are_found_as_foretold(record: Module
     profile = estimate_profile(profiled, find_hardware("a100-40gb"))
 
     main = cover(profile, modules, schedules).modules[0]
-    log = record.child("step", [record.LHS], [cost.name for cost in profile.costs])
+    log = record.child("step", [record.LHS], [" ".join(cost.name for cost in profile.costs)])
 
     assert (main.count.value, main.collectives.value) == (1, 1)
     assert main.log is not None
@@ -59,7 +59,7 @@ def test_confirm_counts_as_verify_does(record: ModuleType, tmp_path: Path) -> No
     """XLA counts otherwise; one asynchronous fusion (of newer XLA) has a cost, and so has a loop condition."""
     names = ["gemm_fusion_dot.9", "all-gather-start", "fusion-start", "loop_compare_fusion"]
     dump = ["--xla_dump_hlo_as_proto", "--xla_dump_latency_hiding_schedule=true", f"--xla_dump_to={tmp_path}"]
-    log = record.child("step", [record.LHS, *dump], names)
+    log = record.child("step", [record.LHS, *dump], [" ".join(names)])
     schedule = read_schedule_dump(find_schedule_dumps(tmp_path)["jit_step"])
     profile = Profile(tuple(Cost(name, 7.0) for name in names))
 
