@@ -43,6 +43,7 @@ def run_until_killed(run_dir, environ, announced: str) -> str:
     return seen
 
 
+@pytest.mark.minutes
 @pytest.mark.slow
 def test_killed_after_each_stage_and_resumed(tmp_path, environ):
     run_dir = tmp_path / "run"

@@ -129,6 +129,7 @@ def test_ranks_that_are_given_different_profiles_are_refused(profiled, program, 
     assert b"another rank was given another profile" in refused[0]
 
 
+@pytest.mark.minutes
 def test_a_performance_run_on_cpu_devices_cannot_be_confirmed(profiled, program, tmp_path):
     profile = tmp_path / "profile.pbtxt"
     profile.write_text('costs { name: "dot.1" cost_us: 1.5 }\n')
@@ -167,6 +168,7 @@ def test_one_launcher_over_all_ranks_finds_each_by_itself(launcher, tmp_path):
     assert (tmp_path / "run/profile/steps.rank0003.jsonl").is_file()
 
 
+@pytest.mark.minutes
 def test_all_stages_with_the_launcher_inside(launcher, tmp_path):
     """`pgle run -- srun python train.py`: one pgle, the ranks below it."""
     done = pgle("run", "--run-dir", str(tmp_path / "run"), "--capture", "jax", "--json", "--", *launcher)

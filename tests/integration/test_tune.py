@@ -80,6 +80,7 @@ def test_the_folder_of_another_search_is_refused(tmp_path: Path, capsys: pytest.
     assert (tmp_path / "out" / "trials.jsonl").exists()
 
 
+@pytest.mark.minutes
 def test_an_experiment_is_tuned_by_its_measured_costs_and_run_again_under_what_was_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,6 +158,7 @@ def test_the_page_fits_a_phone(show: Any, dark: bool) -> None:
     assert page.run("document.documentElement.scrollWidth") == 390
 
 
+@pytest.mark.minutes
 def test_forty_thousand_instructions_are_one_small_page_that_can_be_searched(show: Any, tmp_path: Path) -> None:
     rows = [(f"loop_multiply_add_fusion.{i}", "fusion", Stream.COMPUTE, float(i), i + 0.9) for i in range(40_000)]
     page = show(timeline(*rows))

@@ -39,6 +39,7 @@ def test_experts_send_tokens_to_each_other(tmp_path: Path) -> None:
     assert "all-to-all" in kinds(found)
 
 
+@pytest.mark.minutes
 def test_activations_kept_in_host_memory_are_copies(tmp_path: Path) -> None:
     found = rehearsed("host_offload", tmp_path)
     assert found.used
