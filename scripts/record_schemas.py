@@ -2,9 +2,9 @@
 
     python scripts/record_schemas.py [NAME ...]
 
-The outputs are those of tests/helpers/documents.py, but for the last of each command, which tests hold against the
-schema (of compilations all; tests compile for another GPU). A field is required where every sample has it; a number may
-be null (not finite); objects may gain fields.
+The outputs are those of tests/helpers/documents.py, but for the last of each command without a compilation. Tests hold
+that one, and every object that any test prints, against the schema. A field is required where every sample has it; a
+number may be null (not finite), and so may what no sample has; objects may gain fields.
 """
 
 from __future__ import annotations

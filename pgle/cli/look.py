@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from pgle.files import AnyPath
 
 
+expected_on = click.option(
+    "--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]"
+)
+
+
 @click.command(cls=Command)
 @click.argument("path", type=PATH, metavar="PROFILE|TRACE")
 @top_option("Instructions to list", default=None)
@@ -88,7 +93,7 @@ def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as
 @click.command(cls=Command)
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @hlo_option(" of the traced run")
-@click.option("--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]")
+@expected_on
 @click.option("--profile", metavar="PROFILE", help="What the scheduler was given  [default: that of RUN/perf]")
 @click.option(
     "--against", multiple=True, metavar="OTHER", help="Another run of the program: say what changed since it."
@@ -136,7 +141,7 @@ def analyze_command(
 @click.option("-o", "--output", "outputs", type=PAGE_OUT, multiple=True, metavar="FILE",
               help="FILE.html, .md, .json, .svg or .trace.json (Perfetto); repeatable; - is Markdown.")  # fmt: skip
 @hlo_option(" of the traced run")
-@click.option("--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]")
+@expected_on
 @force_option
 @json_option
 def report_command(

@@ -1,4 +1,4 @@
-"""Real JSON outputs of every command: what the schemas in docs/schemas are made from and held against."""
+"""Real JSON outputs of every command, of which the schemas in docs/schemas are made."""
 
 from __future__ import annotations
 

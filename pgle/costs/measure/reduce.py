@@ -45,7 +45,7 @@ def compute_costs(
     Args:
         samples: n occurrences.
         use: bool[n], those of compute.
-        slowest_us: float64[names], from `pgle.costs.measure.reduce`.
+        slowest_us: float64[names], from `slowest_rank_us`.
     """
     sizes = np.bincount(samples.name[use], minlength=len(filed))
     edges = np.searchsorted(np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right")
