@@ -13,6 +13,7 @@ from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.naming import plan_names
 from pgle.costs.measure.programs import find_programs, unite_programs
 from pgle.costs.measure.ranks import align_program
+from pgle.costs.profile.match import MAX_SPREAD_NS
 from pgle.costs.profile.merge import merge_profiles
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.trace.combine import combine
@@ -56,8 +57,29 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
-    """One of six executions per rank, of which rank n began with the n-th."""
-    folder = tmp_path_factory.mktemp("job")
+    """One of six executions per rank, of which rank n began with the n-th; again where the machine was too busy."""
+    for _ in range(3):
+        found = recorded(tmp_path_factory.mktemp("job"))
+        if strays_ns(found) < MAX_SPREAD_NS / 2:
+            break
+    return found
+
+
+def strays_ns(traces):
+    """How far ends of collectives stray that are one by the order in which ranks began: more than GPUs' on CPUs."""
+    ends = [last_ends_ns(trace) for trace in traces]
+    apart = [end[: len(end) - rank] - ends[0][rank:] for rank, end in enumerate(ends)]
+    return max(np.median(np.abs(one - np.median(one))) for one in apart)
+
+
+def last_ends_ns(trace):
+    reduces = np.array([name.startswith("all-reduce") for name in trace.instructions])[trace.instruction]
+    rows = reduces & (trace.instruction >= 0)
+    end_ns = trace.start_ns + trace.duration_ns
+    return np.array([end_ns[rows & (trace.execution == number)].max() for number in range(6)])
+
+
+def recorded(folder):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
