@@ -99,18 +99,35 @@ unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
 minutes: $(VENV)/.installed-dev  ## The tests that take minutes: a module of 2024 compiled, guides that compile
 	$(BIN)/python -m pytest -m minutes
 
-frameworks: .venv-frameworks .venv-maxtext  ## Flax, Equinox, Levanter and MaxText under pgle as they are; PYTHON=python3.12 or newer
-	.venv-frameworks/bin/uv pip install --quiet --python .venv-frameworks/bin/python --editable '.[rehearse-cuda13,dev]' \
-	  flax equinox optax 'marin-levanter>=0.2.dev0'
-	.venv-maxtext/bin/uv pip install --quiet --python .venv-maxtext/bin/python --no-deps maxtext
-	.venv-maxtext/bin/uv pip install --quiet --python .venv-maxtext/bin/python --editable '.[rehearse-cuda13]' \
-	  -r .venv-maxtext/lib/python3*/site-packages/dependencies/requirements/generated_requirements/decoupled-requirements.txt
-	.venv-frameworks/bin/python -m pytest -rs tests/integration/test_guides.py -k 'framework and not maxtext'
-	.venv-maxtext/bin/python -m pytest -rs tests/integration/test_guides.py -k 'framework and maxtext'
+# Two at a time; one that passed is skipped until pgle, its recipe or the test changes. What it prints is kept beside.
+FRAMEWORKS ?= flax equinox levanter maxtext
+frameworks:  ## Flax, Equinox, Levanter and MaxText under pgle as they are; PYTHON=python3.12 or newer
+	$(MAKE) --no-print-directory --keep-going --jobs 2 $(FRAMEWORKS:%=build/frameworks/%.passed)
 
-.venv-frameworks .venv-maxtext:
-	$(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --disable-pip-version-check uv
+build/frameworks/%.passed: docs/guides/frameworks.md tests/integration/test_guides.py $(shell find pgle -name '*.py')
+	@mkdir -p $(@D)
+	@$(filter .venv-%,$(^D))/bin/python -m pytest -s -q -p no:cacheprovider tests/integration/test_guides.py -k 'framework and $*' \
+	  2>&1 | tee build/frameworks/$*.log | sed -u 's/^/$*: /'
+	@grep -q '^1 passed' build/frameworks/$*.log && touch $@
+
+$(patsubst %,build/frameworks/%.passed,flax equinox levanter): .venv-frameworks/.installed
+build/frameworks/maxtext.passed: .venv-maxtext/.installed
+
+OWN := .venv-frameworks/.made .venv-maxtext/.made
+$(OWN):
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	@touch $@
+
+UV = $(@D)/bin/uv pip install --quiet --python $(@D)/bin/python
+TRY := --editable '.[rehearse-cuda13]' pytest hypothesis jsonschema
+.venv-frameworks/.installed: .venv-frameworks/.made pyproject.toml
+	$(UV) $(TRY) flax equinox optax 'marin-levanter>=0.2.dev0'
+	@touch $@
+.venv-maxtext/.installed: .venv-maxtext/.made pyproject.toml
+	$(UV) --no-deps maxtext
+	$(UV) $(TRY) -r $(@D)/lib/python3*/site-packages/dependencies/requirements/generated_requirements/decoupled-requirements.txt
+	@touch $@
 
 jax-releases:  ## The workflow with every release line of jax that pgle serves
 	PYTHON=$(PYTHON) scripts/try_jax.sh $(JAX_RELEASES)

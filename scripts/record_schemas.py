@@ -39,6 +39,7 @@ BY_NAME = {
     "settings_by_name",
     "presets",
     "starters",
+    "recompiled",
 }
 """Objects whose keys are data: names of modules, packages."""
 

@@ -122,7 +122,8 @@ def show(name: str | None, hardware: str | None, last: int, path: Path, as_json:
 @_hardware
 @_file
 @force_option
-def plot(output: Path, name: str | None, hardware: str | None, path: Path, force: bool) -> None:
+@json_option
+def plot(output: Path, name: str | None, hardware: str | None, path: Path, force: bool, as_json: bool) -> None:
     """The trends with their change points, as a page that loads nothing or as a picture.
 
     \b
@@ -143,4 +144,7 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     entries, warnings = read(path)
     history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
     write_files({output: report.page(history) if is_page else report.plot(history)}, force=force, inputs=(path,))
-    say(f"wrote {output}")
+    if as_json:
+        report.show_json(history, output)
+    else:
+        say(f"wrote {output}")

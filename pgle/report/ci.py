@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
+
 from pgle.errors import UserError
-from pgle.report.compare import columns, figures, headline, method_line, picture, sides
+from pgle.report.compare import columns, figures, headline, method_line, picture, pooled, sides
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check
 
 ICONS = {Verdict.FASTER: "🟢", Verdict.SLOWER: "🔴", Verdict.SAME: "⚪", Verdict.UNDECIDED: "🟡"}
 
 
+SHADES = ("#8c8c8c", "#2f81f7")  # of base and new; seen on GitHub's light and dark pages
+PERCENTILES = range(5, 100, 5)  # shown in the chart: a few wild steps must not set its scale
+
+
 def summary(found: Comparison, checks: Sequence[Check]) -> str:
-    """The job summary: verdict, table, checks, picture as text, what was left out, footnotes."""
+    """The job summary: verdict, table, checks, chart, distributions as text, what was left out, footnotes."""
     lines = [
         f"### {ICONS[found.verdict]} pgle compare: {_cell(headline(found))}",
         "",
@@ -27,13 +34,41 @@ def summary(found: Comparison, checks: Sequence[Check]) -> str:
         "",
     ]
     lines += [f"- {'✅' if check.ok else '❌'} **{check.name}**: {_cell(check.message)}" for check in checks]
-    lines += ["", "<details><summary>Distributions and what was left out</summary>", "", "```text"]
+    lines += ["", *chart(found)]
+    lines += ["<details><summary>Distributions and what was left out</summary>", "", "```text"]
     lines += [line.replace("`", "'") for line in picture(found)]
     lines += ["```", "", _row(("", "runs", "steps", "left out")), "|:--|--:|--:|:--|"]
     lines += map(_row, sides(found))
     lines += ["", _cell(method_line(found)), ""]
     lines += [f"{number}. {_cell(line)}" for number, line in enumerate(found.warnings, 1)]
     return "\n".join((*lines, "", "</details>", "", ""))
+
+
+def chart(found: Comparison) -> list[str]:
+    """Step times of both sides by percentile, as Mermaid; empty where all are equal.
+
+    A job summary shows no image of the job's own files and no ``data:`` address; Mermaid it draws.
+    """
+    base, new = (np.percentile(pooled(side), PERCENTILES) for side in (found.base, found.new))
+    low, high = min(base[0], new[0]), max(base[-1], new[-1])
+    if low == high:
+        return []
+    units = (("s", 1), ("ms", 1e3))
+    unit, scale = next((item for item in units if high * item[1] >= 1), ("µs", 1e6))
+    room = (high - low) / 20
+    lines = [", ".join(f"{value * scale:.6g}" for value in times) for times in (base, new)]
+    palette = json.dumps({"themeVariables": {"xyChart": {"plotColorPalette": ", ".join(SHADES)}}})
+    return [
+        "```mermaid",
+        f"%%{{init: {palette}}}%%",
+        "xychart-beta",
+        f'  title "Step times in {unit}: base grey, new blue"',
+        f'  x-axis "percentile of the steps" {PERCENTILES[0]} --> {PERCENTILES[-1]}',
+        f"  y-axis {max(low - room, 0) * scale:.6g} --> {(high + room) * scale:.6g}",
+        *(f"  line [{line}]" for line in lines),
+        "```",
+        "",
+    ]
 
 
 def outputs(found: Comparison, checks: Sequence[Check]) -> dict[str, str]:

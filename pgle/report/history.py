@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from pgle.errors import many
@@ -75,13 +76,14 @@ def _change(trend: Trend, index: int) -> str:
     return "" if change is None else f"{'▲' if change > 0 else '▼'} {change:+.2%}"
 
 
-def show_json(history: History) -> None:
-    """``pgle.history/1``: trends with entries and change points."""
+def show_json(history: History, written: Path | None = None) -> None:
+    """``pgle.history/1``: trends with entries and change points, and the page or picture that was written of them."""
     trends = [
         {**json.plain(trend), "changes": [{**json.plain(item), "change": item.change} for item in trend.changes]}
         for trend in history.trends
     ]
-    json.show(SCHEMA, {"trends": trends, "warnings": history.warnings})
+    wrote = {} if written is None else {"written": written}
+    json.show(SCHEMA, {"trends": trends, **wrote, "warnings": history.warnings})
 
 
 def plot(history: History) -> str:

@@ -22,6 +22,23 @@ MADE = f"{T}/nsys_synthetic/synthetic_cases.sqlite"
 XPLANE = f"{T}/jax_xplane/jax08_gemm.xplane.pb"
 OVERLAP = ["--", sys.executable, "-m", "pgle.workloads.overlap", "--compile-only"]
 SIMULATED = ["--capture", "simulated", "--target", "a100", "--devices", "4"]
+TRAIN = """
+import sys
+import jax, jax.numpy as jnp
+from jax._src.lib import _profiler
+jax.config.update("jax_platforms", "cpu")
+if "costs" in sys.argv:
+    _profiler.get_fdo_profile = lambda xspace: b"\\n\\x0f\\n\\x05dot.1\\x11\\x00\\x00\\x00\\x00\\x00\\x00\\xf8?"
+step = jax.jit(lambda x: jnp.tanh(x @ x))
+x = jnp.eye(32)
+if "ahead" in sys.argv:
+    step = step.lower(x).compile()
+for number in range(8):
+    with jax.profiler.StepTraceAnnotation("train", step_num=number):
+        x = step(x).block_until_ready()
+"""
+"""A program for `pgle auto` on CPU devices; their traces give no costs, so with `costs` it puts some in."""
+AUTO = ["--", sys.executable, "-c", TRAIN]
 
 # Name of the object → command lines; the last is held against the schema that the others made.
 CHEAP: dict[str, list[list[str]]] = {
@@ -83,6 +100,7 @@ CHEAP: dict[str, list[list[str]]] = {
         ["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"],
         ["history", "add", "slower.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
         ["history", "show", "--file", "h.jsonl"],
+        ["history", "plot", "--file", "h.jsonl", "-o", "h.svg"],
         ["history", "show", "--name", "a", "--file", "h.jsonl"],
     ],
     "doctor": [["doctor"], ["doctor", "--python", sys.executable]],
@@ -91,6 +109,11 @@ CHEAP: dict[str, list[list[str]]] = {
     "error": [["show", "nowhere"], ["shwo"], ["show", "--nonsense"], ["compare", "a", "b"]],
 }
 COMPILED: dict[str, list[list[str]]] = {
+    "auto": [
+        ["auto", "--run-dir", "cpu", *AUTO],
+        ["auto", "--run-dir", "auto", *AUTO, "costs"],
+        ["auto", "--run-dir", "auto", "--force", "--then-nsys", *AUTO, "costs"],
+    ],
     "rehearse": [["rehearse", "--target", gpu, "--devices", "4", *OVERLAP] for gpu in ("a100", "b200")],
     "tune": [["tune", "--devices", "4", "--target", "a100", "--budget", "2", "-o", "tuned", *OVERLAP]],
     "profile": [["profile", "--run-dir", "r", *SIMULATED, *OVERLAP]],

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,10 @@ def follow(text: str, folder: Path) -> None:
         elif language == "sh":
             for line in block.replace("\\\n", "").splitlines():
                 expected = int((re.findall(r"# exit code (\d)$", line) or [0])[0])
+                print(f"$ {line}", flush=True)
+                begin = time.monotonic()
                 done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True)
+                print(f"{done.stdout}exit code {done.returncode} after {time.monotonic() - begin:.0f} s", flush=True)
                 assert done.returncode == expected, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
 
 

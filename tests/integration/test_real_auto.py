@@ -6,26 +6,12 @@ Everything else is jax: tracing each run, aggregation, recompilation, both keys 
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
+from documents import AUTO
 
 from pgle.cli.main import run
 from pgle.run.experiment.manifest import read_manifest
-
-TRAIN = """
-import jax, jax.numpy as jnp
-from jax._src.lib import _profiler
-if {costs}:
-    _profiler.get_fdo_profile = lambda xspace: b"\\n\\x0f\\n\\x05dot.1\\x11\\x00\\x00\\x00\\x00\\x00\\x00\\xf8?"
-step = jax.jit(lambda x: jnp.tanh(x @ x))
-x = jnp.eye(32)
-if {ahead}:
-    step = step.lower(x).compile()
-for number in range(8):
-    with jax.profiler.StepTraceAnnotation("train", step_num=number):
-        x = step(x).block_until_ready()
-"""
 
 
 @pytest.fixture
@@ -34,10 +20,8 @@ def auto(tmp_path, monkeypatch, capfd):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
 
     def start(*options: str, costs: bool = True, ahead: bool = False) -> tuple[int, dict]:
-        script = tmp_path / "train.py"
-        script.write_text(TRAIN.format(costs=costs, ahead=ahead))
-        words = ["auto", "--run-dir", str(tmp_path / "run"), "--json", *options, "--", sys.executable, str(script)]
-        code = run(words)
+        how = ["costs"] * costs + ["ahead"] * ahead
+        code = run(["auto", "--run-dir", str(tmp_path / "run"), "--json", *options, *AUTO, *how])
         captured = capfd.readouterr()
         assert captured.out, captured.err
         return code, json.loads(captured.out)

@@ -14,7 +14,6 @@ jsonschema = pytest.importorskip("jsonschema")
 
 NOT_PRINTED = {"abba", "manifest", "trials"}
 """Files that pgle keeps for itself; manifest.json is in docs/run-directory.md."""
-NEED_GPUS = {"auto"}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +32,7 @@ def test_an_output_satisfies_its_schema(name: str, folder: Path) -> None:
 
 def test_every_printed_object_has_a_schema() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "pgle").rglob("*.py"))
-    named = set(re.findall(r'"pgle\.([a-z-]+)/1"', code)) - NOT_PRINTED - NEED_GPUS
+    named = set(re.findall(r'"pgle\.([a-z-]+)/1"', code)) - NOT_PRINTED
     assert named <= {path.name.removeprefix("pgle.").removesuffix("-1.json") for path in SCHEMAS.glob("*.json")}
 
 

@@ -1,8 +1,9 @@
 """Renderers of a comparison."""
 
+import json
 from xml.etree import ElementTree
 
-from pgle.report.ci import outputs, summary, xml
+from pgle.report.ci import chart, outputs, summary, xml
 from pgle.report.compare import document, figures, left_out_text, picture
 from pgle.report.compare_page import page
 from pgle.steps.compare import Comparison, compare
@@ -52,12 +53,22 @@ def test_equal_steps_need_no_picture() -> None:
     assert picture(compare(one, one)) == ["every step takes 200 ms"]
 
 
+def test_the_job_summary_draws_both_sides_by_percentile() -> None:
+    lines = chart(slower("new"))
+    assert lines[3] == '  title "Step times in ms: base grey, new blue"'
+    base, new = (json.loads(line.removeprefix("  line ")) for line in lines if line.startswith("  line "))
+    assert (len(base), base[0], base[-1]) == (19, 200, 200.8)
+    assert (new[0], new[-1]) == (210, 210.84)
+    low, high = map(float, lines[5].removeprefix("  y-axis ").split(" --> "))
+    assert low < base[0] < new[-1] < high
+
+
 def test_names_cannot_break_markdown_html_or_xml() -> None:
     found = slower("<script>|`*\n\x1b")
     checks = (Check("step time", False, "<b>|\x00"),)
     markdown = summary(found, checks)
     assert "<script>" not in markdown.split("```")[0]
-    assert markdown.count("`") == 6
+    assert markdown.count("`") == 12
     assert "&lt;b&gt;\\|" in markdown
     assert "<script>" not in page(found, checks)
     assert ElementTree.fromstring(xml(found, checks)).attrib["failures"] == "1"
