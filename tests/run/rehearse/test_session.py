@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pgle.run.rehearse import compile as compiling
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
-from pgle.run.rehearse.session import Session, _same_schedule
+from pgle.run.rehearse.session import _PASSES, Session, _same_schedule
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
 from pgle.xla.protos import hlo_pb2
@@ -56,6 +58,46 @@ def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
         sizes = [len(list(read_module(item.after_optimizations).walk())) for item in (schedule, compiled)]
         assert sizes[0] == sizes[1]
     assert believed(schedules[0].schedule) != believed(schedules[1].schedule)
+
+
+RUNS = re.compile(r"on module (\S+): (.+)$|  HLO pass ([\w-]+?)(?:-\d+)?$|(Skipping) HLO pass ", re.MULTILINE)
+ABSENT = {
+    "0.10.2": {"dynamic-slice-copy-fusion-async-wrapper", "gpu-copy-async-wrapper", "pdl-launch-annotation"},
+    "0.12.0.1": {"fusion-dynamic-memcpy-rewriter"},
+}
+"""Passes that a release does not have."""
+
+
+def passes(log: Path) -> tuple[list[str], list[str]]:
+    """Passes, and pipelines with a colon, that XLA ran on a step before its scheduling and from there on."""
+    of_step, ran = False, list[str]()
+    for module, pipeline, name, skipped in RUNS.findall(log.read_text()):
+        of_step = module == "jit_train_step" if module else of_step  # products that are tried get modules of their own
+        if of_step:
+            ran.pop() if skipped else ran.append(name or f"{pipeline}:")
+    start = ran.index("pre-scheduling-passes:")
+    return ran[:start], ran[start:]
+
+
+def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
+    base: RehearsalRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = compiling.environment()
+    monkeypatch.setattr(compiling, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"})
+    with Compiler() as compiler:
+        session = Session(compiler, replace(base, before_scheduling=True), tmp_path)
+        session.schedule("plain", [LHS])
+        alone = session.schedule("again", [LHS, "--xla_gpu_memory_limit_slop_factor=90"])
+    whole = tmp_path / "all-passes"
+    (_, after), (before, late) = passes(whole / "xla.log"), passes(alone.log)
+    del after[after.index("sanitize-constant-names:") + 1]  # which names constants anew, and ran before, too
+    assert late == after
+    assert set(_PASSES.split(",")) - {name.rstrip(":") for name in after} == ABSENT[alone.jaxlib]
+    # Both of these ran in the same place before, and leave the module as it is.
+    alone_before = {name for name in before if name[-1] != ":" and f"{name}:" not in before}
+    assert alone_before == {"fusion-wrapper", "stream-attribute-annotator"}
+    modules = [read_module(folder / BEFORE_SCHEDULING) for folder in (whole, alone.log.parent)]
+    assert modules[0].computations == modules[1].computations
 
 
 def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: RehearsalRequest, tmp_path: Path) -> None:
