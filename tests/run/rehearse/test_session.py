@@ -95,7 +95,7 @@ def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
     assert set(_PASSES.split(",")) - {name.rstrip(":") for name in after} == ABSENT[alone.jaxlib]
     # Both of these ran in the same place before, and leave the module as it is.
     alone_before = {name for name in before if name[-1] != ":" and f"{name}:" not in before}
-    assert alone_before == {"fusion-wrapper", "stream-attribute-annotator"}
+    assert alone_before <= {"fusion-wrapper", "stream-attribute-annotator"}
     modules = [read_module(folder / BEFORE_SCHEDULING) for folder in (whole, alone.log.parent)]
     assert modules[0].computations == modules[1].computations
 
