@@ -70,7 +70,7 @@ class _Program:
     """What decides which axes do anything."""
 
     kinds: Mapping[str, int]  # of collectives, each with how many there are
-    looped: frozenset[str]  # those inside loops
+    looped: frozenset[str]  # those inside loops when XLA pipelines loops
     unrolled: float  # instructions over all iterations of the longest loop that holds a collective
     # by kind and computation, bytes and number of tensors of each collective
     sizes: Mapping[tuple[str, str], list[tuple[int, int]]]
@@ -96,6 +96,8 @@ class _Program:
                 looped.add(kind)
                 inside = len(module.computations[item.computation].instructions)
                 unrolled = max(unrolled, inside * prod(count or inf for _, count in around))
+        if "reduce-scatter" in looped:  # XLA pipelines these as all-reduces, before it joins each with its slice
+            looped.add("all-reduce")
         joined = frozenset(
             place
             for place, those in names.items()
@@ -188,7 +190,7 @@ def _presets(program: _Program, jaxlib: str, taken: Collection[str]) -> Iterable
             flag.name: flag.value
             for flag in preset(name, jaxlib).flags
             if flag.value and flag.name in known and known[flag.name].stage == "program" and flag.name not in taken
-            if known[flag.name].about in ("", *program.kinds)
+            if known[flag.name].about in ("", *program.kinds, *looped)
         }
         if flags and looped and (not kind or kind in looped):
             yield Axis(f"preset {name}", ALL, (flags,))

@@ -201,6 +201,12 @@ def test_collectives_are_pipelined_only_where_a_loop_holds_them() -> None:
     assert "xla_gpu_enable_pipelined_all_gather" in flags_of(axes(program("all-gather", looped=True), "0.10.2", ()))
 
 
+def test_reduce_scatters_of_a_loop_are_pipelined_as_the_all_reduces_that_they_come_from() -> None:
+    found = axes(program("reduce-scatter", looped=True), "0.10.2", ())
+    assert {"xla_gpu_enable_pipelined_all_reduce": "true"} in [dict(s) for axis in found for s in axis.settings]
+    assert "xla_gpu_enable_pipelined_all_reduce" in found[0].settings[0]
+
+
 def test_flags_are_spelled_as_the_release_knows_them() -> None:
     found = flags_of(axes(program("all-gather", looped=True), "0.12.0.1", ()))
     assert "xla_gpu_pipeline_all_gather" in found
