@@ -59,10 +59,8 @@ def packages_python(venv: Path) -> str:
 def attempt(spec: str, python: str, wheel: Path, place: Path) -> tuple[list[str], bool]:
     """One row of the table, and whether nothing was moved and everything worked."""
     venv = place / spec.replace("[", "-").replace("]", "").replace("==", "-")
-    if not venv.exists():
-        sh("uv", "venv", "-q", "--seed", "--python", python, venv)
-        sh("uv", "pip", "install", "-q", "--python", venv / "bin/python", spec)
-    sh("uv", "pip", "uninstall", "-q", "--python", venv / "bin/python", "pgle")
+    sh("uv", "venv", "-q", "--clear", "--seed", "--python", python, venv)
+    sh("uv", "pip", "install", "-q", "--python", venv / "bin/python", spec)
     before, size = packages(venv / "bin/python"), size_mib(venv)
     code, _, install_s = sh("uv", "pip", "install", "-q", "--python", venv / "bin/python", f"{wheel}")
     codes = [code]
@@ -101,7 +99,7 @@ HEADS = ("the user has", "Python", "moved", "plugin after", "packages added", "s
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--keep", type=Path, help="environments are made and kept here, and reused")
+    parser.add_argument("--keep", type=Path, help="environments are made and kept here")
     parser.add_argument("users", nargs="*", metavar="JAX=PYTHON", help="such as 'jax[cuda12]==0.8.3=3.11'")
     options = parser.parse_args()
     users = dict(item.rsplit("=", 1) for item in options.users) or USERS
