@@ -25,7 +25,9 @@ def show_text(result: Conversion) -> None:
             right="executions|devices|median span|compute||collectives",
         )
     )
-    out.print("median span: first start to last end of an execution; 'pgle analyze' adds the gaps between", style="dim")
+    out.print(
+        "executions of each device; span: first start to last end of one; 'pgle analyze' adds the gaps", style="dim"
+    )
     out.print(f"{len(result.measured.trace):,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
     for program in result.measured.costs:
         if program.skew_us is not None:
@@ -53,7 +55,7 @@ def _row(result: ProgramCosts) -> tuple[str, ...]:
     rest = [cost for cost in result.costs if cost.kind not in _NOT_COMPUTE]
     return (
         result.program.key.name,
-        f"{window.used} of {window.seen}",
+        f"{window.steps_used} of {window.steps_seen}",
         str(window.devices),
         "–" if math.isnan(window.step_us) else duration(window.step_us),
         f"{len(rest)} names",
@@ -101,6 +103,8 @@ def show_json(result: Conversion) -> None:
                     "fingerprints": program.program.fingerprints,
                     "executions_used": program.window.used,
                     "executions_seen": program.window.seen,
+                    "steps_used": program.window.steps_used,
+                    "steps_seen": program.window.steps_seen,
                     "executions_dropped": program.window.dropped,
                     "devices": program.window.devices,
                     "step_us": program.window.step_us,

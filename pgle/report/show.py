@@ -110,7 +110,7 @@ def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
         prints = [str(item)[:12] for item in found] if isinstance(found, Sequence) else []
         used = module.get("executions_used")
         steps = f", {used} of {module.get('executions_seen')} executions" if used is not None else ""
-        devices = f" on {module.get('devices')} devices" if module.get("devices") else ""
+        devices = f" over {module.get('devices')} devices" if module.get("devices") else ""
         known = f", fingerprint {' '.join(prints)}" if prints else ""
         yield printable(f"module {module.get('name')}{steps}{devices}{known}")
 

@@ -30,12 +30,12 @@ class MeasuredWindow:
 
     used: int  # executions used, summed over devices
     seen: int  # executions in the trace, summed over devices
+    steps_used: int  # executions used of a device, the most on any; what `analyze` calls steps
+    steps_seen: int  # executions in the trace of a device, the most on any
     dropped: Mapping[int, str]  # reason by execution number
     step_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
     devices: int  # devices that ran it
-    # fewest, most: executions in the trace on the device with fewest and with most
-    fewest: int = 0
-    most: int = 0
+    fewest: int = 0  # executions in the trace on the device with fewest
 
 
 @dataclass(frozen=True)
@@ -77,15 +77,17 @@ def measured_window(
         if not keep_all:
             dropped |= {number: why for (module, number), why in executions.reasons.items() if module == index}
     spans = executions.span_ns[keep]
-    per_device = np.unique(executions.device[here], return_counts=True)[1]
+    per_device = np.unique(executions.device[here], return_counts=True)[1].tolist()
+    used_per_device = np.unique(executions.device[keep], return_counts=True)[1].tolist()
     return kept, MeasuredWindow(
         used=int(keep.sum()),
         seen=int(here.sum()),
+        steps_used=max(used_per_device, default=0),
+        steps_seen=max(per_device, default=0),
         dropped=dict(sorted(dropped.items())),
         step_us=median(spans) / 1e3 if len(spans) else float("nan"),
         devices=len(per_device),
-        fewest=min(per_device.tolist(), default=0),
-        most=max(per_device.tolist(), default=0),
+        fewest=min(per_device, default=0),
     )
 
 
@@ -101,7 +103,7 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
             f"{label}: {window.devices} of {found.ranks or 'several'} ranks given, so a collective includes the wait "
             "for a rank that is not; give the traces of all ranks"
         )
-    if collectives and (line := alignment.describe(window.fewest, window.most)):
+    if collectives and (line := alignment.describe(window.fewest, window.steps_seen)):
         lines.append(f"{label}: {line}; trace the same steps on all")
     if collectives and found.program.hlo is None:
         lines.append(
