@@ -25,9 +25,7 @@ def show_text(result: Conversion) -> None:
             right="executions|devices|median span|compute||collectives",
         )
     )
-    out.print(
-        "executions of each device; span: first start to last end of one; 'pgle analyze' adds the gaps", style="dim"
-    )
+    out.print("executions of each device, spans from first start to last end; 'pgle analyze' adds gaps", style="dim")
     out.print(f"{len(result.measured.trace):,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
     for program in result.measured.costs:
         if program.skew_us is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from pathlib import PurePath
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from pgle.errors import some
 from pgle.trace.table import Trace, Unresolved
 
 T = TypeVar("T", bound=Hashable)
@@ -60,12 +62,22 @@ def combine(traces: Sequence[Trace]) -> Trace:
         hlo={key: data for trace in traces for key, data in trace.hlo.items()},
         sources=tuple(source for trace in traces for source in trace.sources),
         xla_flags=next((trace.xla_flags for trace in traces if trace.xla_flags), ""),
-        warnings=tuple(dict.fromkeys([*(line for trace in traces for line in trace.warnings), *same_names])),
+        warnings=(*_said_once(traces), *same_names),
         # of several windows of one process, all are on the clock of the first
         recordings={name: known for trace in reversed(traces) for name, known in trace.recordings.items()},
         compiling=_all_compiling(traces),
         kernels=_all_kernels(traces),
     )
+
+
+def _said_once(traces: Sequence[Trace]) -> list[str]:
+    """The warnings of all traces; one that several files have, as ``FILE and 7 more: …``."""
+    files = {f"{PurePath(source.path).name}: " for trace in traces for source in trace.sources}
+    said: dict[str, dict[str, None]] = {}
+    for line in (line for trace in traces for line in trace.warnings):
+        file = next((file for file in files if line.startswith(file)), "")
+        said.setdefault(line[len(file) :], {}).update({file.removesuffix(": "): None} if file else {})
+    return [f"{some(names, 1)}: {text}" if names else text for text, names in said.items()]
 
 
 def _all_compiling(traces: Sequence[Trace]) -> dict[str, npt.NDArray[np.int64]]:

@@ -84,3 +84,10 @@ def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(tmp_path, 
     with pytest.raises(UserError, match="next to empty"):
         read.extend(step_times.TextLines(bomb))
     assert 0 < len(read) < 2000
+
+
+def test_of_programs_the_one_that_is_started_is_named(tmp_path):
+    (tmp_path / "train.py").write_text("import jax\nif __name__ == '__main__':\n    train()\n")
+    (tmp_path / "model.py").write_text("import jax\n")
+    (sight,) = look(tmp_path).sights
+    assert sight.paths[0].name == "train.py"

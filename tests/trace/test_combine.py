@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from pgle.trace.combine import combine
-from pgle.trace.table import Device
+from pgle.trace.table import Device, Source
 
 
 def window(make_trace, process, executions, *, first_start=0):
@@ -31,3 +31,15 @@ def test_times_of_compilation_move_with_the_window_of_their_process(make_trace):
     first, second = (dataclasses.replace(window(make_trace, "a:1", 2), compiling={"a:1": times}) for _ in range(2))
     found = combine([first, dataclasses.replace(second, duration_ns=second.duration_ns + 1)])
     assert found.compiling["a:1"].tolist() == [[10, 20], [110_010, 110_020]]
+
+
+def test_what_all_files_warn_of_is_said_once(make_trace):
+    traces = [
+        dataclasses.replace(
+            window(make_trace, f"{rank}:1", 2),
+            sources=(Source(f"/run/rank{rank}.xplane.pb", "xplane"),),
+            warnings=(f"rank{rank}.xplane.pb: simulated", "a line of no file"),
+        )
+        for rank in range(3)
+    ]
+    assert combine(traces).warnings == ("rank0.xplane.pb and 2 more: simulated", "a line of no file")

@@ -17,6 +17,7 @@ from pgle.trace.nsys import SQLITE_MAGIC
 DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
 
+PROGRAM = "JAX program"
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
 
 ByKind: TypeAlias = Mapping[str, Sequence[Path]]
@@ -28,7 +29,7 @@ class Sight:
     """Files of one kind."""
 
     kind: str  # what they are, in words
-    paths: tuple[Path, ...]  # where, newest first
+    paths: tuple[Path, ...]  # where, newest first; programs that are started before those that are imported
     command: str  # what to type for the newest; several are lines
 
 
@@ -53,8 +54,8 @@ def look(folder: Path) -> Found:
             break
     scheduled = by_kind.get("HLO dump", [])
     by_kind[UNSCHEDULED] = [path for path in by_kind.get(UNSCHEDULED, []) if path not in scheduled]
-    for paths in by_kind.values():
-        paths.sort(key=lambda path: (-_time(path), path))
+    for kind, paths in by_kind.items():
+        paths.sort(key=lambda path: (kind == PROGRAM and not _head(path, b"__main__"), -_time(path), path))
     sights = [
         Sight(kind, tuple(by_kind[kind]), command(by_kind[kind][0], by_kind))
         for kind, command in _NEXT.items()
@@ -126,7 +127,7 @@ def _kind(place: Path, name: str, at_top: bool) -> tuple[Path, str]:
     if name.endswith((".log", ".out")) and _head(path, b"step", b"PGLE", b"hlo"):
         return path, "console log"
     if name.endswith(".py") and at_top and _head(path, b"import jax", b"from jax"):
-        return path, "JAX program"
+        return path, PROGRAM
     return path, ""
 
 
@@ -185,6 +186,6 @@ _NEXT: dict[str, Next] = {
     UNSCHEDULED: _plain("pgle rehearse"),
     "StableHLO module": _plain("pgle rehearse"),
     "console log": _plain("pgle confirm"),
-    "JAX program": _plain("pgle rehearse --devices 8 -- python"),
+    PROGRAM: _plain("pgle rehearse --devices 8 -- python"),
 }
 """What to type next for each kind, the kinds that say most first."""

@@ -142,18 +142,19 @@ def capture_environment(
     Args:
         base: the environment of the user.
         folder: for the modules.
-        devices: virtual CPU devices.
+        devices: virtual CPU devices; those of the job where the command starts several processes.
         compute: execute large modules too, instead of taking their results as zeros.
     """
     flags = base.get("XLA_FLAGS", "")
-    if "xla_force_host_platform_device_count" not in flags:
+    is_ours = "xla_force_host_platform_device_count" not in flags
+    if is_ours:
         flags = f"{flags} --xla_force_host_platform_device_count={devices}".strip()
     if "xla_backend_optimization_level" not in flags:  # the code for CPUs is thrown away
         flags = f"{flags} --xla_backend_optimization_level=0"
     files = {"program": PROGRAM, "lowered": LOWERED} | ({} if compute else {"uncomputed": UNCOMPUTED})
     files = {what: str(folder.resolve() / name) for what, name in files.items()}
     return {
-        **with_hook(base, {"captured": files}),
+        **with_hook(base, {"captured": files, "devices": devices if is_ours else None}),
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the plugin has no CUDA libraries to look for
         "XLA_FLAGS": flags,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -195,6 +196,27 @@ def test_a_program_that_a_signal_ends_passes_on_what_a_shell_says(tmp_path):
     with pytest.raises(WorkloadError, match="was ended by SIGSEGV before") as raised:
         capture_modules(["sh", "-c", "kill -SEGV $$"], tmp_path / "captured", devices=1, quiet_s=60)
     assert raised.value.exit_code == 128 + 11
+
+
+RANKS = """
+import os, subprocess, sys
+if "RANK" not in os.environ:
+    ranks = [subprocess.Popen([sys.executable, __file__], env={**os.environ, "RANK": str(rank)}) for rank in range(2)]
+    sys.exit(max(rank.wait() for rank in ranks))
+import jax, jax.numpy as jnp
+jax.distributed.initialize("localhost:%d", 2, int(os.environ["RANK"]))
+assert (jax.device_count(), jax.local_device_count()) == (2, 1), jax.devices()
+step = jax.jit(lambda x: x * 2)
+for _ in range(3): step(jnp.ones(3))
+"""
+
+
+def test_processes_of_one_job_share_its_devices_and_the_first_is_captured(captured):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    module = captured(RANKS % port)
+    assert [path.name for path in modules_in(module.parent) if "lambda" in path.name] == [module.name]
 
 
 def test_what_a_stopped_program_started_ends_with_it(tmp_path, monkeypatch):

@@ -19,7 +19,9 @@ def install(text):
 
     config = json.loads(text)
     if "captured" in config:
-        imports.after("jax", lambda module: guarded(lambda: _capture(config["captured"])))
+        imports.after(
+            "jax", lambda module: guarded(lambda: _capture(module, config["captured"], config.get("devices")))
+        )
         return
     place = Place(config, os.environ)
     with open(place.seen, "a"):
@@ -36,14 +38,16 @@ def _attach(config, place, jax):
     _hook.attach()
 
 
-def _capture(files):
+def _capture(jax, files, devices):
     """Capture the modules of this process: each of `files` is the path of what the hook writes under that name."""
-    from pgle_hook.capture import offload
+    from pgle_hook.capture import offload, processes
     from pgle_hook.capture.executed import Executed
     from pgle_hook.capture.uncomputed import Uncomputed
 
     results = Uncomputed(files["uncomputed"]).results if "uncomputed" in files else lambda call, execute: execute()
-    guarded(lambda: Executed(files["program"]).watch(results))
+    executed = Executed(files["program"])
+    guarded(lambda: executed.watch(results))
+    guarded(lambda: processes.watch(jax, devices, executed))
     offload.watch(files["lowered"])
 
 

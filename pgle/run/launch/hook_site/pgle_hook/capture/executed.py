@@ -23,6 +23,7 @@ class Executed:
 
     def __init__(self, path):
         self._path = path
+        self._is_silent = False
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._names = {}
@@ -45,6 +46,10 @@ class Executed:
             lambda executable: guarded(lambda: self._executed(executable)),
             results,
         )
+
+    def silence(self):
+        """Write nothing any more: another process of the job tells what all execute."""
+        self._is_silent = True
 
     def _compiling(self, dump):
         self._about["compiling"] = os.path.basename(str(dump))
@@ -71,6 +76,8 @@ class Executed:
                 self._write()
 
     def _write(self):
+        if self._is_silent:
+            return
         temporary = "%s.%d.tmp" % (self._path, os.getpid())
         with open(temporary, "w") as file:
             json.dump(dict(self._about, executed=self._counts), file)

@@ -1,0 +1,43 @@
+"""Several processes that one command starts as one job have the devices asked for together, and the first captures.
+
+Without this each of eight would have eight devices, all together 64, and all would write the same files.
+"""
+
+import math
+import os
+
+from pgle_hook import guarded, jax_private
+from pgle_hook.capture import uncomputed
+
+DEVICES = "--xla_force_host_platform_device_count="
+
+
+def watch(jax, devices, executed):
+    """Divide the devices when the program says of how many processes it is one.
+
+    Args:
+        jax: the module, freshly imported.
+        devices: virtual CPU devices of the job; None where the user's XLA_FLAGS say those of a process.
+        executed: what this process tells of its modules, which it does no longer where it is not the first.
+    """
+    initialize = jax.distributed.initialize
+
+    def new_initialize(*args, **kwargs):
+        result = initialize(*args, **kwargs)
+        guarded(lambda: _share(jax, devices, executed))
+        return result
+
+    jax.distributed.initialize = new_initialize
+
+
+def _share(jax, devices, executed):
+    number, count = jax_private.process_of()
+    if count < 2:
+        return
+    uncomputed.SECONDS = math.inf  # a collective that one process leaves out is one that the others wait for
+    if devices is not None:
+        own = DEVICES + str(max(devices // count, 1))
+        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "").replace(DEVICES + str(devices), own)
+    if number > 0:
+        executed.silence()
+        jax.config.update("jax_dump_ir_to", "")
