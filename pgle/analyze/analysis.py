@@ -132,7 +132,7 @@ def measure_step(
     windows = device_windows(trace, executions, main, stream)
     by_name = {name: cost for cost in costs.costs for name in (cost.trace_name or cost.name, cost.name)}
     collectives = measured_collectives(trace, windows, plan, by_name, program.hlo, hardware)
-    hidden = frozenset(item.name for item in collectives if not item.sync)
+    hidden = frozenset(item.trace_name for item in collectives if not item.sync)
     breakdown, compute = mean_breakdown(windows), _compute(plan, by_name, costs.window.used, program, trace.kernels)
     return MeasuredStep(
         trace=trace,

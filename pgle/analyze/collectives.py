@@ -39,7 +39,7 @@ class Link:
 class MeasuredCollective:
     """One collective over a step, mean over steps and devices."""
 
-    name: str  # as traced
+    name: str  # that its cost is filed under: when LHS ran, as in profiles and predictions
     kind: str  # ``all-gather`` …; without HLO the name
     sync: bool  # it runs in turn with compute. Without HLO: on the stream where most compute ran.
     count: float  # executions in a step
@@ -49,6 +49,7 @@ class MeasuredCollective:
     beside: tuple[str, ...] = ()  # instructions that ran meanwhile in the first step on the first device, longest first
     link: Link | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
+    trace_name: str = ""  # as traced
 
     @property
     def op_name(self) -> str:
@@ -107,9 +108,10 @@ def measured_collectives(
         kind, sync = None, bool(in_turn[code] * 2 > count)
         if module is not None and instruction is not None:
             kind, sync = collective_kind(module, instruction), is_sync(module, instruction)
+        cost = costs.get(item.name)
         found.append(
             MeasuredCollective(
-                name=item.trace_name or item.name,
+                name=item.name if cost is None else cost.name,
                 kind=kind or item.opcode or item.name,
                 sync=sync,
                 count=count / steps,
@@ -119,6 +121,7 @@ def measured_collectives(
                 beside=_beside(trace, first_step, plan, code),
                 link=_link(module, item, hardware),
                 instruction=instruction,
+                trace_name=item.trace_name or item.name,
             )
         )
     return tuple(sorted(found, key=lambda item: (-item.exposed_us, item.name)))

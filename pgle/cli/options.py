@@ -20,12 +20,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _File(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """A local path or one of an object store; ``-`` is stdin, or stdout where `written` says with which suffix."""
+    """A local path or one of an object store; ``-`` is stdin, or stdout where `written` says with which suffix.
+
+    Args:
+        written: suffix of what the command writes there; empty: it reads.
+        binary: suffix by which its readers know a protobuf message on stdin.
+    """
 
     name = "path"
 
-    def __init__(self, written: str = "") -> None:
-        self.written = written
+    def __init__(self, written: str = "", *, binary: str = ".log") -> None:
+        self.written, self.binary = written, binary
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
         """As click asks for it."""
@@ -34,7 +39,7 @@ class _File(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         if value == "-" and ctx is not None:
             from pgle.cli.stdio import stdin_file, stdout_file
 
-            return stdout_file(ctx, self.written) if self.written else stdin_file(ctx)
+            return stdout_file(ctx, self.written) if self.written else stdin_file(ctx, self.binary)
         return as_path(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -44,7 +49,7 @@ class _File(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return [CompletionItem(incomplete, type="file")]
 
 
-PATH = _File()
+PATH, HLO = _File(), _File(binary=".hlo.pb")
 PROFILE_OUT, PAGE_OUT = _File(".pbtxt"), _File(".md")
 
 

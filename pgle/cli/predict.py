@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import PATH, TARGET, json_option, module_option
+from pgle.cli.options import HLO, PATH, TARGET, json_option, module_option
 
 
 @click.command(cls=Command)
-@click.argument("hlo", type=PATH, metavar="HLO")
+@click.argument("hlo", type=HLO, metavar="HLO")
 @click.option("--profile", type=PATH, metavar="PROFILE", help="Measured costs; without, all are estimated.")
 @click.option(
     "--target", type=TARGET, metavar="NAME|FILE", help="GPU, as for 'pgle rehearse'; default: as the dump says."
@@ -22,13 +22,14 @@ from pgle.cli.options import PATH, TARGET, json_option, module_option
 def command(as_json: bool, **options: Any) -> None:
     """What a step of a scheduled module takes, and why: no compiler, no GPU.
 
-    HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump, or a dump directory. Costs are
-    those of the profile; what it lacks is estimated from XLA's measured tables and a roofline, and said. The range
-    holds what estimates were off on other jobs, and how much collectives slow the kernels beside them.
+    HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump, a dump directory, or - for
+    stdin. Costs are those of the profile; what it lacks is estimated from XLA's measured tables and a roofline, and
+    said. The range holds what estimates were off on other jobs, and how much collectives slow the kernels beside them.
 
     \b
     pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile profile.pbtxt
     pgle predict dump/ --target a100-80 --json
+    cat step.txt | pgle predict - --target h100
     """
     from pgle.report import predict as report
     from pgle.run.predict import PredictRequest, predict_file

@@ -47,15 +47,16 @@ def command(
     """Compile a module for a GPU that is not there, with and without a profile, and say what the profile changes.
 
     MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact, or HLO (text or proto) of any stage before scheduling,
-    partitioned or not; FOLDER: of such dumps; RUN: a run directory, whose module, measured profile, flags and GPU are
-    taken. With COMMAND the program is run on virtual CPU devices until it has
-    compiled its step: the module that it executes again and again. Its own jaxlib compiles where that has the CUDA
-    plugin, and XLA_FLAGS of the environment count. The exit code is 1 where XLA did not use the profile.
+    partitioned or not, - for one on stdin; FOLDER: of such dumps; RUN: a run directory, whose module, measured
+    profile, flags and GPU are taken. With COMMAND the program is run on virtual CPU devices until it has compiled its
+    step: the module that it executes again and again. Its own jaxlib compiles where that has the CUDA plugin, and
+    XLA_FLAGS of the environment count. The exit code is 1 where XLA did not use the profile.
 
     \b
     pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100
     pgle rehearse step.mlir --profile profile.pbtxt --target a100 -o rehearsal
     pgle rehearse runs/a
+    cat step.hlo | pgle rehearse - --target b200
     pgle rehearse --devices 8 -- python train.py --config x
     """
     from pgle.report import rehearse as report

@@ -9,18 +9,7 @@ from tempfile import TemporaryDirectory
 import click
 
 from pgle.errors import UserError
-from pgle.files import MAX_FILE_BYTES
-
-MAGIC = {
-    b"SQLite format 3": ".sqlite",
-    b"HloModule": ".txt",
-    b"module @": ".mlir",
-    b"#loc": ".mlir",
-    b"costs": ".pbtxt",
-    b"# proto": ".pbtxt",
-    b"{": ".jsonl",
-}
-"""How content begins → the suffix by which readers know it; else it is a log."""
+from pgle.run.inputs.piped import STDIN, keep_stdin
 
 
 class Dash(type(Path())):  # type: ignore[misc]
@@ -33,28 +22,16 @@ class Dash(type(Path())):  # type: ignore[misc]
         return str(super().__str__())
 
 
-def stdin_file(ctx: click.Context) -> Path:
-    """Stdin as a file until the command ends.
+def stdin_file(ctx: click.Context, binary: str = ".log") -> Path:
+    """Stdin as a file until the command ends; `binary` as of `keep_stdin`.
 
     Raises:
         UserError: nothing is piped in, or stdin was read already.
     """
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError("stdin is a terminal", where="-", remedy="pipe a file in: cat FILE | pgle …")
     if "pgle.stdin" in ctx.meta:
-        raise UserError("stdin can be read once only", where="-", remedy="name the other files")
+        raise UserError("stdin can be read once only", where=STDIN, remedy="name the other files")
     ctx.meta["pgle.stdin"] = True
-    raw = Path(ctx.with_resource(TemporaryDirectory(prefix="pgle-"))) / "stdin"
-    left = MAX_FILE_BYTES
-    with raw.open("wb") as file:
-        while piece := sys.stdin.buffer.read(1 << 20):
-            left -= file.write(piece)
-            if left < 0:
-                raise UserError(f"more than {MAX_FILE_BYTES:,} bytes", where="-", remedy="give the part that matters")
-    with raw.open("rb") as file:
-        head = file.read(4096).lstrip()
-    suffix = next((suffix for magic, suffix in MAGIC.items() if head.startswith(magic)), ".log")
-    return Dash(raw.rename(raw.with_suffix(suffix)))
+    return Dash(keep_stdin(Path(ctx.with_resource(TemporaryDirectory(prefix="pgle-"))), binary=binary))
 
 
 def stdout_file(ctx: click.Context, suffix: str) -> Path:

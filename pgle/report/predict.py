@@ -152,7 +152,13 @@ def _row(item: Exposure) -> tuple[str, ...]:
     times = f"{item.count} × " if item.count > 1 else ""
     sync = " (synchronous)" if item.sync else ""
     each = item.duration_us / max(item.count, 1)
-    return printable(item.name), item.kind + sync, f"{times}{duration(each)}", duration(item.exposed_us), item.origin
+    return (
+        printable(item.filed_as),
+        item.kind + sync,
+        f"{times}{duration(each)}",
+        duration(item.exposed_us),
+        item.origin,
+    )
 
 
 def show_json(found: Predicted) -> None:
@@ -171,7 +177,9 @@ def show_json(found: Predicted) -> None:
             **json.picked(prediction.timeline, "breakdown bound"),
             "collectives": [
                 {
-                    **json.picked(item, "name lhs_name kind exposed_us sync origin"),
+                    "name": item.filed_as,
+                    "instruction": item.name,
+                    **json.picked(item, "lhs_name kind exposed_us sync origin"),
                     "time_us": item.duration_us,
                     "executions": item.count,
                 }

@@ -78,6 +78,11 @@ class Exposure:
     origin: Origin  # where its cost comes from
     lhs_name: str = ""  # its name when LHS ran
 
+    @property
+    def filed_as(self) -> str:
+        """The name that its cost has in a profile: when LHS ran."""
+        return self.lhs_name or self.name
+
 
 @dataclass(frozen=True, slots=True)
 class PathStep:

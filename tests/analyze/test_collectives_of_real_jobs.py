@@ -40,7 +40,7 @@ def test_exposed_time_of_each_collective(job: str, request: pytest.FixtureReques
             if stream == Stream.COMMUNICATION and step.trace.module[row] in step.costs.program.indices:
                 near = [span for span in compute if span[1] > start and span[0] < end]
                 exposed[step.trace.instructions[step.trace.instruction[row]]] += uncovered(start, end, near)
-    found = {item.name: item.exposed_us for item in step.collectives}
+    found = {item.trace_name: item.exposed_us for item in step.collectives}
     assert found == pytest.approx({name: ns / 1e3 / step.steps for name, ns in exposed.items()}, abs=1e-6)
 
 

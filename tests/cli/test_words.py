@@ -53,6 +53,14 @@ def test_a_profile_goes_through_pipes(testdata: Path, tmp_path: Path) -> None:
     assert shown.stdout == pgle("show", "-", "--json", data=written.stdout).stdout
 
 
+@pytest.mark.parametrize("kind", [".hlo.pb", ".txt"])
+def test_a_module_is_predicted_from_a_pipe(kind: str, testdata: Path) -> None:
+    (dump,) = (testdata / "hlo" / "jax-0.12.0.1" / "async").glob(f"*_gpu_after_optimizations{kind}*")
+    found = (pgle("predict", where, "--target", "h100", "--json", data=dump.read_bytes()) for where in (dump, "-"))
+    steps = [json.loads(done.stdout)["step_us"] for done in found]
+    assert steps[0] == steps[1] > 0
+
+
 def test_step_times_come_from_a_pipe(testdata: Path, tmp_path: Path) -> None:
     lines = b"".join(b'{"step": %d, "step_time_s": 0.2}\n' % step for step in range(40))
     (tmp_path / "base.jsonl").write_bytes(lines)

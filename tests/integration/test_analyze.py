@@ -129,6 +129,17 @@ def test_a_schedule_without_a_trace_is_simulated_and_says_so(capsys: pytest.Capt
     assert exposed == pytest.approx(predicted["breakdown"]["exposed_communication_us"], rel=1e-3)
 
 
+@pytest.mark.parametrize("release", ["jax-0.10.2", "jax-0.12.0.1"])
+def test_collectives_have_the_names_of_profile_and_prediction(
+    release: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    dump = str(ROOT / "testdata" / "hlo" / release / "sync")
+    found = {item["name"]: item["trace_name"] for item in analysed(capsys, dump, "--target", "a100")["collectives"]}
+    assert any(name != traced for name, traced in found.items())
+    assert run(["predict", dump, "--target", "a100", "--json"]) == 0
+    assert {item["name"] for item in json.loads(capsys.readouterr().out)["collectives"]} == set(found)
+
+
 @pytest.fixture
 def profile_run(tmp_path: Path) -> Path:
     """A run directory with one traced rank, recorded as `pgle profile` does."""

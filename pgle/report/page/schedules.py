@@ -89,7 +89,7 @@ def _parts(schedules: Sequence[Schedule]) -> Table:
 
 def _collectives(schedules: Sequence[Schedule]) -> Table:
     """A row per collective or copy and, per schedule, what becomes of it; most exposed anywhere first."""
-    tables = [{item.lhs_name or item.name: item for item in schedule.timeline.exposures} for schedule in schedules]
+    tables = [{item.filed_as: item for item in schedule.timeline.exposures} for schedule in schedules]
     found = [(name, [table.get(name) for table in tables]) for name in dict.fromkeys(n for t in tables for n in t)]
     found.sort(key=lambda row: -max(item.exposed_us for item in row[1] if item is not None))
     reasons = any(schedule.reasons for schedule in schedules)

@@ -17,6 +17,7 @@ from pgle.errors import UserError, points_into
 from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.manifest import read_manifest
 from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, typed
+from pgle.run.inputs.piped import STDIN, keep_stdin
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import CapturedProgram, modules_in, read_captured
 from pgle.run.rehearse.messages import devices_in
@@ -47,7 +48,8 @@ _MADE = ("captured", "rehearsal", "all-passes", "default", "baseline", "profiled
 class RehearseCommand:
     """The command line."""
 
-    words: tuple[str, ...]  # one module file, a folder of dumps, a run directory, or the words of a command
+    # one module file, ``-`` for one on stdin, a folder of dumps, a run directory, or the words of a command
+    words: tuple[str, ...]
     # profile, topology, flags, job: as in `RehearseRequest`
     profile: str | None
     target: str  # the GPU by name, or its description; empty: that of the run directory, else `DEFAULT_TARGET`
@@ -67,6 +69,8 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
     """Capture where needed, rehearse, and look at flags where the profile brings little and a look takes little."""
     command = of_run(command)
     with prepared(command) as (out, setting):
+        if command.words == (STDIN,):  # what comes next goes by the file that is kept
+            command = replace(command, words=(str(setting.module),))
         began = time.monotonic()
         request = RehearseRequest(
             setting=setting,
@@ -201,7 +205,12 @@ def prepared(
         devices_in(command.topology)
     with _folder(command.out, resumes) as out:
         modules, program = _modules(command, out)
-        yield out, settle(modules, command.choose, program, command.flags)
+        try:
+            yield out, settle(modules, command.choose, program, command.flags)
+        except UserError as error:
+            if command.words == (STDIN,) and error.where == str(modules[0]):
+                raise UserError(error.what, where=STDIN, remedy=error.remedy) from None
+            raise
 
 
 @contextmanager
@@ -254,6 +263,9 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
     """The modules of a file, of a folder of dumps, or of a program, which is run to capture them."""
     first = Path(command.words[0])
     if len(command.words) == 1:
+        if command.words[0] == STDIN:
+            (out / "captured").mkdir()
+            return [keep_stdin(out / "captured", binary=".hlo.pb")], CapturedProgram()
         if first.is_dir():
             return modules_in(first, dumps=True), read_captured(first)
         if first.suffix == ".py":

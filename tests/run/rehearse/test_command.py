@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import sys
 import tempfile
@@ -79,3 +80,19 @@ def test_a_topology_that_is_too_large_is_refused_before_anything_runs(tmp_path: 
     with pytest.raises(UserError, match=r"more than a rehearsal takes"):
         run(replace(rehearsal_of(*words), topology="99999x99999x99999"))
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_module_on_stdin_is_kept_where_later_commands_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"HloModule step\n")))
+    with prepared(rehearsal_of("-", out=tmp_path / "out")) as (out, setting):
+        assert setting.module == out / "captured" / "stdin.txt"
+        assert setting.module.read_text() == "HloModule step\n"
+
+
+def test_what_is_no_module_on_stdin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"step\n")))
+    with pytest.raises(UserError, match=r"^-: not HLO$"), prepared(rehearsal_of("-", out=tmp_path / "out")) as given:
+        raise UserError("not HLO", where=given[1].module)
+    assert not any(tmp_path.iterdir())
