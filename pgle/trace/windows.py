@@ -126,9 +126,13 @@ def _mark(found: Executions) -> None:
         by_device = [whole[found.device[whole] == device] for device in distinct(found.device[whole])]
         ratios = {int(here[0]): ratio for here in by_device if (ratio := _to_steady(found, here)) is not None}
         limit = _warm_up_limit(list(ratios.values()))
+        slow: dict[int, list[float]] = {}
         for here in by_device:
             if (ratio := ratios.get(int(here[0]))) is not None:
-                _drop_warm_up(found, here, ratio, limit, dropped)
+                for execution, excess in _warm_up(found.execution[here], ratio, limit):
+                    slow.setdefault(execution, []).append(excess)
+        for execution, excesses in slow.items():
+            dropped.setdefault(execution, _slow_where(excesses, len(by_device)))
         for execution, reason in sorted(dropped.items()):
             found.reasons[int(module), execution] = reason
         found.keep[of_module] = ~np.isin(found.execution[of_module], list(dropped))
@@ -162,17 +166,18 @@ def _warm_up_limit(ratios: Sequence[npt.NDArray[np.float64]]) -> float:
     return min(max(WARM_UP_EXCESS, NOISE * _MAD_TO_DEVIATION * median(apart)), MAX_WARM_UP_EXCESS)
 
 
-def _drop_warm_up(
-    found: Executions,
-    here: npt.NDArray[np.int64],
-    ratio: npt.NDArray[np.float64],
-    limit: float,
-    dropped: dict[int, str],
-) -> None:
-    for i in range(len(here) // 2):
+def _warm_up(
+    executions: npt.NDArray[np.int64], ratio: npt.NDArray[np.float64], limit: float
+) -> Iterator[tuple[int, float]]:
+    """The leading executions of a device that are slower than the limit, and by how much of the steady median."""
+    for i in range(len(executions) // 2):
         excess = float(ratio[i]) - 1
         if excess <= limit:
             return
-        dropped.setdefault(
-            int(found.execution[here[i]]), f"warm-up: compute {excess * 100:.1f} % above the steady median"
-        )
+        yield int(executions[i]), excess
+
+
+def _slow_where(excesses: Sequence[float], devices: int) -> str:
+    """Why an execution is warm-up; how many devices show it, where others ran it as fast as later ones."""
+    where = f" on {len(excesses)} of {devices} devices" if len(excesses) < devices else ""
+    return f"warm-up: compute {excesses[0] * 100:.1f} % above the steady median{where}"

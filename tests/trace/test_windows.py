@@ -3,11 +3,12 @@ import numpy as np
 from pgle.trace.windows import find_executions
 
 
-def executions(make_trace, durations, *, devices=1, missing=()):
+def executions(make_trace, durations, *others, devices=1, missing=()):
+    every = [durations] * devices if not others else [durations, *others]
     rows = [
         (device, number, name, number, 1000 * number + 10 * offset, time if name == "gemm" else 1)
-        for device in range(devices)
-        for number, time in enumerate(durations)
+        for device, of_device in enumerate(every)
+        for number, time in enumerate(of_device)
         for offset, name in enumerate(["gemm", "add", "mul"])
         if (device, number, name) not in missing
     ]
@@ -27,6 +28,11 @@ def test_slow_leading_executions_are_warm_up(make_trace):
     found = executions(make_trace, [148, 134, 120, 121, 120])
     assert kept(found) == [2, 3, 4]
     assert found.reasons[0, 0].startswith("warm-up")
+
+
+def test_warm_up_that_not_all_devices_show_says_so(make_trace):
+    found = executions(make_trace, [148, 120, 120, 121, 120], [90, 120, 120, 121, 120])
+    assert found.reasons[0, 0].endswith("above the steady median on 1 of 2 devices")
 
 
 def test_at_most_half_is_dropped_when_everything_gets_faster(make_trace):
