@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.schedule.timeline import Breakdown, Stream
+from pgle.trace.column import distinct
 from pgle.trace.intervals import EMPTY, Intervals, complement, covered, join, union, without
 from pgle.trace.table import Kind, Trace
 from pgle.trace.windows import Executions
@@ -132,7 +133,7 @@ def device_windows(
     if bool((steps & executions.keep).any()):
         steps &= executions.keep
     found = []
-    for device in np.unique(executions.device[steps]).tolist():
+    for device in distinct(executions.device[steps]).tolist():
         mine = steps & (executions.device == device)
         start, end = int(executions.start_ns[mine].min()), int(executions.end_ns[mine].max())
         low, high = np.searchsorted(trace.device, [device, device + 1]).tolist()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgle.schedule.timeline import Stream, Timeline
+from pgle.trace.column import distinct
 from pgle.xla.collectives import async_pairs, collective_kind, walk_collectives
 from pgle.xla.hlo.module import Computation, Module
 from pgle.xla.hlo.names import lhs_names
@@ -88,7 +89,7 @@ def placements(module: Module, timeline: Timeline, flags: Iterable[str] = ()) ->
     names = lhs_names(module)
     disabled = _disabled(flags)
     cost = _cost_by_name(timeline)
-    compute = {timeline.names[code] for code in np.unique(timeline.instruction[timeline.stream == Stream.COMPUTE])}
+    compute = {timeline.names[code] for code in distinct(timeline.instruction[timeline.stream == Stream.COMPUTE])}
     exposures = {item.name: item for item in timeline.exposures}
     chosen = [
         (item, kind)

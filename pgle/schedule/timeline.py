@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.profile.value import Origin
+from pgle.trace.column import distinct
 from pgle.trace.intervals import Intervals, complement, covered, join, overlap, union
 
 ORIGINS: tuple[Origin, ...] = tuple(Origin)  # `Timeline.origin` indexes this
@@ -146,7 +147,7 @@ class Timeline:
         start, duration = self.start_us[rows], self.duration_us[rows]
         hidden = covered(self.busy(Stream.COMPUTE), start, start + duration)
         found = []
-        for code in np.unique(self.instruction[rows]).tolist():
+        for code in distinct(self.instruction[rows]).tolist():
             of_name = np.flatnonzero(self.instruction[rows] == code)
             total, first = float(duration[of_name].sum()), int(rows[of_name[0]])
             exposed = total - float(hidden[of_name].sum())

@@ -6,6 +6,7 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.steps.series import Mark, Series, Step, make_series
+from pgle.trace.column import distinct
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.xla.collectives import guess_kind
@@ -29,7 +30,7 @@ def execution_series(trace: Trace, source: str) -> Series:
     collective = np.array([guess_kind(name) == "collective" for name in trace.instructions], bool)
     found = find_executions(trace, collective)
     here = found.module == main
-    numbers = np.unique(found.execution[here])
+    numbers = distinct(found.execution[here])
     spans = np.zeros(len(numbers), np.int64)
     np.maximum.at(spans, np.searchsorted(numbers, found.execution[here]), found.span_ns[here])
     steps = [

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
 from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words
 from pgle.analyze.layers import Phase
 from pgle.costs.profile.value import has_remat
 from pgle.errors import many
+from pgle.trace.column import distinct
 from pgle.trace.table import Reason
 
 SPACIOUS = 0.5  # of the memory limit; a program that needs less has room to keep what it computes again
@@ -144,7 +143,7 @@ def recompilation(step: MeasuredStep) -> Finding | None:
     for window in step.windows:
         module = step.trace.module[window.rows]
         for number in others:
-            runs[number] += len(np.unique(step.trace.execution[window.rows[module == number]]))
+            runs[number] += len(distinct(step.trace.execution[window.rows[module == number]]))
     runs = +runs
     if len(runs) < THRESHOLDS["recompilation"].limit:
         return None

@@ -8,8 +8,8 @@ belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "bitcast", "parameter", "constant"}
 
 
-@dataclass(frozen=True, slots=True)
-class Filed:
+class Filed(NamedTuple):
     """What is known of one name that costs are filed under."""
 
     name: str  # when LHS ran
@@ -75,7 +74,7 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
             filed[found.name] = found
         runs.setdefault(found.name, {})[found.owner] = found.iterations
         codes[code] = order.setdefault(found.name, len(order))
-    kept = tuple(replace(filed[name], iterations=_sum_known(runs[name].values())) for name in order)
+    kept = tuple(filed[name]._replace(iterations=_sum_known(runs[name].values())) for name in order)
     iterations = np.array([item.iterations for item in kept] or [0], dtype=np.int32)
     naming = Naming(target=codes, names=tuple(order), iterations=iterations)
     return NamingPlan(naming, kept, {reason: tuple(names) for reason, names in left_out.items()})

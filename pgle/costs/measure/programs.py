@@ -161,7 +161,7 @@ def _values_by_module(module: npt.NDArray[np.int32], values: npt.NDArray[np.int3
     for first in range(0, len(module), BLOCK):
         keys = module[first : first + BLOCK].astype(np.int64) * count + values[first : first + BLOCK]
         if isinstance(present, set):
-            present.update(np.unique(keys).tolist())
+            present.update(distinct(keys).tolist())
         else:
             present[keys] = True
     found: dict[int, list[int]] = {}

@@ -4,6 +4,7 @@ compute takes on the rank for which the others wait.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -126,22 +127,23 @@ def _summaries(
 def _costs(
     cost: Floats, low: Floats, high: Floats, spread: Floats, sizes: Codes, slowest: Floats, filed: Sequence[Filed]
 ) -> list[Cost]:
+    columns = (column.tolist() for column in (cost, low, high, spread, sizes, slowest))  # an item each would be slow
     return [
         Cost(
             name=item.name,
-            cost_us=float(cost[i]),
+            cost_us=cost_us,
             kind=item.kind,
             opcode=item.opcode,
             shape=item.shape,
-            samples=int(sizes[i]),
-            min_us=float(low[i]),
-            max_us=float(high[i]),
-            spread=float(spread[i]),
-            slowest_us=None if np.isnan(slowest[i]) else float(slowest[i]),
+            samples=samples,
+            min_us=min_us,
+            max_us=max_us,
+            spread=by_median,
+            slowest_us=None if math.isnan(slowest_us) else slowest_us,
             trace_name=item.trace_name,
         )
-        for i, item in enumerate(filed)
-        if sizes[i]
+        for item, cost_us, min_us, max_us, by_median, samples, slowest_us in zip(filed, *columns, strict=True)
+        if samples
     ]
 
 

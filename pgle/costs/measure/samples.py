@@ -131,7 +131,7 @@ def _launches(
     instance[alone] = np.iinfo(np.int32).max + 1 + np.flatnonzero(alone)
     start = trace.start_ns[rows]
     end = start + trace.duration_ns[rows]
-    order = np.lexsort((start, instance, execution, device))
+    order = np.lexsort((instance, execution, device))  # each launch by start, as the trace is ordered
     first = heads(device[order], execution[order], instance[order])
     launch = order[first]
     busy = _union_ns(start[order], end[order], first)
@@ -193,21 +193,24 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
     """Launches, in launch order → occurrences: sums over the launches of one run of an instruction."""
     if len(launches) == 0:
         return launches
-    order = np.lexsort((launches.occurrence, launches.name, launches.execution, launches.device))
+    order = np.lexsort((launches.name, launches.execution, launches.device))
     name, device, execution = launches.name[order], launches.device[order], launches.execution[order]
     first = heads(name, execution, device)
     sizes = np.diff(np.append(first, len(order)))
-    rank = np.arange(len(order)) - np.repeat(first, sizes)
     runs = naming.iterations[name[first]].astype(np.int64)
-    per_run = np.where((runs > 0) & (sizes % np.maximum(runs, 1) == 0), sizes // np.maximum(runs, 1), 1)
-    by_rank = rank // np.repeat(np.maximum(per_run, 1), sizes)
-    # Without HLO: launches of one name with nothing in between are one run (a copy fusion of eight outputs).
-    broken = np.ones(len(order), dtype=bool)
-    broken[1:] = np.diff(launches.occurrence[order]) != 1
-    broken[first] = True
-    groups = np.cumsum(broken)
-    by_neighbour = groups - np.repeat(groups[first], sizes)
-    occurrence = np.where(np.repeat(runs > 0, sizes), by_rank, by_neighbour)
+    occurrence = np.empty(len(order), np.int64)
+    counted = np.repeat(runs > 0, sizes)
+    if counted.any():
+        rank = np.arange(len(order)) - np.repeat(first, sizes)
+        per_run = np.where((runs > 0) & (sizes % np.maximum(runs, 1) == 0), sizes // np.maximum(runs, 1), 1)
+        occurrence[:] = rank // np.repeat(np.maximum(per_run, 1), sizes)
+    if not counted.all():
+        # Without HLO: launches of one name with nothing in between are one run (a copy fusion of eight outputs).
+        broken = np.ones(len(order), dtype=bool)
+        broken[1:] = np.diff(launches.occurrence[order]) != 1
+        broken[first] = True
+        groups = np.cumsum(broken)
+        np.copyto(occurrence, groups - np.repeat(groups[first], sizes), where=~counted)
     head = heads(name, execution, device, occurrence)
     return Samples(
         name=name[head],

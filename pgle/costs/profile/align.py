@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pgle.costs.profile.match import Evidence, Floats, match
 from pgle.costs.profile.value import Ends
+from pgle.trace.column import distinct
 
 if TYPE_CHECKING:  # a conversion aligns ranks without them, and starts faster
     from pgle.costs.profile.cost_table import CostTable, Source
@@ -62,7 +63,7 @@ class Window:
     def executions(self) -> Codes:
         """Numbers of the executions in which a collective ended."""
         rows = [np.flatnonzero(np.isfinite(table.ns).any(axis=1)) + table.first for table in self.tables]
-        return np.unique(np.concatenate(rows)).astype(np.int64)
+        return distinct(np.concatenate(rows)).astype(np.int64)
 
 
 @dataclass(frozen=True)

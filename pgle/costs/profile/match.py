@@ -16,6 +16,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from pgle.trace.column import median
+
 MAX_SAMPLED = 32  # executions whose ends are compared for each way to lay two windows on each other
 MIN_POINTS = 4  # fewer ends are apart by one constant by chance
 
@@ -178,4 +180,4 @@ def _period(*windows: Floats) -> float:
     """The usual time from one execution to the next, in ns; 0 where no device has two."""
     gaps = np.concatenate([np.diff(ends, axis=0).ravel() for ends in windows])
     gaps = gaps[np.isfinite(gaps)]
-    return float(np.median(gaps)) if len(gaps) else 0.0
+    return median(gaps) if len(gaps) else 0.0

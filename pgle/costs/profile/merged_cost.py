@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pgle.costs.profile.cost_table import Codes, CostTable, Flags, Floats
 from pgle.costs.profile.value import Cost, module_records
 from pgle.costs.statistic import Statistic
+from pgle.trace.column import distinct
 
 BLOCK_ROWS = 1 << 18  # costs whose statistics are worked out at once
 
@@ -45,11 +46,11 @@ def least_over_ranks(table: CostTable, chosen: Flags) -> dict[int, dict[str, flo
     first = np.flatnonzero(_changes(name, group, execution, occurrence))  # the least time of each comes first
     ranks = np.diff(np.append(first, len(use)))
     of_group = np.cumsum(_changes(name, group)[first]) - 1
-    pairs = np.unique(of_group[np.cumsum(_changes(name, group, execution, occurrence)) - 1] * len(chosen) + row)
+    pairs = distinct(of_group[np.cumsum(_changes(name, group, execution, occurrence)) - 1] * len(chosen) + row)
     in_group = np.bincount(pairs // len(chosen))
     whole = ranks == in_group[of_group]
     none_whole = np.bincount(of_group, weights=whole) == 0
-    with_some = np.bincount(table.name[np.unique(row)], minlength=len(table.names))
+    with_some = np.bincount(table.name[distinct(row)], minlength=len(table.names))
     lacking = with_some < np.bincount(table.name[chosen], minlength=len(table.names))
     lacking[name[first[none_whole[of_group]]]] = True
     found: dict[int, dict[str, float]] = {}

@@ -40,6 +40,8 @@ _BETWEEN = '}, {"name": '
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _KINDS = {kind.value: kind for kind in CostKind}
 _ORIGINS = {origin.value: origin for origin in Origin}
+_OF_COST = slice(Cost._fields.index("opcode"), Cost._fields.index("origin"))  # what a record has where it is known
+_MEASURED = Cost._fields[_OF_COST]
 _KEY = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})(\.[1-9]\d{0,8})?", re.ASCII)
 _DAMAGE = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 
@@ -133,11 +135,9 @@ def described(costs: Iterable[Cost], beside: Sidecar) -> Profile:
 def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[str, object]:
     record: dict[str, object] = {"name": cost.full_name}
     if cost.kind:
-        record["kind"] = cost.kind.value
-    for name in ("opcode", "shape", "samples", "min_us", "max_us", "spread", "slowest_us", "trace_name"):
-        if value := getattr(cost, name):
-            record[name] = value
-    record["origin"] = cost.origin.value
+        record["kind"] = cost.kind
+    record.update((name, value) for name, value in zip(_MEASURED, tuple(cost)[_OF_COST], strict=True) if value)
+    record["origin"] = cost.origin
     if table := occurrences.get(cost.full_name):
         record["occurrences"] = dict(table)
     return record

@@ -12,6 +12,7 @@ from pgle.steps.methods.distributions import mann_whitney, normal_scores, t_quan
 from pgle.steps.methods.method import POWER, Assumptions, Estimate, LaunchSpread, Method, satterthwaite
 from pgle.steps.series import Floats
 from pgle.steps.side import FEWEST_STEPS, Side
+from pgle.trace.column import distinct
 
 Ints = npt.NDArray[np.int64]
 
@@ -173,7 +174,7 @@ def _detrended(values: Floats) -> Floats:
     place = np.arange(len(values)) - (len(values) - 1) / 2
     below = float((place**2).sum())
     rest = values - place * float((place * values).sum()) / below if below else values
-    levels = np.unique(values)
+    levels = distinct(values)
     if 1 < len(levels) <= len(values) / 2:
         # Printed with few digits: equal values stay equal, else the fitted line would order them in time.
         grain = max(float(np.diff(levels).min()), 1e-9)

@@ -83,8 +83,10 @@ class Rows:
             width = _WIDTH[kind]
             values: Any = NULL if kind == 0 else kind - 8
             if width:
-                values = np.ndarray(len(rows), ">i8", records, places[place] - begin, (stride,)).astype(np.int64)
-                values >>= 64 - 8 * width
+                stored = f">i{width}" if width in (1, 2, 4, 8) else ">i8"  # of 3 and 6 bytes: the first of eight
+                values = np.ndarray(len(rows), stored, records, places[place] - begin, (stride,))
+                if width in (3, 6):
+                    values = values.astype(np.int64) >> 64 - 8 * width
             column[slice(None) if everything else rows] = values
         return elsewhere
 
