@@ -14,7 +14,7 @@ from pgle.analyze.memory import Memory
 from pgle.analyze.overlap import Overlap, find_overlap
 from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, row_streams
 from pgle.analyze.work import Multiplied, Multiplying, Products, Work, find_products, slowest, work_of
-from pgle.costs.measure.naming import NamingPlan, plan_names
+from pgle.costs.measure.naming import Naming, name_instructions
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import Program
 from pgle.costs.measure.ranks import align_program, renumbered
@@ -123,17 +123,17 @@ def measure_step(
         mode: of the profile run that recorded it; empty: no profile run.
     """
     program = costs.program
-    plan = plan_names(trace, program)
-    trace = renumbered(trace, [program], [align_program(trace, program, plan)])
-    of_main, of_others = _streams(trace, plan)
+    naming = name_instructions(trace, program)
+    trace = renumbered(trace, [program], [align_program(trace, program, naming)])
+    of_main, of_others = _streams(trace, naming)
     main = program.indices[0]
     stream = row_streams(trace, main, of_main, of_others)
     executions = find_executions(trace, of_main == Stream.COMMUNICATION)
     windows = device_windows(trace, executions, main, stream)
     by_name = {name: cost for cost in costs.costs for name in (cost.trace_name or cost.name, cost.name)}
-    collectives = measured_collectives(trace, windows, plan, by_name, program.hlo, hardware)
+    collectives = measured_collectives(trace, windows, naming, by_name, program.hlo, hardware)
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
-    breakdown, compute = mean_breakdown(windows), _compute(plan, by_name, costs.window.used, program, trace.kernels)
+    breakdown, compute = mean_breakdown(windows), _compute(naming, by_name, costs.window.used, program, trace.kernels)
     return MeasuredStep(
         trace=trace,
         costs=costs,
@@ -143,7 +143,7 @@ def measure_step(
         breakdown=breakdown,
         collectives=collectives,
         compute=compute,
-        async_exposed_us=transfer_exposed_us(trace, windows, plan, by_name, hidden),
+        async_exposed_us=transfer_exposed_us(trace, windows, naming, by_name, hidden),
         layers=_layers(program.hlo, compute, collectives, breakdown.step_us, hardware),
         products=find_products((item.multiplying for item in compute), hardware),
         memory=memory,
@@ -183,24 +183,24 @@ def _layers(
     return find_layers(module, ran, step_us, hardware)
 
 
-def _streams(trace: Trace, plan: NamingPlan) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def _streams(trace: Trace, naming: Naming) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """uint8[instructions]: what they are in the main module, by its HLO, and in others, by their names."""
     kinds = [CostKind(guess_kind(name)) for name in trace.instructions]
     guessed = np.array([_STREAMS.get(kind, Stream.COMPUTE) for kind in kinds])
-    known = np.array([_STREAMS.get(item.kind, Stream.COMPUTE) for item in plan.filed] or [Stream.COMPUTE])
-    target = plan.naming.target[: len(guessed)]
+    known = np.array([_STREAMS.get(item.kind, Stream.COMPUTE) for item in naming.filed] or [Stream.COMPUTE])
+    target = naming.target
     return np.where(target >= 0, known[target], guessed).astype(np.uint8), guessed.astype(np.uint8)
 
 
 def _compute(
-    plan: NamingPlan,
+    naming: Naming,
     by_name: dict[str, Cost],
     executions: int,
     program: Program,
     kernels: Mapping[tuple[str, str], frozenset[str]],
 ) -> tuple[MeasuredInstruction, ...]:
     found, module = [], program.hlo
-    for item in plan.filed:
+    for item in naming.filed:
         cost = by_name.get(item.name)
         if cost is None or item.kind not in (CostKind.COMPUTE, CostKind.UNKNOWN):
             continue

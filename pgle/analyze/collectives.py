@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from pgle.analyze.window import DeviceWindow
 from pgle.costs.estimate.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
-from pgle.costs.measure.naming import Filed, NamingPlan
-from pgle.costs.profile.value import Cost, CostKind
+from pgle.costs.measure.naming import Filed, Naming
+from pgle.costs.profile.value import Cost
 from pgle.schedule.timeline import Stream
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
@@ -75,7 +75,7 @@ class MeasuredCollective:
 def measured_collectives(
     trace: Trace,
     windows: Sequence[DeviceWindow],
-    plan: NamingPlan,
+    naming: Naming,
     costs: Mapping[str, Cost],
     module: Module | None,
     hardware: Hardware | None,
@@ -87,10 +87,10 @@ def measured_collectives(
     """
     if not windows:
         return ()
-    size, last_ns = len(plan.filed), _last_ns(plan, costs)
+    size, last_ns = len(naming.filed), _last_ns(naming, costs)
     launches, total, exposed, transfer, in_turn = (np.zeros(size) for _ in range(5))
     for window in windows:
-        rows, name, late = _own_rows(trace, window, plan, last_ns)
+        rows, name, late = _own_rows(trace, window, naming, last_ns)
         start, end, compute = window.start[rows], window.end[rows], window.busy(Stream.COMPUTE)
         launches += np.bincount(name, minlength=size)
         for column, values in (
@@ -103,7 +103,7 @@ def measured_collectives(
     steps = max(sum(window.steps for window in windows), 1)
     found, first_step = [], _first_step(windows[0])
     for code in np.flatnonzero(launches).tolist():
-        item, count = plan.filed[code], float(launches[code])
+        item, count = naming.filed[code], float(launches[code])
         instruction = None if module is None else module.instructions.get(item.owner)
         kind, sync = None, bool(in_turn[code] * 2 > count)
         if module is not None and instruction is not None:
@@ -118,7 +118,7 @@ def measured_collectives(
                 time_us=min(float(last_ns[code]), float(total[code]) / count) / 1e3,
                 exposed_us=float(exposed[code]) / steps / 1e3,
                 wait_us=float(exposed[code] - transfer[code]) / steps / 1e3,
-                beside=_beside(trace, first_step, plan, code),
+                beside=_beside(trace, first_step, naming, code),
                 link=_link(module, item, hardware),
                 instruction=instruction,
                 trace_name=item.trace_name or item.name,
@@ -128,31 +128,30 @@ def measured_collectives(
 
 
 def transfer_exposed_us(
-    trace: Trace, windows: Sequence[DeviceWindow], plan: NamingPlan, costs: Mapping[str, Cost], names: frozenset[str]
+    trace: Trace, windows: Sequence[DeviceWindow], naming: Naming, costs: Mapping[str, Cost], names: frozenset[str]
 ) -> float:
     """Exposed time of some collectives together after the last rank arrived: of one step, a union."""
-    last_ns = _last_ns(plan, costs)
-    wanted = np.array([(item.trace_name or item.name) in names for item in plan.filed] or [False])
+    last_ns = _last_ns(naming, costs)
+    wanted = np.array([(item.trace_name or item.name) in names for item in naming.filed] or [False])
     total = 0.0
     for window in windows:
-        rows, name, late = _own_rows(trace, window, plan, last_ns)
+        rows, name, late = _own_rows(trace, window, naming, last_ns)
         busy = union(late[wanted[name]], window.end[rows][wanted[name]])
         total += busy.length - float(covered(window.busy(Stream.COMPUTE), busy.start, busy.end).sum())
     return total / max(sum(window.steps for window in windows), 1) / 1e3
 
 
-def _last_ns(plan: NamingPlan, costs: Mapping[str, Cost]) -> npt.NDArray[np.float64]:
+def _last_ns(naming: Naming, costs: Mapping[str, Cost]) -> npt.NDArray[np.float64]:
     """float64[names]: what each name takes once the last rank has arrived; infinite where unknown."""
-    return np.array([costs[item.name].cost_us * 1e3 if item.name in costs else np.inf for item in plan.filed])
+    return np.array([costs[item.name].cost_us * 1e3 if item.name in costs else np.inf for item in naming.filed])
 
 
 def _own_rows(
-    trace: Trace, window: DeviceWindow, plan: NamingPlan, last_ns: npt.NDArray[np.float64]
+    trace: Trace, window: DeviceWindow, naming: Naming, last_ns: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32], npt.NDArray[np.float64]]:
     """The window's rows that are collectives of the main module, their names, and when their last rank arrived."""
-    name = plan.naming.target[trace.instruction[window.rows]]
-    communicates = np.array([item.kind == CostKind.COLLECTIVE for item in plan.filed] or [False])
-    rows = np.flatnonzero((window.stream == Stream.COMMUNICATION) & (name >= 0) & communicates[name])
+    name = naming.target[trace.instruction[window.rows]]
+    rows = np.flatnonzero((window.stream == Stream.COMMUNICATION) & (name >= 0) & naming.communicates[name])
     return rows, name[rows], np.maximum(window.start[rows], window.end[rows] - last_ns[name[rows]])
 
 
@@ -177,11 +176,11 @@ def _first_step(window: DeviceWindow) -> _Activities:
     return window.rows[first], start[first], end[first], window.stream[first]
 
 
-def _beside(trace: Trace, step: _Activities, plan: NamingPlan, code: int) -> tuple[str, ...]:
+def _beside(trace: Trace, step: _Activities, naming: Naming, code: int) -> tuple[str, ...]:
     """The instructions that computed longest beside a collective, in the first step."""
     rows, start, end, stream = step
     instruction = trace.instruction[rows]
-    own = (plan.naming.target[instruction] == code) & (stream == Stream.COMMUNICATION)
+    own = (naming.target[instruction] == code) & (stream == Stream.COMMUNICATION)
     cover, others = union(start[own], end[own]), np.flatnonzero(stream == Stream.COMPUTE)
     if not len(cover):
         return ()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pgle.costs.measure.measured import AggregateOptions, aggregate
-from pgle.costs.measure.naming import plan_names
+from pgle.costs.measure.naming import name_instructions
 from pgle.costs.measure.programs import find_programs, unite_programs
 from pgle.costs.measure.ranks import align_program
 from pgle.costs.profile.match import MAX_SPREAD_NS
@@ -101,7 +101,7 @@ def shifts(traces):
     trace = combine(traces)
     trace, programs = unite_programs(trace, find_programs(trace, []))
     step = next(program for program in programs if program.key.name == "jit_step")
-    found = align_program(trace, step, plan_names(trace, step))
+    found = align_program(trace, step, name_instructions(trace, step))
     number = {device.process: int(shift) for device, shift in zip(trace.devices, found.shift, strict=True)}
     return [number[one.devices[0].process] for one in traces]
 

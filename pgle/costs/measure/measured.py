@@ -3,7 +3,7 @@ instruction, robust to warm-up, stragglers and renames.
 
 The steps, each a function from table to table:
 
-1. `plan_names`: under which name the time of each traced instruction is filed.
+1. `name_instructions`: under which name the time of each traced instruction is filed.
 2. `align_program`, `renumbered`: execution numbers that mean the same execution on every device.
 3. `find_executions`, `measured_window`: every execution; warm-up and truncated ones are left out.
 4. `collect_samples`: GPU activities → launches → occurrences of an instruction.
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from pgle.costs.fit.launch import measure_launch
 from pgle.costs.measure.loop_costs import loop_costs
-from pgle.costs.measure.naming import NamingPlan, plan_names
+from pgle.costs.measure.naming import Naming, name_instructions
 from pgle.costs.measure.program_costs import ProgramCosts, folded, measured_window, warnings_of
 from pgle.costs.measure.programs import Program, find_programs, select_programs, unite_programs
 from pgle.costs.measure.ranks import AlignedProgram, align_program, rank_ids, renumbered
@@ -36,7 +36,7 @@ from pgle.costs.measure.reduce import (
     slowest_rank_us,
 )
 from pgle.costs.measure.samples import collect_samples
-from pgle.costs.profile.value import CostKind, Origin
+from pgle.costs.profile.value import Origin
 from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.trace.table import Kind, Trace
@@ -74,35 +74,34 @@ def aggregate(
         lhs_modules: modules as LHS saw them, by module name, from schedule dumps.
     """
     options = options or AggregateOptions()
-    plans = [plan_names(trace, program, (lhs_modules or {}).get(program.key.name)) for program in programs]
-    aligned = [align_program(trace, program, plan) for program, plan in zip(programs, plans, strict=True)]
+    namings = [name_instructions(trace, program, (lhs_modules or {}).get(program.key.name)) for program in programs]
+    aligned = [align_program(trace, program, naming) for program, naming in zip(programs, namings, strict=True)]
     numbered = renumbered(trace, programs, aligned)
-    collective = _collective_instructions(trace, plans)
+    collective = np.logical_or.reduce([naming.collective_instructions for naming in namings])
     executions = find_executions(numbered, collective)
     return tuple(
-        _program_costs(numbered, program, plan, ranks, executions, collective, options)
-        for program, plan, ranks in zip(programs, plans, aligned, strict=True)
+        _program_costs(numbered, program, naming, ranks, executions, collective, options)
+        for program, naming, ranks in zip(programs, namings, aligned, strict=True)
     )
 
 
 def _program_costs(
     trace: Trace,
     program: Program,
-    plan: NamingPlan,
+    naming: Naming,
     ranks: AlignedProgram,
     executions: Executions,
     collective: Flags,
     options: AggregateOptions,
 ) -> ProgramCosts:
     kept, window = measured_window(executions, program, options.keep_all)
-    communicates = _communicates(plan)
-    samples = collect_samples(trace, program.indices, plan.naming, kept, communicates)
-    of_collective = communicates[samples.name]
-    reduced = after_last_arrival(samples, of_collective, plan.filed, trace.devices)
-    slowest_us = slowest_rank_us(samples, ~of_collective, len(plan.filed))
+    samples = collect_samples(trace, program.indices, naming, kept)
+    of_collective = naming.communicates[samples.name]
+    reduced = after_last_arrival(samples, of_collective, naming.filed, trace.devices)
+    slowest_us = slowest_rank_us(samples, ~of_collective, len(naming.filed))
     costs = [
-        *compute_costs(samples, ~of_collective, slowest_us, plan.filed, options.stat),
-        *collective_costs(reduced, plan.filed, options.collective_stat),
+        *compute_costs(samples, ~of_collective, slowest_us, naming.filed, options.stat),
+        *collective_costs(reduced, naming.filed, options.collective_stat),
         *loop_costs(trace, program, kept, options.stat),
     ]
     costs.sort(key=lambda cost: cost.name)
@@ -110,47 +109,25 @@ def _program_costs(
         program=program,
         costs=tuple(cost._replace(origin=Origin.SIMULATED) for cost in costs) if trace.simulated else tuple(costs),
         window=window,
-        left_out=plan.left_out,
-        occurrences=occurrence_table(reduced, plan.filed),
-        launch=measure_launch(trace, collective, kept, _iterations(trace, plan)),
-        contention=_contention(trace, program, plan, kept),
-        ranks=max((len(group) for item in plan.filed for group in item.groups), default=0),
+        left_out=naming.left_out,
+        occurrences=occurrence_table(reduced, naming.filed),
+        launch=measure_launch(trace, collective, kept, naming.instruction_iterations),
+        contention=_contention(trace, program, naming, kept),
+        ranks=max((len(group) for item in naming.filed for group in item.groups), default=0),
         rank_ids=rank_ids(trace, executions.device[np.isin(executions.module, program.indices)]),
         ends=ranks.ends,
     )
     return replace(found, warnings=warnings_of(found, ranks.alignment))
 
 
-def _contention(trace: Trace, program: Program, plan: NamingPlan, kept: Mapping[int, Flags]) -> Contention | None:
+def _contention(trace: Trace, program: Program, naming: Naming, kept: Mapping[int, Flags]) -> Contention | None:
     """None without HLO, and where no GPU ran: a simulated one has no contention."""
     if program.hlo is None or trace.simulated:
         return None
     from pgle.costs.fit.contention import measure_contention  # knows HLO, which a small conversion does without
 
-    names, owners = [item.name for item in plan.filed], [item.owner for item in plan.filed]
-    return measure_contention(trace, program.hlo, names, owners, plan.naming.target, _communicates(plan), kept)
-
-
-def _iterations(trace: Trace, plan: NamingPlan) -> npt.NDArray[np.int64]:
-    """int64[len(trace.instructions)]: how often each runs in an execution of its module; 0 where unknown."""
-    target = plan.naming.target[: len(trace.instructions)]
-    runs = np.zeros(len(trace.instructions), np.int64)
-    runs[: len(target)] = np.where(target >= 0, np.append(plan.naming.iterations, 0)[target], 0)
-    return runs
-
-
-def _communicates(plan: NamingPlan) -> Flags:
-    """bool[max(names, 1)]: which names are collectives."""
-    return np.array([item.kind == CostKind.COLLECTIVE for item in plan.filed] or [False])
-
-
-def _collective_instructions(trace: Trace, plans: Sequence[NamingPlan]) -> Flags:
-    """bool[len(trace.instructions)]: which traced names are collectives, in any of the programs."""
-    collective = np.zeros(len(trace.instructions), dtype=bool)
-    for plan in plans:
-        target = plan.naming.target[: len(collective)]
-        collective |= (target >= 0) & _communicates(plan)[target]
-    return collective
+    names, owners = [item.name for item in naming.filed], [item.owner for item in naming.filed]
+    return measure_contention(trace, program.hlo, names, owners, naming.target, naming.communicates, kept)
 
 
 @dataclass(frozen=True)

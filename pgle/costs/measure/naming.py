@@ -8,13 +8,14 @@ belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pgle.costs.measure.programs import Program
-from pgle.costs.measure.samples import Naming
 from pgle.costs.profile.value import CostKind, likely_kind, strip_remat
 from pgle.trace.column import distinct
 from pgle.trace.table import Trace
@@ -41,15 +42,35 @@ class Filed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NamingPlan:
-    """Where the names of one program's activities go."""
+class Naming:
+    """How the instruction names of a trace map to the names that one program's costs are filed under."""
 
-    naming: Naming  # for `pgle.costs.measure.samples`
-    filed: tuple[Filed, ...]  # one per name of `naming`, in the same order
-    left_out: Mapping[str, tuple[str, ...]]  # traced names that are no cost, by reason
+    target: npt.NDArray[np.int32]  # int32[len(trace.instructions)], index into `filed`; -1: not a cost of this program
+    filed: tuple[Filed, ...]  # the names to file costs under
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # traced names that are no cost, by reason
+
+    @cached_property
+    def communicates(self) -> npt.NDArray[np.bool_]:
+        """bool[max(names, 1)]: which names are collectives."""
+        return np.array([item.kind == CostKind.COLLECTIVE for item in self.filed] or [False])
+
+    @cached_property
+    def iterations(self) -> npt.NDArray[np.int32]:
+        """int32[max(names, 1)]: `Filed.iterations`; where unknown, launches with nothing in between are one."""
+        return np.array([item.iterations for item in self.filed] or [0], dtype=np.int32)
+
+    @property
+    def collective_instructions(self) -> npt.NDArray[np.bool_]:
+        """bool[len(trace.instructions)]: which traced names are collectives of the program."""
+        return (self.target >= 0) & self.communicates[self.target]
+
+    @property
+    def instruction_iterations(self) -> npt.NDArray[np.int64]:
+        """int64[len(trace.instructions)]: how often each runs in an execution of its module; 0 where unknown."""
+        return np.where(self.target >= 0, self.iterations[self.target], 0).astype(np.int64)
 
 
-def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None) -> NamingPlan:
+def name_instructions(trace: Trace, program: Program, lhs_module: Module | None = None) -> Naming:
     """Decide for every instruction name of a program where its time goes.
 
     Args:
@@ -59,7 +80,7 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
     used = distinct(trace.instruction[np.isin(trace.module, program.indices)])
     filed: dict[str, Filed] = {}
     left_out: dict[str, list[str]] = {}
-    codes = np.full(max(len(trace.instructions), 1), -1, dtype=np.int32)
+    codes = np.full(len(trace.instructions), -1, dtype=np.int32)
     table = None if program.hlo is None else _lookup_table(program.hlo, lhs_module)
     order: dict[str, int] = {}
     runs: dict[str, dict[str, int]] = {}
@@ -75,9 +96,7 @@ def plan_names(trace: Trace, program: Program, lhs_module: Module | None = None)
         runs.setdefault(found.name, {})[found.owner] = found.iterations
         codes[code] = order.setdefault(found.name, len(order))
     kept = tuple(filed[name]._replace(iterations=_sum_known(runs[name].values())) for name in order)
-    iterations = np.array([item.iterations for item in kept] or [0], dtype=np.int32)
-    naming = Naming(target=codes, names=tuple(order), iterations=iterations)
-    return NamingPlan(naming, kept, {reason: tuple(names) for reason, names in left_out.items()})
+    return Naming(codes, kept, {reason: tuple(names) for reason, names in left_out.items()})
 
 
 def _lookup_table(module: Module, lhs_module: Module | None) -> LookupTable:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.measure.naming import Filed, NamingPlan
+from pgle.costs.measure.naming import Filed, Naming
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.align import Alignment, Column, EndTable, Window, align, covering
 from pgle.costs.profile.match import Floats
@@ -33,11 +33,11 @@ class AlignedProgram:
     ends: tuple[Ends, ...] = ()  # what places these windows among those of other conversions
 
 
-def align_program(trace: Trace, program: Program, plan: NamingPlan) -> AlignedProgram:
+def align_program(trace: Trace, program: Program, naming: Naming) -> AlignedProgram:
     """Where the window of each device begins, for one program."""
     shift = np.zeros(len(trace.devices), np.int64)
-    compared = _compared(plan.filed)
-    windows = _windows(trace, program, plan, compared) if compared else {}
+    compared = _compared(naming.filed)
+    windows = _windows(trace, program, naming, compared) if compared else {}
     found = align(tuple(windows.values()))
     shift[list(windows)] = found.shift
     of_process: dict[str, list[EndTable]] = {}
@@ -69,11 +69,11 @@ def _compared(filed: Sequence[Filed]) -> list[int]:
     return sorted(together or every, key=lambda number: zlib.crc32(filed[number].name.encode()))[:MAX_NAMES]
 
 
-def _windows(trace: Trace, program: Program, plan: NamingPlan, names: Sequence[int]) -> dict[int, Window]:
+def _windows(trace: Trace, program: Program, naming: Naming, names: Sequence[int]) -> dict[int, Window]:
     """By device, when these collectives ended (in a loop, the last time), in ns since the first end in its process."""
     code = np.full(len(trace.instructions), -1, np.int64)
     for number, name in enumerate(names):
-        code[np.flatnonzero(plan.naming.target == name)] = number
+        code[np.flatnonzero(naming.target == name)] = number
     ours = np.zeros(len(trace.modules), np.bool_)
     ours[list(program.indices)] = True
     rows = np.flatnonzero((code >= 0)[trace.instruction])
@@ -92,14 +92,14 @@ def _windows(trace: Trace, program: Program, plan: NamingPlan, names: Sequence[i
     for at in seen:
         process = trace.devices[at].process
         base[process] = min(int(first[at]), base.get(process, int(first[at])))
-    group = group_of_device(plan.filed, trace.devices)[np.array(names, np.int64)]
+    group = group_of_device(naming.filed, trace.devices)[np.array(names, np.int64)]
     windows = {}
     for at in seen:
         process = trace.devices[at].process
         ran = np.flatnonzero((last[at] != never).any(axis=0))
         # doubles hold whole ns for 100 days
         ns = np.where(last[at][:, ran] == never, np.nan, last[at][:, ran] - base[process])
-        columns = tuple((plan.filed[names[number]].name, int(group[number, at])) for number in ran.tolist())
+        columns = tuple((naming.filed[names[number]].name, int(group[number, at])) for number in ran.tolist())
         utc_ns = trace.recordings[process].utc_ns if process in trace.recordings else None
         table = EndTable(columns, ns, utc_ns=None if utc_ns is None else utc_ns + base[process])
         # devices of one process have one clock, and those of one recording

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pgle.costs.measure.naming import Naming
 from pgle.trace.column import Column, distinct
 from pgle.trace.table import Trace
 
@@ -21,21 +22,10 @@ CHUNK_ROWS = 1 << 18  # GPU activities reduced at a time: bounds the working mem
 
 
 @dataclass(frozen=True)
-class Naming:
-    """How the instruction names of a trace map to the names that costs are filed under."""
-
-    target: npt.NDArray[np.int32]  # int32[len(trace.instructions)], index into `names`; -1: not a cost of this module
-    names: tuple[str, ...]  # names to file costs under
-    # int32[len(names)], occurrences per execution of the module (trip counts of enclosing loops); 0 where unknown:
-    # launches with nothing in between are then one occurrence
-    iterations: npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
 class Samples:
     """Occurrences of the instructions of one module, n rows ordered by (device, execution, name, occurrence)."""
 
-    name: npt.NDArray[np.int32]  # int32[n], index into `names`
+    name: npt.NDArray[np.int32]  # int32[n], index into `Naming.filed`
     device: npt.NDArray[np.int32]  # int32[n], index into the trace's devices
     execution: npt.NDArray[np.int32]  # int32[n]
     occurrence: npt.NDArray[np.int32]  # int32[n], running number within the execution on that device
@@ -56,7 +46,6 @@ def collect_samples(
     modules: Sequence[int],
     naming: Naming,
     kept: Mapping[int, npt.NDArray[np.bool_]],
-    communicates: npt.NDArray[np.bool_],
 ) -> Samples:
     """The occurrences of one program in a trace.
 
@@ -65,13 +54,12 @@ def collect_samples(
         modules: indices into `trace.modules` that are this program.
         naming: how names map.
         kept: bool[executions] by module index, True for the executions to use.
-        communicates: bool[names], True for collectives.
     """
     types = (np.int32, np.int32, np.int32, np.int32, np.int32, np.float64)
     columns: tuple[Column[Any], ...] = tuple(Column(dtype) for dtype in types)
     for module in modules:
         for rows in _chunks(trace, module):
-            part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept[module]), communicates), naming)
+            part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept[module]), naming), naming)
             for column, values in zip(columns, part.columns, strict=True):
                 column.append(values)
     return Samples(*(column.join() for column in columns))
@@ -122,7 +110,7 @@ def _launches(
     trace: Trace,
     rows: npt.NDArray[np.int32],
     target: npt.NDArray[np.int32],
-    communicates: npt.NDArray[np.bool_],
+    naming: Naming,
 ) -> Samples:
     """Activities → launches with the union of their busy intervals; `occurrence` holds the launch order."""
     device, execution = trace.device[rows], trace.execution[rows]
@@ -138,7 +126,7 @@ def _launches(
     by_start = np.lexsort((start[launch], execution[launch], device[launch]))
     launch, busy = launch[by_start], busy[by_start]
     name, device, execution = target[launch], device[launch], execution[launch]
-    begun = communicates[name].astype(np.int32)
+    begun = naming.communicates[name].astype(np.int32)
     before = np.cumsum(begun, dtype=np.int32) - begun
     first = heads(device, execution)
     before -= np.repeat(before[first], np.diff(np.append(first, len(launch))))

@@ -8,7 +8,7 @@ import pytest
 from nsys_export import write_nsys_sqlite
 
 from pgle.costs.measure.measured import aggregate
-from pgle.costs.measure.naming import plan_names
+from pgle.costs.measure.naming import name_instructions
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.measure.ranks import align_program
 from pgle.costs.profile.files import profile_files, read_profile
@@ -221,7 +221,7 @@ def in_rows_and_columns():
 def test_ranks_that_share_no_group_are_matched_over_others(make_trace):
     trace = combine([window(make_trace, rank, first, first + 8) for rank, first in enumerate((0, 1, 2, 3))])
     (program,) = find_programs(trace, [in_rows_and_columns()])
-    found = align_program(trace, program, plan_names(trace, program))
+    found = align_program(trace, program, name_instructions(trace, program))
     assert (found.shift.tolist(), found.alignment.evidence) == ([0, 1, 2, 3], Evidence.ENDS)
 
 

@@ -2,19 +2,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgle.costs.measure.samples import Naming, _union_ns, collect_samples
+from pgle.costs.measure.naming import Filed, Naming
+from pgle.costs.measure.samples import _union_ns, collect_samples
+from pgle.costs.profile.value import CostKind
 
 
 def naming(trace, iterations=0):
-    names = trace.instructions
-    runs = np.full(len(names), iterations, np.int32)
-    return Naming(np.arange(len(names), dtype=np.int32), names, runs)
+    filed = tuple(Filed(name, CostKind.COMPUTE, iterations=iterations) for name in trace.instructions)
+    return Naming(np.arange(len(filed), dtype=np.int32), filed)
 
 
 def samples_us(trace, iterations=0, kept=None):
     executions = int(trace.execution.max()) + 1
     keep = {0: np.ones(executions, bool) if kept is None else np.array(kept)}
-    found = collect_samples(trace, [0], naming(trace, iterations), keep, np.zeros(len(trace.instructions), bool))
+    found = collect_samples(trace, [0], naming(trace, iterations), keep)
     rows = zip(found.name, found.device, found.execution, found.occurrence, found.time_ns, strict=True)
     return [(trace.instructions[name], int(d), int(e), int(o), time / 1000) for name, d, e, o, time in rows]
 
