@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgle.costs.measure.measured import AggregateOptions, Measured, measure
-from pgle.costs.measure.profiles import fingerprints, measured_profile
+from pgle.costs.measure.measured import AggregateOptions, Measured, fingerprints, measure, measured_profile
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.files import SUFFIXES, check_suffix
 from pgle.costs.profile.value import Profile

@@ -22,8 +22,7 @@ from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.products import Matmul
 from pgle.costs.fit.contention import as_if_alone
 from pgle.costs.fit.lookup import LookupTable
-from pgle.costs.measure.measured import Measured, measure
-from pgle.costs.measure.profiles import measured_profile
+from pgle.costs.measure.measured import Measured, measure, measured_profile
 from pgle.costs.profile.files import encode_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError

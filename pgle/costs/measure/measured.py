@@ -1,32 +1,33 @@
-"""A trace and the HLO dumps of its program become what the instructions of the chosen modules cost: per module, per
-instruction, robust to warm-up, stragglers and renames.
+"""A trace and the HLO dumps of its program become a cost profile: per module, per instruction, robust to warm-up,
+stragglers and renames. `measure` and `measured_profile` are the whole way; each step takes a value and gives the next.
 
-The steps, each a function from table to table:
-
-1. `name_instructions`: under which name the time of each traced instruction is filed.
-2. `align_program`, `renumbered`: execution numbers that mean the same execution on every device.
-3. `find_executions`, `measured_window`: every execution; warm-up and truncated ones are left out.
-4. `collect_samples`: GPU activities → launches → occurrences of an instruction.
-5. `compute_costs`: the statistic over occurrences. `after_last_arrival`, `collective_costs`: without the wait for the
-   last rank. `loop_costs`: whole loops.
-6. `slowest_rank_us`: what compute takes on the rank for which the others wait.
+1. `traced_programs`, `select_programs` (programs.py): the executables in the trace, and those that are asked for.
+2. `name_instructions` (naming.py): under which name the time of each traced instruction is filed.
+3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every device.
+4. `find_executions` (trace/windows.py), `measured_window`: every execution; warm-up and truncated ones are left out.
+5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
+6. `after_last_arrival`, `slowest_rank_us` (reduce.py): collectives without the wait for the last rank; what compute
+   takes on the rank for which the others wait.
+7. `compute_costs`, `collective_costs` (reduce.py), `loop_costs`: the statistic over occurrences, and over whole loops.
+8. `measured_profile`: the costs of all programs under the names that a profile spells, with where they come from.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from pgle import __version__
 from pgle.costs.fit.launch import measure_launch
 from pgle.costs.measure.loop_costs import loop_costs
 from pgle.costs.measure.naming import Naming, name_instructions
 from pgle.costs.measure.program_costs import ProgramCosts, folded, measured_window, warnings_of
-from pgle.costs.measure.programs import Program, find_programs, select_programs, unite_programs
+from pgle.costs.measure.programs import Program, select_programs, traced_programs, with_embedded_hlo
 from pgle.costs.measure.ranks import AlignedProgram, align_program, rank_ids, renumbered
 from pgle.costs.measure.reduce import (
     after_last_arrival,
@@ -36,9 +37,10 @@ from pgle.costs.measure.reduce import (
     slowest_rank_us,
 )
 from pgle.costs.measure.samples import collect_samples
-from pgle.costs.profile.value import Origin
+from pgle.costs.profile.value import CostKind, Origin, Profile, join_name
 from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
+from pgle.masking import kept_flags
 from pgle.trace.table import Kind, Trace
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.hlo.dumps import Dumps, first_names
@@ -46,7 +48,6 @@ from pgle.xla.hlo.module import Module
 
 if TYPE_CHECKING:
     from pgle.costs.fit.contention import Contention
-
 
 Flags = npt.NDArray[np.bool_]
 
@@ -60,6 +61,70 @@ class AggregateOptions:
     # over executions, of the time after the last rank arrived
     collective_stat: Statistic = field(default_factory=lambda: parse_statistic("median"))
     keep_all: bool = False  # use warm-up and truncated executions too
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a trace says of the costs of its programs."""
+
+    trace: Trace  # with one module index for each program
+    programs: tuple[Program, ...]  # all of them, the one with most GPU time first
+    costs: tuple[ProgramCosts, ...]  # of the chosen programs, in the same order
+    dumps: Dumps  # the HLO that names and kinds come from
+    options: AggregateOptions  # the statistics
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be said of the costs, one line each."""
+        lines = folded((found.program.key.name, line) for found in self.costs for line in found.warnings)
+        if bool((self.trace.kind == Kind.HOST).all()):
+            return ("recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run", *lines)
+        return lines
+
+
+def measure(
+    trace: Trace, dumps: Dumps | None = None, *, module: str = "auto", options: AggregateOptions | None = None
+) -> Measured:
+    """The costs of the instructions of a trace.
+
+    Args:
+        dumps: of the profiled run; without, modules embedded in the trace are used.
+        module: ``auto`` (the main module), ``all``, or a regular expression searched in module names.
+
+    Raises:
+        UserError: the trace has no activity of an instruction, no module matches, or no cost is left.
+    """
+    dumps, options = dumps or Dumps(), options or AggregateOptions()
+    if len(trace) == 0:
+        lost = ", ".join(f"{item.count} {item.reason}" for item in trace.unresolved)
+        raise UserError(
+            f"no GPU activity belongs to an HLO instruction ({lost or 'the trace is empty'})",
+            where=_source(trace),
+            remedy="trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('pgle profile' does)",
+        )
+    trace, programs = traced_programs(trace, dumps.modules)
+    chosen = [with_embedded_hlo(trace, program) for program in select_programs(programs, module)]
+    if dumps.paths and all(program.hlo is None for program in chosen):
+        raise UserError(
+            f"no module of the dump is {chosen[0].key.name} (it has {first_names(dumps.modules)})",
+            where=dumps.paths[0],
+            remedy="give the dump of the profiled run, or --module",
+        )
+    costs = aggregate(trace, chosen, options, _lhs_modules(dumps, chosen))
+    costs = tuple(found for found in costs if found.costs)
+    if not costs:
+        raise UserError("no cost could be taken from the trace", where=_source(trace), remedy="trace whole steps")
+    return Measured(trace, programs, costs, dumps, options)
+
+
+def _source(trace: Trace) -> str:
+    return trace.sources[0].path if trace.sources else ""
+
+
+def _lhs_modules(dumps: Dumps, programs: Sequence[Program]) -> dict[str, Module]:
+    """Of those programs of which there is a schedule dump: the module as LHS saw it, by name."""
+    names = {program.key.name for program in programs}
+    return {name: module for name in names if (module := dumps.lhs_module(name)) is not None}
 
 
 def aggregate(
@@ -130,82 +195,74 @@ def _contention(trace: Trace, program: Program, naming: Naming, kept: Mapping[in
     return measure_contention(trace, program.hlo, names, owners, naming.target, naming.communicates, kept)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What a trace says of the costs of its programs."""
-
-    trace: Trace  # with one module index for each program
-    programs: tuple[Program, ...]  # all of them, the one with most GPU time first
-    costs: tuple[ProgramCosts, ...]  # of the chosen programs, in the same order
-    dumps: Dumps  # the HLO that names and kinds come from
-    options: AggregateOptions  # the statistics
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What is to be said of the costs, one line each."""
-        lines = folded((found.program.key.name, line) for found in self.costs for line in found.warnings)
-        if bool((self.trace.kind == Kind.HOST).all()):
-            return ("recorded on CPU devices: these costs are no GPU's, do not give them to a GPU run", *lines)
-        return lines
-
-
-def measure(
-    trace: Trace, dumps: Dumps | None = None, *, module: str = "auto", options: AggregateOptions | None = None
-) -> Measured:
-    """The costs of the instructions of a trace.
+def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> Profile:
+    """The costs of all programs as one profile.
 
     Args:
-        dumps: of the profiled run; without, modules embedded in the trace are used.
-        module: ``auto`` (the main module), ``all``, or a regular expression searched in module names.
+        fingerprint_names: name costs ``fingerprint::name``, as those of several programs must be.
 
     Raises:
-        UserError: the trace has no activity of an instruction, no module matches, or no cost is left.
+        UserError: a fingerprint that a name needs is not known.
     """
-    dumps, options = dumps or Dumps(), options or AggregateOptions()
-    if len(trace) == 0:
-        lost = ", ".join(f"{item.count} {item.reason}" for item in trace.unresolved)
+    named = [
+        (found, name) for found in measured.costs for name in (fingerprints(found) if fingerprint_names else ("",))
+    ]
+    return Profile(
+        costs=tuple(cost._replace(fingerprint=name) if name else cost for found, name in named for cost in found.costs),
+        provenance=_provenance(measured),
+        warnings=measured.warnings,
+        occurrences={
+            join_name(fingerprint, name): table
+            for found, fingerprint in named
+            for name, table in found.occurrences.items()
+        },
+        ends={fingerprint: found.ends for found, fingerprint in named if found.ends},
+    )
+
+
+def fingerprints(found: ProgramCosts) -> Sequence[str]:
+    """The fingerprints of a program, at least one.
+
+    Raises:
+        UserError: none is known.
+    """
+    if not found.program.fingerprints:
         raise UserError(
-            f"no GPU activity belongs to an HLO instruction ({lost or 'the trace is empty'})",
-            where=_source(trace),
-            remedy="trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('pgle profile' does)",
+            f"the fingerprint of module {found.program.key.name} is not known",
+            remedy="pass --hlo DUMP_DIR of the run, or write one .pbtxt with --module",
         )
-    trace, programs = unite_programs(trace, _with_hlo_of_equal_names(trace, find_programs(trace, dumps.modules)))
-    chosen = [_with_embedded_hlo(trace, program) for program in select_programs(programs, module)]
-    if dumps.paths and all(program.hlo is None for program in chosen):
-        raise UserError(
-            f"no module of the dump is {chosen[0].key.name} (it has {first_names(dumps.modules)})",
-            where=dumps.paths[0],
-            remedy="give the dump of the profiled run, or --module",
-        )
-    costs = aggregate(trace, chosen, options, _lhs_modules(dumps, chosen))
-    costs = tuple(found for found in costs if found.costs)
-    if not costs:
-        raise UserError("no cost could be taken from the trace", where=_source(trace), remedy="trace whole steps")
-    return Measured(trace, programs, costs, dumps, options)
+    return found.program.fingerprints
 
 
-def _source(trace: Trace) -> str:
-    return trace.sources[0].path if trace.sources else ""
-
-
-def _with_hlo_of_equal_names(trace: Trace, programs: Iterable[Program]) -> list[Program]:
-    """The programs; those that share a name with their HLO, by which they are told apart."""
-    found = list(programs)
-    times = Counter(program.key.name for program in found)
-    return [_with_embedded_hlo(trace, item) if times[item.key.name] > 1 else item for item in found]
-
-
-def _with_embedded_hlo(trace: Trace, program: Program) -> Program:
-    if program.hlo is not None or program.key not in trace.hlo:
-        return program
-    from pgle.xla.hlo.proto import module_from_bytes  # protocol buffers take a tenth of a small conversion
-
-    module = module_from_bytes(trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace")
-    fingerprints = (module.fingerprint,) if module.fingerprint else ()
-    return replace(program, hlo=module, fingerprints=fingerprints)
-
-
-def _lhs_modules(dumps: Dumps, programs: Sequence[Program]) -> dict[str, Module]:
-    """Of those programs of which there is a schedule dump: the module as LHS saw it, by name."""
-    names = {program.key.name for program in programs}
-    return {name: module for name in names if (module := dumps.lhs_module(name)) is not None}
+def _provenance(measured: Measured) -> dict[str, object]:
+    """For the sidecar: tool, inputs, statistics, flags, and of each module the executions that its costs stand on."""
+    return {
+        "tool": f"pgle {__version__}",
+        "inputs": [
+            {"name": Path(source.path).name, "format": source.format, "version": source.version}
+            for source in measured.trace.sources
+        ],
+        "stat": measured.options.stat.name,
+        "collective_stat": measured.options.collective_stat.name,
+        "xla_flags": kept_flags(measured.trace.xla_flags),
+        "modules": [
+            {
+                "name": found.program.key.name,
+                "program_id": found.program.key.program_id,
+                "fingerprints": list(found.program.fingerprints),
+                "hlo": found.program.hlo is not None,
+                "executions_used": found.window.used,
+                "executions_seen": found.window.seen,
+                "executions_dropped": {str(number): why for number, why in found.window.dropped.items()},
+                "devices": found.window.devices,
+                "ranks": found.ranks,
+                "rank_ids": list(found.rank_ids),
+                "step_us": found.window.step_us,
+                "names": len(found.costs),
+                "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in found.costs),
+                "launch": None if found.launch is None else asdict(found.launch),
+                "contention": None if found.contention is None else asdict(found.contention),
+            }
+            for found in measured.costs
+        ],
+    }

@@ -8,6 +8,7 @@ would never be compared with those of the others, so `unite_programs` makes them
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -35,6 +36,29 @@ class Program:
     hlo: Module | None  # its final HLO module, None where none was given or embedded
     fingerprints: tuple[str, ...]  # of the HLO modules of all processes; autotuning can make them differ
     gpu_time_ns: int  # total time of its activities in the trace
+
+
+def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tuple[Program, ...]]:
+    """The programs of a trace, the one with most GPU time first, and the trace with one module index for each.
+
+    Args:
+        modules: HLO modules from dumps; without, programs of one name are told apart by those that the trace embeds.
+    """
+    found = find_programs(trace, modules)
+    times = Counter(program.key.name for program in found)
+    named = [with_embedded_hlo(trace, item) if times[item.key.name] > 1 else item for item in found]
+    return unite_programs(trace, named)
+
+
+def with_embedded_hlo(trace: Trace, program: Program) -> Program:
+    """The program with the HLO that the trace embeds, where it has none from a dump."""
+    if program.hlo is not None or program.key not in trace.hlo:
+        return program
+    from pgle.xla.hlo.proto import module_from_bytes  # protocol buffers take a tenth of a small conversion
+
+    module = module_from_bytes(trace.hlo[program.key], f"HLO of {program.key.name} embedded in the trace")
+    fingerprints = (module.fingerprint,) if module.fingerprint else ()
+    return replace(program, hlo=module, fingerprints=fingerprints)
 
 
 def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...]:
