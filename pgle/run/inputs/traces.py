@@ -14,10 +14,12 @@ from pgle.files import AnyPath, Progress, read_head
 from pgle.run.executor import PROCESSES, executor
 from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
-from pgle.trace.read import EXPORT_SUFFIXES, REPORT_SUFFIXES, read_trace
 
 if TYPE_CHECKING:
     from pgle.trace.table import Trace
+
+REPORT_SUFFIXES = (".nsys-rep", ".qdrep", ".qdstrm")
+EXPORT_SUFFIXES = (".sqlite", ".db")
 
 PARALLEL_BYTES = 64 << 20  # inputs from which on other processes read them faster than they start
 
@@ -46,24 +48,19 @@ def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: P
     return replace(trace, warnings=(repeated, *trace.warnings))
 
 
-def _read_in_parallel(files: Sequence[AnyPath], where: str, progress: Progress | None) -> list[Trace]:
-    traces: list[Trace] = []
-    anywhere = [file.absolute() if isinstance(file, Path) else file for file in files]
-    with executor(where, len(files)) as pool:
-        for trace in pool.map(_read_alone, anywhere):
-            traces.append(trace)
-            if progress is not None:
-                progress(len(traces), len(files))
-    return traces
+def _files_of(path: AnyPath) -> list[AnyPath]:
+    """The traces that a path stands for: itself, or those of a run directory."""
+    if not is_run_dir(path):
+        return [path]
+    found = RunDirectory(Path(path)).stage("profile").traces()
+    if not found:
+        raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
+    return list(found)
 
 
-def _read_one_by_one(files: Sequence[AnyPath], progress: Progress | None) -> list[Trace]:
-    traces: list[Trace] = []
-    for file in files:
-        traces.append(_read(file, progress if len(files) == 1 else None))
-        if progress is not None and len(files) > 1:
-            progress(len(traces), len(files))
-    return traces
+def _identity(path: AnyPath) -> str:
+    """The same for two names of one file: links, ``./a`` and ``a``."""
+    return os.path.realpath(path) if isinstance(path, Path) else str(path)
 
 
 def _is_long(files: Sequence[AnyPath]) -> bool:
@@ -80,14 +77,88 @@ def _size(file: AnyPath) -> int:
     )
 
 
-def _read_alone(file: AnyPath) -> Trace:
-    """One input, in a process of its own or on another machine."""
-    return _read(file, None)
+def _read_in_parallel(files: Sequence[AnyPath], where: str, progress: Progress | None) -> list[Trace]:
+    traces: list[Trace] = []
+    anywhere = [file.absolute() if isinstance(file, Path) else file for file in files]
+    with executor(where, len(files)) as pool:
+        for trace in pool.map(_read, anywhere):
+            traces.append(trace)
+            if progress is not None:
+                progress(len(traces), len(files))
+    return traces
 
 
-def _identity(path: AnyPath) -> str:
-    """The same for two names of one file: links, ``./a`` and ``a``."""
-    return os.path.realpath(path) if isinstance(path, Path) else str(path)
+def _read_one_by_one(files: Sequence[AnyPath], progress: Progress | None) -> list[Trace]:
+    traces: list[Trace] = []
+    for file in files:
+        traces.append(_read(file, progress if len(files) == 1 else None))
+        if progress is not None and len(files) > 1:
+            progress(len(traces), len(files))
+    return traces
+
+
+def _read(path: AnyPath, progress: Progress | None = None) -> Trace:
+    """A trace, by the reader of its kind; a report of nsys by way of an export, which is removed again."""
+    if not path.exists():
+        where = path if str(path).strip() else repr(str(path))
+        raise UserError("no such file or directory", where=where, remedy="check the path")
+    if not (isinstance(path, Path) and _is_report(path)):
+        return _read_export(path, progress)
+    from pgle.run.ask.nsys import exported
+
+    with exported(path) as export:
+        try:
+            trace = _read_export(export, progress)
+        except UserError as error:
+            raise UserError(error.what, where=path, remedy=error.remedy) from None
+    return replace(trace, sources=(replace(trace.sources[0], path=str(path), format="nsys-rep"),))
+
+
+def _is_report(path: Path) -> bool:
+    return path.is_file() and (path.suffix in REPORT_SUFFIXES or read_head(path, 64).startswith(REPORT_MAGIC))
+
+
+def _read_export(path: AnyPath, progress: Progress | None) -> Trace:
+    """An export of nsys, an xplane, or a log directory of the JAX profiler, of which the newest run counts."""
+    if path.is_dir():
+        return _read_directory(path, progress)
+    if isinstance(path, Path):
+        head = read_head(path, 64)
+        if path.suffix in (".gz", ".xz") and head.startswith((SQLITE_MAGIC, REPORT_MAGIC)):
+            raise UserError("is compressed", where=path, remedy="unpack it first")
+        if head.startswith(SQLITE_MAGIC):
+            from pgle.trace.nsys.read import read_nsys
+
+            return read_nsys(path, progress=progress)
+        if path.suffix in EXPORT_SUFFIXES:
+            remedy = "export it again: nsys export --type sqlite REPORT" if head else "it is empty; export it again"
+            raise UserError("not a SQLite database", where=path, remedy=remedy)
+    if ".xplane.pb" in path.name:
+        from pgle.trace.xplane.read import read_xplane
+
+        return read_xplane([path], progress=progress)
+    raise UserError(
+        "not a trace that pgle knows", where=path, remedy="give .nsys-rep, nsys .sqlite, .xplane.pb or a log directory"
+    )
+
+
+def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
+    suffixes = {item.suffix for item in path.iterdir()}
+    if suffixes & {".parquet", ".arrow"}:
+        from pgle.trace.nsys.read import read_nsys
+
+        return read_nsys(Path(path), progress=progress)
+    from pgle.trace.xplane.read import find_runs, find_xplanes, read_xplane
+
+    runs = len(find_runs(path))
+    if (reports := sorted(suffixes & {".sqlite", ".nsys-rep"})) and not runs:
+        raise UserError("a directory of nsys reports", where=path, remedy=f"name them: {path}/*{reports[-1]}")
+    files = find_xplanes(path)
+    trace = read_xplane(files, progress=progress)
+    if runs < 2:
+        return trace
+    newest = f"{path.name}: the newest of {runs} runs is taken, {files[0].parent.name}"
+    return replace(trace, warnings=(f"{newest}; name a run's directory for another", *trace.warnings))
 
 
 def is_run_dir(path: AnyPath) -> bool:
@@ -128,34 +199,3 @@ def convert_command(path: AnyPath) -> str:
         path.is_dir() and any(item.suffix == ".parquet" for item in path.iterdir())
     )
     return f"pgle convert {shlex.quote(str(path))} -o profile.pbtxt{' --hlo DUMP_DIR' if is_nsys else ''}"
-
-
-def _files_of(path: AnyPath) -> list[AnyPath]:
-    """The traces that a path stands for: itself, or those of a run directory."""
-    if not is_run_dir(path):
-        return [path]
-    found = RunDirectory(Path(path)).stage("profile").traces()
-    if not found:
-        raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
-    return list(found)
-
-
-def _read(path: AnyPath, progress: Progress | None) -> Trace:
-    """A trace; a report of nsys by way of an export, which is removed again."""
-    if not path.exists():
-        where = path if str(path).strip() else repr(str(path))
-        raise UserError("no such file or directory", where=where, remedy="check the path")
-    if not (isinstance(path, Path) and _is_report(path)):
-        return read_trace(path, progress=progress)
-    from pgle.run.ask.nsys import exported
-
-    with exported(path) as export:
-        try:
-            trace = read_trace(export, progress=progress)
-        except UserError as error:
-            raise UserError(error.what, where=path, remedy=error.remedy) from None
-    return replace(trace, sources=(replace(trace.sources[0], path=str(path), format="nsys-rep"),))
-
-
-def _is_report(path: Path) -> bool:
-    return path.is_file() and (path.suffix in REPORT_SUFFIXES or read_head(path, 64).startswith(REPORT_MAGIC))
