@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from pgle.xla.log.block import Block
-from pgle.xla.log.blocks import RankLog
+from pgle.xla.log.blocks import Block, RankLog
 from pgle.xla.log.events import Event
 from pgle.xla.log.module_verdict import BOUNDS, MOSTLY_UNKNOWN, Bounds, ModuleVerdict, ProfileUse, Remedy
 from pgle.xla.log.schedule_evidence import ScheduleEvidence

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
-from pgle.xla.log.block import Block
-from pgle.xla.log.blocks import Log, RankLog
+from pgle.xla.log.blocks import Block, Log, RankLog
 from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse, Remedy
 from pgle.xla.log.reasons import Context, judge_block, judge_fit, judge_silence, refused_flag, with_fit
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
