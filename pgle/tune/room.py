@@ -16,9 +16,14 @@ from pgle.xla.hlo.names import lhs_names, loops
 SHOWN = 3
 FAR = 2_000  # instructions that are looked at for the nearest one with a name of the program
 
+_BACKWARD = "transpose("  # in the names that jax gives the instructions of a backward pass
 _GRADIENTS = (
     "accumulate gradients over micro-batches, so that the next one's compute hides this one's reduction, or give the "
     "optimizer's update of other weights to run beside it"
+)
+_PARTIAL_SUMS = (
+    "gather the weights of that product before it, or shard them along a dimension that it does not sum over "
+    "(jax.lax.with_sharding_constraint), so that no partial sums travel"
 )
 _WEIGHTS = "gather a layer's weights while the layer before computes (a scan over layers with pipelined all-gathers)"
 _HALVES = "split the batch in two halves whose layers alternate, so that one computes while the other communicates"
@@ -121,6 +126,8 @@ def _help(placed: Placement, made: Instruction | None, needed: Instruction | Non
         return _BYTES if placed.independent_us < placed.cost_us else _GROUPS
     if placed.kind == "all-gather" and made is None:
         return _WEIGHTS
+    if placed.kind == "reduce-scatter" and made is not None and _BACKWARD not in made.op_name:
+        return _PARTIAL_SUMS
     if placed.kind == "all-reduce" and needed is None and not looped:
         return _GRADIENTS
     return _NOTHING.get(placed.kind, _HALVES)
