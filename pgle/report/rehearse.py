@@ -12,6 +12,7 @@ from pgle.report.text import WIDTH, console, duration, near, show_rest, table, w
 from pgle.report.timeline.scene import text_timeline
 from pgle.run.experiment.onward import typed
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
+from pgle.run.rehearse.settings import Setting
 from pgle.run.tune.quick import QuickLook
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
@@ -77,7 +78,10 @@ def _sides(result: Rehearsal) -> list[tuple[str, Side]]:
 def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     """Tables on stdout, warnings on stderr."""
     screen = console()
-    for line in setting_lines(result):
+    compiled = result.baseline.compiled
+    for line in setting_lines(
+        compiled.module_name, compiled.num_devices, result.target.name, compiled.jaxlib, result.setting
+    ):
         screen.print(line, style="bold", highlight=False, soft_wrap=True)
     columns = ("", "predicted step", "exposed", "overlap", "LHS expects", "temp memory", "compile")
     rows = [*(_side(label, side) for label, side in _sides(result))]
@@ -180,13 +184,9 @@ def _flags(trial: Trial) -> str:
     return " ".join(f"--{name}={value}" for name, value in trial.flags.items())
 
 
-def setting_lines(result: Rehearsal) -> list[str]:
-    """Which module was compiled, for what, by which jaxlib and with which flags."""
-    compiled, setting = result.baseline.compiled, result.setting
-    lines = [
-        f"{compiled.module_name} for {compiled.num_devices} × {result.target.name}, jaxlib {compiled.jaxlib}, "
-        f"your flags: {' '.join(setting.flags) or 'none'}"
-    ]
+def setting_lines(module: str, devices: int, target: str, jaxlib: str, setting: Setting) -> list[str]:
+    """Which module was compiled, for what, by which jaxlib and with which flags; and which others there were."""
+    lines = [f"{module} for {devices} × {target}, jaxlib {jaxlib}, your flags: {' '.join(setting.flags) or 'none'}"]
     if setting.others:
         lines.append(f"not chosen: {some(setting.others, OTHERS)}; --choose NAME takes another")
     return lines

@@ -6,12 +6,14 @@ import sys
 from itertools import count
 from pathlib import Path
 
+from pgle.errors import many
 from pgle.files import write_files
 from pgle.report import compare, json, pipeline
 from pgle.report.onward import after_tuning, show_next
 from pgle.report.page.html import TRACE, page_files
 from pgle.report.page.parts import Prose, Section, Table
 from pgle.report.page.schedules import Schedule, schedules_page
+from pgle.report.rehearse import setting_lines
 from pgle.report.text import console, duration, say, table, warn
 from pgle.report.tune_words import (
     COLUMNS,
@@ -30,6 +32,7 @@ from pgle.run.convert import Conversion
 from pgle.run.experiment.pipeline import Pipeline
 from pgle.run.experiment.stage import StageResult
 from pgle.run.tune.experiment import TUNED, TunedRun
+from pgle.run.tune.record import NAME
 from pgle.run.tune.request import Tuning
 from pgle.run.tune.tune import OnTrial
 from pgle.tune.trial import Trial, judge
@@ -83,7 +86,9 @@ def announcer(budget: int) -> OnTrial:
 
 def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -> None:
     """Tables on stdout, warnings on stderr."""
-    screen = console()
+    screen, module, request = console(), found.pgle.module, found.request
+    for line in setting_lines(module.name, module.num_devices, request.target.name, found.jaxlib, request.setting):
+        screen.print(line, style="bold", highlight=False, soft_wrap=True)
     others = [trial for trial in found.trials if not trial.same_as]
     rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *others)]
     screen.print(table(COLUMNS, rows, right="|".join(COLUMNS[1:]), whole="|".join(COLUMNS[1:])))
@@ -92,6 +97,9 @@ def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -
     screen.print(f"with all communication hidden: {duration(found.pgle.prediction.ceiling.step_us)}")
     if found.trials:
         screen.print(legend(found), style="dim")
+    if found.resumed:
+        said = f"{many(found.resumed, 'trial')} of an earlier search, as {request.out / NAME} has them"
+        screen.print(said, style="dim", soft_wrap=True)
     screen.print()
     screen.print(sentence(found), style="bold", soft_wrap=True)
     for line in gains(found):

@@ -36,10 +36,8 @@ class Record:
     def __init__(self, request: TuneRequest, jaxlib: str) -> None:
         self.path = request.out / NAME
         self._head = _head(request, jaxlib)
-        self._known: dict[str, Trial] = {}
-        if self.path.exists():
-            self._known = self._read()
-        else:
+        self._known = _read(self.path, self._head)
+        if not self.path.exists():
             write_files({self.path: json.dumps(self._head) + "\n"})
         self.resumed = len(self._known)
 
@@ -57,23 +55,6 @@ class Record:
         """Answer nothing from the record any more."""
         self._known.clear()
 
-    def _read(self) -> dict[str, Trial]:
-        if not begun(self.path.parent):
-            raise UserError("is not a record of trials", where=self.path, remedy="choose a new folder with -o DIR")
-        data = read_bytes(self.path)
-        lines = data.decode(errors="replace").split("\n")
-        head = json.loads(lines[0])
-        other = [name for name, value in self._head.items() if head.get(name) != value]
-        if other:
-            what = f"holds the trials of another search ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
-            raise UserError(what, where=self.path, remedy="choose a new folder with -o DIR")
-        if lines[-1]:  # cut short: what follows must begin on a line of its own
-            os.truncate(self.path, data.rindex(b"\n") + 1)
-        worlds = self._head["worlds"]
-        trials = [_trial(self.path, number, line, worlds) for number, line in enumerate(lines[1:-1], 2) if line]
-        # What did not compile is tried again: the reason may have been this machine's memory or disk.
-        return {key_of(trial.flags, trial.shape): trial for trial in trials if not trial.failure}
-
 
 def begun(folder: Path) -> bool:
     """Whether a search has begun in a folder: the first line of its record is whole, and ours."""
@@ -83,6 +64,35 @@ def begun(folder: Path) -> bool:
     except (UserError, ValueError, RecursionError):
         return False
     return bool(newline) and isinstance(head, dict) and head.get("schema") == SCHEMA
+
+
+def check(request: TuneRequest) -> None:
+    """Raise `UserError` where the folder holds another search, or a damaged record; which jaxlib compiles is not known.
+
+    Raises:
+        UserError: as of `Record`.
+    """
+    _read(request.out / NAME, {name: value for name, value in _head(request, "").items() if name != "jaxlib"})
+
+
+def _read(path: Path, expected: Mapping[str, Any]) -> dict[str, Trial]:
+    """Trials on record, by setting, of a search whose first line holds these; none where there is no file."""
+    if not path.exists():
+        return {}
+    if not begun(path.parent):
+        raise UserError("is not a record of trials", where=path, remedy="choose a new folder with -o DIR")
+    data = read_bytes(path)
+    lines = data.decode(errors="replace").split("\n")
+    head = json.loads(lines[0])
+    other = [name for name, value in expected.items() if head.get(name) != value]
+    if other:
+        what = f"holds the trials of another search ({', '.join(other)} differ{'s' if len(other) == 1 else ''})"
+        raise UserError(what, where=path, remedy="choose a new folder with -o DIR")
+    if lines[-1]:  # cut short: what follows must begin on a line of its own
+        os.truncate(path, data.rindex(b"\n") + 1)
+    trials = [_trial(path, number, line, expected["worlds"]) for number, line in enumerate(lines[1:-1], 2) if line]
+    # What did not compile is tried again: the reason may have been this machine's memory or disk.
+    return {key_of(trial.flags, trial.shape): trial for trial in trials if not trial.failure}
 
 
 def _trial(path: Path, number: int, line: str, worlds: int) -> Trial:

@@ -72,6 +72,7 @@ class Proof:
 class Tuning:
     """What the search found."""
 
+    request: TuneRequest  # what was tuned
     verdict: str  # ``better``, ``no-room`` or ``not-better``
     baseline: Scheduled  # LHS without a profile, the user's own flags
     pgle: Scheduled  # the same flags with the profile

@@ -17,7 +17,7 @@ from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.executor import executor
 from pgle.run.rehearse.request import OnPhase
 from pgle.run.tune.bench import NO_SHAPE, Bench, open_bench, trial_elsewhere
-from pgle.run.tune.record import Record
+from pgle.run.tune.record import Record, check
 from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
 from pgle.tune.search import PROGRESS, best, fits, no_room, search, without_one
@@ -52,6 +52,7 @@ def tune(
     Raises:
         UserError: an input is bad, the program does not compile, or `request.out` holds another search.
     """
+    check(request)  # before anything is compiled
     with open_bench(request, on_phase) as bench:
         bench.start()
         on_trial(bench.pgle.trial, bench.pgle.trial)
@@ -62,6 +63,7 @@ def tune(
             without = found.without(proof) if proof is not None else {}
     pgle = bench.pgle
     return Tuning(
+        request=request,
         verdict="no-room" if not room else "not-better" if proof is None else "better",
         baseline=bench.baseline,
         pgle=pgle,
@@ -131,6 +133,7 @@ class _Search:
             if proof.accepted:
                 return replace(proof, written=self.write(proof))
             left.remove(trial)
+            self.trials[self.trials.index(trial)] = proof.scheduled.trial  # its figures by a whole compilation
             self.refused.append(_refusal(proof))
         return None
 
@@ -246,7 +249,9 @@ def _change(after: float | None, before: float | None) -> float:
 def _refusal(proof: Proof) -> str:
     """Why a setting that the trials accepted did not stand."""
     won = f"{proof.judged.won} of {proof.judged.of} worlds and {proof.harder.won} of {proof.harder.of} harder ones"
-    return f"{proof.scheduled.trial.label}: compiled whole, the step is {proof.change:+.2%} and wins in {won} only"
+    return (
+        f"{proof.scheduled.trial.label}: compiled whole, the step changes by {proof.change:+.2%} and wins in {won} only"
+    )
 
 
 def _warnings(pgle: Scheduled, proof: Proof | None) -> list[str]:
