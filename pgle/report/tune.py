@@ -65,7 +65,7 @@ def write_pages(found: Tuning, out: Path) -> Path:
 
 def announcer(budget: int) -> OnTrial:
     """Says on stderr what each trial came to, as it ends; those that change nothing are not counted."""
-    numbers = count(1)
+    numbers = {False: count(1), True: count(1)}  # of flags, and of shapes, each of which has the budget
 
     def announce(trial: Trial, pgle: Trial) -> None:
         took = f", {trial.cpu_s:.1f} CPU-s" if trial.cpu_s else ""
@@ -78,7 +78,11 @@ def announcer(budget: int) -> OnTrial:
             failed = f"does not compile ({trial.failure})"
             words = failed if trial.step_us is None else "{}, {}, won {} of {}".format(*figures(trial, pgle))
             beside = trial.label.startswith("without ")
-            number = "" if beside else f"trial {next(numbers)} of at most {budget}: "
+            number = (
+                ""
+                if beside
+                else f"{'shape' if trial.shape else 'trial'} {next(numbers[bool(trial.shape)])} of at most {budget}: "
+            )
             say(f"{number}{trial.label}: {words}{took}")
 
     return announce

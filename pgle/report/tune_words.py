@@ -11,7 +11,8 @@ from pgle.run.experiment.directory import free
 from pgle.run.experiment.onward import UNKNOWN, typed
 from pgle.run.tune.request import Proof, Tuning
 from pgle.tune.room import Reason, reasons
-from pgle.tune.trial import Trial, judge
+from pgle.tune.search import fits
+from pgle.tune.trial import Trial, judge, stands
 
 COLUMNS = ("", "predicted step", "exposed", "change", "won", "temp memory")
 
@@ -141,6 +142,13 @@ def advice(found: Tuning, out: Path) -> str:
         left = f"at most {duration(saved)} of the step's communication is left to hide"
         return f"Flags do not help here: {left}. {_instead(found, out)}"
     words = f"the changes of the program above would help, by up to {duration(saved)} of the step"
+    if (over := _over_limit(found)) is not None:
+        needs, shorter = (over.temp_bytes or 0) / 2**30, judge(over.worlds_us, found.pgle.trial.worlds_us)
+        return (
+            f"Nothing that helps fits into --memory-limit, {(found.request.memory_limit or 0) / 2**30:.2f} GiB: "
+            f"'{over.label}' makes the step {-shorter.mean:.1%} shorter over the worlds, and needs {needs:.2f} GiB. "
+            f"With a higher limit the same command goes on from these trials; else {words}."
+        )
     if (near := promising(found)) is None:
         return f"Flags do not help here; {words}. {_instead(found, out)}"
     won, shorter = judge(near.harder_us, found.pgle.trial.harder_us), judge(near.worlds_us, found.pgle.trial.worlds_us)
@@ -175,5 +183,16 @@ def _measuring(found: Tuning, *flags: object) -> str:
 def promising(found: Tuning) -> Trial | None:
     """The best that wins in the worlds, and not in the harder ones; None where there is none."""
     before = found.pgle.trial.worlds_us
-    good = [trial for trial in found.trials if trial.step_us is not None and judge(trial.worlds_us, before).accepted]
+    within = [trial for trial in found.trials if trial.step_us is not None and fits(trial, found.request.memory_limit)]
+    good = [trial for trial in within if judge(trial.worlds_us, before).accepted]
     return min(good, key=lambda trial: judge(trial.worlds_us, before).mean, default=None)
+
+
+def _over_limit(found: Tuning) -> Trial | None:
+    """The shortest that stands but for its memory; None where there is none."""
+    pgle, limit = found.pgle.trial, found.request.memory_limit
+    return min(
+        (trial for trial in found.trials if stands(trial, pgle) and not fits(trial, limit)),
+        key=lambda trial: trial.mean_us,
+        default=None,
+    )

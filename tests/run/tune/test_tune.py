@@ -1,5 +1,6 @@
 """The proof of a setting, on compilations that are made up: which of them its figures are of."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,8 +8,11 @@ from typing import Any
 import pytest
 
 from pgle.costs.profile.value import Profile
+from pgle.errors import UserError
+from pgle.report.tune_words import advice, promising
 from pgle.run.rehearse.request import RehearsalRequest
 from pgle.run.tune import tune
+from pgle.run.tune.bench import Bench as RealBench
 from pgle.run.tune.request import Scheduled
 from pgle.tune.trial import Trial
 from pgle.xla.log.module_verdict import ProfileUse
@@ -51,6 +55,31 @@ class Bench:
 
     def folder_of(self, *_: Any) -> Path:
         return Path()
+
+
+@pytest.mark.parametrize("free", [0, 1 << 30])
+def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
+    free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(*_: Any) -> None:
+        raise UserError("empty file")
+
+    monkeypatch.setattr("pgle.run.tune.bench.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    session: Any = SimpleNamespace(folder=tmp_path, base=SimpleNamespace(flags=()), compiled=compiled)
+    bench = RealBench(SimpleNamespace(), session)  # type: ignore[arg-type]
+    with nullcontext() if free else pytest.raises(UserError, match="empty file"):
+        assert bench.trial(FLAGS, "a").failure == "empty file"
+
+
+def test_what_helps_and_needs_more_memory_than_allowed_is_named_with_what_it_needs() -> None:
+    pgle, greedy = scheduled(100.0, 1 << 30), scheduled(90.0, 3 << 30)
+    prediction = SimpleNamespace(step_us=100.0, ceiling=SimpleNamespace(step_us=50.0))
+    found: Any = SimpleNamespace(
+        proof=None, verdict="not-better", trials=(greedy.trial,), request=SimpleNamespace(memory_limit=2 << 30),
+        pgle=SimpleNamespace(trial=pgle.trial, prediction=prediction),
+    )  # fmt: skip
+    assert "2.00 GiB: 'a' makes the step 10.0% shorter over the worlds, and needs 3.00 GiB" in advice(found, Path())
+    assert promising(found) is None
 
 
 def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
