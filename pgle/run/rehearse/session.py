@@ -121,8 +121,9 @@ class Session:
         """
         wanted = replace(self.base, dump_dir=self.folder / name, flags=_without_graphs(flags), profile=profile)
         prepared = self._prepared_for(wanted)
-        for made in (prepared.check, None if prepared.module else prepared.compiled):
-            if made is not None and profile is None and wanted.flags == prepared.flags:
+        if profile is None and wanted.flags == prepared.flags and not self.is_distrusted:
+            made = prepared.check if prepared.module is not None else prepared.compiled
+            if made is not None:
                 return made
         if prepared.module is not None and not self.is_distrusted:
             try:

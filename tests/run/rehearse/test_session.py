@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -151,10 +152,12 @@ def test_a_session_that_is_not_trusted_any_more_compiles_whole(base: RehearsalRe
         session = Session(compiler, base, tmp_path / "session", trusted)
         session.schedule("plain", [LHS])
         session.distrust()
-        found = session.schedule("costs", [LHS], profile)
+        shutil.rmtree(tmp_path / "session" / "plain")
+        plain, found = session.schedule("plain", [LHS]), session.schedule("costs", [LHS], profile)
     assert not trusted.exists()
     assert found.before_optimizations is not None
     assert found.before_optimizations.parent == tmp_path / "session" / "costs"  # all passes left their dumps there
+    assert plain.after_optimizations.exists()
 
 
 def test_where_passes_alone_give_another_schedule_all_of_them_run(
