@@ -33,6 +33,7 @@ from pgle.report.text import duration, say
 from pgle.run.rehearse.command import RehearseCommand, prepared
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.tune.bench import open_bench
+from pgle.run.tune.record import begun
 from pgle.run.tune.request import SAME_STEP, TuneRequest, Tuning
 from pgle.run.tune.tune import AT_ONCE, tune
 from pgle.tune.trial import judge
@@ -79,7 +80,7 @@ def programs(python: str, modules: Path | None) -> Iterator[Program]:
 def run(program: Program, out: Path, budget: int) -> dict[str, Any]:
     """One program tuned; its line of the table."""
     asked = RehearseCommand(program.words, None, "h100", program.topology, None, (), None, str(out), None, 20.0)
-    with prepared(asked, resumes="trials.jsonl") as (folder, setting):
+    with prepared(asked, resumes=begun) as (folder, setting):
         request = TuneRequest(
             setting, load_target("h100"), folder, topology=program.topology, budget=budget, cached=False
         )
