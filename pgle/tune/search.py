@@ -137,5 +137,5 @@ def _label(axis: Axis, setting: Flags, current: Trial) -> str:
     """What is tried, with a plus where it comes on top of flags of other axes."""
     value = next(iter(setting.values()))
     text = f"{axis.name} {int(value) / (1 << 20):g} MiB" if axis.number else axis.name
-    text = f"{text}={value}" if not axis.number and len(setting) == 1 else text
+    text = f"{text}={value}" if not axis.number and axis.kind != ALL and len(setting) == 1 else text
     return f"+ {text}" if any(flag not in setting for flag in current.flags) else text

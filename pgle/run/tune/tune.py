@@ -167,9 +167,10 @@ class _Search:
         return self._attempt([(flags, NO_SHAPE, label) for flags, label in settings])
 
     def _attempt(self, settings: Sequence[tuple[Flags, Shape, str]]) -> list[Trial]:
-        pending = [
-            self.record.known(flags, shape) or self.submit(flags, label, shape) for flags, shape, label in settings
-        ]
+        pending = []
+        for flags, shape, label in settings:
+            known = self.record.known(flags, shape)
+            pending.append(self.submit(flags, label, shape) if known is None else replace(known, label=label))
         done = []
         for item in pending:
             trial = item if isinstance(item, Trial) else self._told_apart(item.result())
@@ -238,6 +239,7 @@ class _Search:
         again = dict(profile_files(out / "profile.pbtxt", shaped(honest, shape)))
         again |= profile_files(out / "honest.pbtxt", honest) if shape else {}
         files |= {Path(str(name)): data for name, data in again.items()}
+        (out / "flags.txt").unlink(missing_ok=True)  # of this search before: texts are not overwritten
         write_files(dict(files), force=True)
         return tuple(files)
 

@@ -57,6 +57,14 @@ class Bench:
         return Path()
 
 
+def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: Path) -> None:
+    request, record = SimpleNamespace(out=tmp_path), SimpleNamespace()
+    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), None, record, lambda *_: None)  # type: ignore[arg-type]
+    proof: Any = SimpleNamespace(scheduled=scheduled(95.0, 1))
+    assert search.write(proof) == search.write(proof)
+    assert (tmp_path / "flags.txt").exists()
+
+
 @pytest.mark.parametrize("free", [0, 1 << 30])
 def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
