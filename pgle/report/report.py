@@ -16,10 +16,11 @@ from pgle.report.page.run_page import run_page
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
 from pgle.report.timeline.scene import Panel
+from pgle.run.inputs.folder import STORED
 from pgle.run.inputs.measured_step import Side
 from pgle.run.report import gather
 
-BESIDE = (stored.STORED, f"rehearsal/{stored.STORED}")  # where the page of a folder of `rehearse` or `tune` is stored
+BESIDE = (STORED, f"rehearsal/{STORED}")  # where the page of a folder of `rehearse` or `tune` is stored
 
 
 def page_of(side: Side, *, progress: Progress | None = None) -> Page:

@@ -76,6 +76,19 @@ def test_a_dump_of_the_cpu_compiler_is_to_be_rehearsed(tmp_path):
     assert [sight.command for sight in look(tmp_path).sights] == [f"pgle predict {tmp_path}"]
 
 
+def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
+    for name in ("tuned", "rehearsal/rehearsal"):
+        (tmp_path / name / "profiled").mkdir(parents=True)
+        (tmp_path / name / "report.json").write_text('{"schema": "pgle.report/1"}')
+        (tmp_path / name / "profiled/module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").touch()
+    (tmp_path / "tuned/trials.jsonl").touch()
+    found = [(sight.kind, sight.command) for sight in look(tmp_path).sights]
+    assert found == [
+        ("search for flags", f"pgle report {tmp_path}/tuned"),
+        ("rehearsal", f"pgle report {tmp_path}/rehearsal/rehearsal"),
+    ]
+
+
 def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(step_times, "MANY_LINES", 1000)
     bomb = tmp_path / "steps.log.xz"

@@ -11,10 +11,11 @@ from pgle import __version__
 from pgle.files import AnyPath
 from pgle.report.page.charts import svg
 from pgle.report.page.parts import Chart, Moving, Page, Prose, Table
-from pgle.report.page.stored import STORED, as_json
+from pgle.report.page.stored import as_json
 from pgle.report.page.style import data_file, style_sheet, templates
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
+from pgle.run.inputs.folder import STORED
 
 TRACE = "timeline.trace.json"
 OPEN = f"The same timeline as a trace, {TRACE}: open it in ui.perfetto.dev"

@@ -13,7 +13,6 @@ from pgle.report import json
 from pgle.report.page.parts import Cell, Chart, Moving, Page, Part, Prose, Section, Table, Tone
 
 SCHEMA = "pgle.report/1"
-STORED = "report.json"  # its name in the folders of `rehearse` and `tune`
 MAX_BYTES = 256 << 20
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 

@@ -1,4 +1,4 @@
-"""What lies in a folder that pgle can go on from: run directories, traces, dumps, profiles, logs, programs."""
+"""What lies in a folder that pgle can go on from: run directories, rehearsals, traces, dumps, profiles, programs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ DEPTH = 4  # folders below the first; a profiler's log directory nests its xplan
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
 
 PROGRAM = "JAX program"
+STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
 
 ByKind: TypeAlias = Mapping[str, Sequence[Path]]
@@ -90,6 +91,10 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
         if MANIFEST in names and _head(place / MANIFEST, b"pgle.manifest/"):
             folders.clear()
             yield place, "run directory"
+            continue
+        if STORED in names and _head(place / STORED, b"pgle.report/"):
+            folders.clear()
+            yield place, "search for flags" if "trials.jsonl" in names else "rehearsal"
             continue
         depth = len(place.relative_to(folder).parts)
         deeper = depth < DEPTH and "pyvenv.cfg" not in names
@@ -179,6 +184,8 @@ def _plain(command: str) -> Next:
 
 _NEXT: dict[str, Next] = {
     "run directory": _of_run,
+    "search for flags": _plain("pgle report"),
+    "rehearsal": _plain("pgle report"),
     "cost profile": _of_profile,
     "nsys report": _of_trace,
     "JAX profiler trace": _of_trace,
