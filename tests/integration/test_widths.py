@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import chdir
+from contextlib import chdir, redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ from rich.cells import cell_len
 from pgle.cli.main import run
 from pgle.costs.estimate.cluster_table import Transfer
 from pgle.costs.estimate.products import Matmul
-from pgle.report import doctor, perf_table, pipeline, rehearse, report, tune
+from pgle.report import doctor, perf_table, pipeline, rehearse, report, stage, tune
 from pgle.run.doctor.prove import Proof, links
+from pgle.run.experiment.auto import AutoRequest, AutoResult
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.stage import StageRequest, StageResult
 from pgle.run.perf_table import PerfTable, Step
 from pgle.run.rehearse.compile import Compiler
 from pgle.schedule.predict import Gain
@@ -67,12 +70,21 @@ TABLES = PerfTable(
     ),
     warnings=(),
 )  # fmt: skip
+AUTO = AutoResult(
+    AutoRequest(("python", "train.py", "--config", "a b"), Path("runs/auto")), "recompiled",
+    "2 modules were compiled again with measured costs", {"jit_train_step": 12_345, "jit_evaluate": 678},
+    loaded=(), verdict=None,
+    stage=StageResult(
+        StageRequest("auto", ("python", "train.py"), RunDirectory(Path("runs/auto")), "baseline"),
+        simulated=False, exit_code=0, step_times_s=(0.2, 0.21, 0.2),
+    ),
+)  # fmt: skip
 Answer = list[Callable[[], object]]
 """What prints it."""
 WIDTHS = (60, 80, 100, 140)
 IN_TMUX = {
-    **{name: COMMANDS[name] for name in ("verify", "predict", "diff", "show", "confirm", "compare", "analyze")},
-    "flags": COMMANDS["flags"], "report": ["report", "runs/a"], "stored": ["report", "rehearsal"],
+    **{name: COMMANDS[name] for name in ("verify", "predict", "history", "show", "confirm", "compare", "analyze")},
+    "flags": COMMANDS["flags"], "report": ["report", "runs/a"], "search": ["report", "tuned"],
 }  # fmt: skip
 SHORTENED = ("confirm",)
 """Long proofs and paths end in …, as --json does not."""
@@ -108,7 +120,13 @@ def answers(folder: Path) -> dict[str, Answer]:
             found[name] = list(shown)
         proof = Proof(links(found["run"][-1].args[0]), True, Path("runs/proof"), Path("b.tar.gz"))  # type: ignore[attr-defined]
     found["prove"] = [partial(doctor.proof_text, proof)]
-    return found | {"perf-table": [partial(perf_table.show_text, TABLES)]}
+    return found | {"perf-table": [partial(perf_table.show_text, TABLES)], "auto": [auto]}
+
+
+def auto() -> None:
+    """What `pgle auto` says, on stderr since stdout is the program's."""
+    with redirect_stderr(sys.stdout):
+        stage.show_auto(AUTO)
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +159,7 @@ def lanes(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", [*COMMANDS, *RECORDED, "prove", "perf-table"])
+@pytest.mark.parametrize("name", [*COMMANDS, *RECORDED, "prove", "perf-table", "auto"])
 def test_it_fits_and_nothing_is_broken_or_missing(
     name: str, width: int, folder: Path, answers: dict[str, Answer], whole: dict[str, list[str]],
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
