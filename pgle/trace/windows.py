@@ -12,7 +12,7 @@ An execution dropped on one device is dropped on all: its collectives need every
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -63,6 +63,20 @@ class Executions:
         return self.end_ns - self.start_ns
 
 
+@dataclass(frozen=True)
+class MeasuredWindow:
+    """Which executions of a module the costs stand on."""
+
+    used: int  # executions used, summed over devices
+    seen: int  # executions in the trace, summed over devices
+    steps_used: int  # executions used of a device, the most on any; what `analyze` calls steps
+    steps_seen: int  # executions in the trace of a device, the most on any
+    dropped: Mapping[int, str]  # reason by execution number
+    step_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
+    devices: int  # devices that ran it
+    fewest: int = 0  # executions in the trace on the device with fewest
+
+
 def find_executions(trace: Trace, collective: npt.NDArray[np.bool_]) -> Executions:
     """Every execution in the trace, with the steady ones marked.
 
@@ -105,6 +119,40 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_]) -> Executio
     )
     _mark(found)
     return found
+
+
+def measured_window(
+    executions: Executions, modules: Sequence[int], keep_all: bool
+) -> tuple[dict[int, npt.NDArray[np.bool_]], MeasuredWindow]:
+    """The executions of one program to measure: bool[executions] by module index, and what was dropped.
+
+    Args:
+        modules: indices into `Trace.modules` that are the program.
+        keep_all: warm-up and truncated ones too.
+    """
+    kept: dict[int, npt.NDArray[np.bool_]] = {}
+    dropped: dict[int, str] = {}
+    here = np.isin(executions.module, modules)
+    keep = here & (executions.keep | keep_all)
+    for index in modules:
+        mask = np.zeros(int(executions.execution.max(initial=0)) + 1, dtype=bool)
+        mask[executions.execution[keep & (executions.module == index)]] = True
+        kept[index] = mask
+        if not keep_all:
+            dropped |= {number: why for (module, number), why in executions.reasons.items() if module == index}
+    spans = executions.span_ns[keep]
+    per_device = np.unique(executions.device[here], return_counts=True)[1].tolist()
+    used_per_device = np.unique(executions.device[keep], return_counts=True)[1].tolist()
+    return kept, MeasuredWindow(
+        used=int(keep.sum()),
+        seen=int(here.sum()),
+        steps_used=max(used_per_device, default=0),
+        steps_seen=max(per_device, default=0),
+        dropped=dict(sorted(dropped.items())),
+        step_us=median(spans) / 1e3 if len(spans) else float("nan"),
+        devices=len(per_device),
+        fewest=min(per_device, default=0),
+    )
 
 
 def _heads(key: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -4,7 +4,7 @@ stragglers and renames. `measure` and `measured_profile` are the whole way; each
 1. `traced_programs`, `select_programs` (programs.py): the executables in the trace, and those that are asked for.
 2. `name_instructions` (naming.py): under which name the time of each traced instruction is filed.
 3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every device.
-4. `find_executions` (trace/windows.py), `measured_window`: every execution; warm-up and truncated ones are left out.
+4. `find_executions`, `measured_window` (trace/windows.py): every execution; warm-up and truncated ones are left out.
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
 6. `after_last_arrival`, `slowest_rank_us` (reduce.py): collectives without the wait for the last rank; what compute
    takes on the rank for which the others wait.
@@ -26,7 +26,7 @@ from pgle import __version__
 from pgle.costs.fit.launch import measure_launch
 from pgle.costs.measure.loop_costs import loop_costs
 from pgle.costs.measure.naming import Naming, name_instructions
-from pgle.costs.measure.program_costs import ProgramCosts, folded, measured_window, warnings_of
+from pgle.costs.measure.program_costs import ProgramCosts, folded, warnings_of
 from pgle.costs.measure.programs import Program, select_programs, traced_programs, with_embedded_hlo
 from pgle.costs.measure.ranks import AlignedProgram, align_program, rank_ids, renumbered
 from pgle.costs.measure.reduce import (
@@ -42,7 +42,7 @@ from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.masking import kept_flags
 from pgle.trace.table import Kind, Trace
-from pgle.trace.windows import Executions, find_executions
+from pgle.trace.windows import Executions, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps, first_names
 from pgle.xla.hlo.module import Module
 
@@ -159,7 +159,7 @@ def _program_costs(
     collective: Flags,
     options: AggregateOptions,
 ) -> ProgramCosts:
-    kept, window = measured_window(executions, program, options.keep_all)
+    kept, window = measured_window(executions, program.indices, options.keep_all)
     samples = collect_samples(trace, program.indices, naming, kept)
     of_collective = naming.communicates[samples.name]
     reduced = after_last_arrival(samples, of_collective, naming.filed, trace.devices)

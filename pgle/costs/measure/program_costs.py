@@ -1,4 +1,4 @@
-"""The costs of one program: the value, the executions that it stands on, and what is to be said of it."""
+"""The costs of one program: the value, and what is to be said of it."""
 
 from __future__ import annotations
 
@@ -6,36 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from pgle.costs.fit.launch import Launch
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.align import Alignment
 from pgle.costs.profile.value import Cost, CostKind, Ends
-from pgle.trace.column import median
-from pgle.trace.windows import Executions
+from pgle.trace.windows import MeasuredWindow
 
 if TYPE_CHECKING:
     from pgle.costs.fit.contention import Contention
 
-Flags = npt.NDArray[np.bool_]
-
 MODULES_SHOWN = 3  # modules that are named where a warning is about several
-
-
-@dataclass(frozen=True)
-class MeasuredWindow:
-    """Which executions of a module the costs stand on."""
-
-    used: int  # executions used, summed over devices
-    seen: int  # executions in the trace, summed over devices
-    steps_used: int  # executions used of a device, the most on any; what `analyze` calls steps
-    steps_seen: int  # executions in the trace of a device, the most on any
-    dropped: Mapping[int, str]  # reason by execution number
-    step_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
-    devices: int  # devices that ran it
-    fewest: int = 0  # executions in the trace on the device with fewest
 
 
 @dataclass(frozen=True)
@@ -60,35 +40,6 @@ class ProgramCosts:
         """How much longer compute takes per step on the slowest rank than typically; None on a single device."""
         known = [(cost.skew_us, cost.samples) for cost in self.costs if cost.skew_us is not None]
         return sum(skew * samples for skew, samples in known) / self.window.used if known else None
-
-
-def measured_window(
-    executions: Executions, program: Program, keep_all: bool
-) -> tuple[dict[int, Flags], MeasuredWindow]:
-    """Kept executions by module index, and what was dropped."""
-    kept: dict[int, Flags] = {}
-    dropped: dict[int, str] = {}
-    here = np.isin(executions.module, program.indices)
-    keep = here & (executions.keep | keep_all)
-    for index in program.indices:
-        mask = np.zeros(int(executions.execution.max(initial=0)) + 1, dtype=bool)
-        mask[executions.execution[keep & (executions.module == index)]] = True
-        kept[index] = mask
-        if not keep_all:
-            dropped |= {number: why for (module, number), why in executions.reasons.items() if module == index}
-    spans = executions.span_ns[keep]
-    per_device = np.unique(executions.device[here], return_counts=True)[1].tolist()
-    used_per_device = np.unique(executions.device[keep], return_counts=True)[1].tolist()
-    return kept, MeasuredWindow(
-        used=int(keep.sum()),
-        seen=int(here.sum()),
-        steps_used=max(used_per_device, default=0),
-        steps_seen=max(per_device, default=0),
-        dropped=dict(sorted(dropped.items())),
-        step_us=median(spans) / 1e3 if len(spans) else float("nan"),
-        devices=len(per_device),
-        fewest=min(per_device, default=0),
-    )
 
 
 def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
