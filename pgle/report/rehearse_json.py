@@ -62,7 +62,7 @@ def _side_dict(side: Side) -> dict[str, object]:
         "exposed_us": timeline.breakdown.exposed_communication_us,
         **json.picked(timeline.breakdown, "exposed_copy_us overlap"),
         "bound": timeline.bound,
-        "believed": side.believed,
+        "believed": side.compiled.believed,
         **json.picked(compiled, "fingerprint compile_s kept schedule log"),
         "memory_bytes": compiled.memory,
         "hlo": compiled.after_optimizations,

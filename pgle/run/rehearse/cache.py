@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 import time
 import zipfile
 import zlib
@@ -29,6 +30,7 @@ ANSWER = ".answer.json"  # what the compiler's process said, beside its dumps
 
 _STALE_S = 86_400.0  # a name of a process that was killed while writing
 _BINARY = (".pb",)
+_MOST_BYTES = 2 << 30  # of a compilation as it is read, so that no archive fills the memory
 
 
 class Cache:
@@ -71,15 +73,17 @@ class Cache:
         path = self.folder / f"{key}.zip"
         try:
             with zipfile.ZipFile(path) as archive:
+                if sum(item.file_size for item in archive.infolist()) > _MOST_BYTES:
+                    return None
                 files = {name: archive.read(name) for name in archive.namelist()}
             answer: Any = json.loads(files.pop(ANSWER))
             os.utime(path)
-        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError):
+        except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, RuntimeError, struct.error):
             return None
-        if not isinstance(answer, dict):
+        if not isinstance(answer, dict) or any(name != Path(name).name for name in files):
             return None
         for name, data in files.items():
-            (folder / Path(name).name).write_bytes(_renamed(name, data, names))
+            (folder / name).write_bytes(_renamed(name, data, names))
         return dict(answer)
 
     def store(self, key: str, folder: Path, names: Mapping[str, str], answer: Mapping[str, Any]) -> None:

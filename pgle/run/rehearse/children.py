@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pgle.errors import UserError
-from pgle.run.rehearse.dumps import LOG, find_before_scheduling, find_dump, is_generating_code, scheduled_module
+from pgle.run.rehearse.dumps import (
+    LOG,
+    find_before_scheduling,
+    find_dump,
+    find_schedule,
+    is_generating_code,
+    scheduled_module,
+)
 
 TEMPORARY = ".tmp"  # folder for temporary files of a compilation that may be ended at any time, inside its dump folder
 
@@ -138,8 +145,10 @@ class Compilation(Child):
         if self.request["until_scheduling"]:
             return bool(module.stat().st_size) and module.resolve() not in _open_files(self.pid)
         reports = list(self.folder.glob("*-memory-usage-report.*"))
-        written = {path.resolve() for path in [module, *reports] if path.stat().st_size}
-        if not (reports or is_generating_code(self.folder)) or len(written) < 1 + len(reports):
+        schedule = find_schedule(self.folder, self.program.name)  # of XLA's threads that dump any may be late
+        wanted = [module, *reports, *([] if schedule is None else [schedule])]
+        written = {path.resolve() for path in wanted if path.stat().st_size}
+        if not (reports or is_generating_code(self.folder)) or len(written) < len(wanted):
             return False
         return not written & _open_files(self.pid)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import queue
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,8 @@ from pgle.run.rehearse.dumps import (
 )
 from pgle.run.rehearse.messages import check, environment, message
 from pgle.run.rehearse.request import OnPhase, Phase, RehearsalRequest, RehearsalResult
+
+FULL_BYTES = 1 << 20  # of free space, below which a disk is full
 
 
 class Compiler:
@@ -90,6 +93,8 @@ class Compiler:
         folder = request.dump_dir.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         answer = self._kept_or_compiled(request, folder)
+        if shutil.disk_usage(folder).free < FULL_BYTES:  # XLA says nothing of dumps that it cuts short
+            raise UserError("no space is left for what XLA dumps", where=folder, remedy="choose another with -o DIR")
         log = folder / LOG
         if "user_error" in answer:
             error = answer["user_error"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +20,7 @@ from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.compile import matches_job
 from pgle.run.rehearse.request import OnPhase, RehearsalResult
-from pgle.run.rehearse.session import believed, open_session
+from pgle.run.rehearse.session import open_session
 from pgle.run.rehearse.settings import Setting
 from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings, unread_warnings
 from pgle.schedule.moves import Move, compare_placements, placements
@@ -29,7 +31,7 @@ from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 from pgle.xla.hlo.reader import read_module
-from pgle.xla.hlo.schedule_dump import Statistics
+from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
 
@@ -61,15 +63,14 @@ class Side:
     compiled: RehearsalResult  # what the compiler left
     module: Module  # the scheduled module
     prediction: Prediction  # one step, with the cost table that both sides share
-    # what LHS believed of each computation, loop bodies once; empty where it left no dump
-    believed: Mapping[str, Statistics]
 
     @property
     def believed_exposed_us(self) -> float | None:
         """Exposed communication of a step as LHS itself sees it; None where it left no dump."""
-        if not self.believed:
+        believed = self.compiled.believed
+        if not believed:
             return None
-        return sum(item.total_wasted_cycles * self._runs(name) for name, item in self.believed.items())
+        return sum(item.total_wasted_cycles * self._runs(name) for name, item in believed.items())
 
     def _runs(self, computation: str) -> int:
         """How often a computation runs in a step; loops of unknown length count once."""
@@ -125,15 +126,36 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         read_profile(request.profile)  # a bad profile is refused before anything is compiled
     flags = (LHS, *request.setting.flags)
     python = request.setting.python
-    with open_session(base, request.out, python=python, cached=request.cached, on_phase=on_phase) as session:
+    with (
+        ThreadPoolExecutor(2) as pool,  # outside the session, whose end ends what still compiles
+        open_session(
+            base, request.out, python=python, cached=request.cached, checked=True, on_phase=on_phase
+        ) as session,
+    ):
+        # While it is tried whether the scheduling passes alone make the same of it, the profile's schedule is made.
+        whole = session.compiled("baseline", flags)
+        guess = request.profile
+        if guess is None and whole.schedule is not None:
+            guess = _estimated(request.out, whole, hardware)
+        estimates = None if guess is None else guess.read_bytes()
+        ahead = None if guess is None else pool.submit(session.schedule, "profiled", flags, guess)
         first = session.schedule("baseline", flags)
-        module = read_module(first.after_optimizations)
-        profile = request.profile or _estimated(request.out, module, hardware)
-        second = session.schedule("profiled", flags, profile)
-        plain = session.schedule("default", request.setting.flags) if _has_default(request, first) else None
+        plain = (
+            pool.submit(session.schedule, "default", request.setting.flags) if _has_default(request, first) else None
+        )
+        profile = request.profile or _estimated(request.out, first, hardware)
+        second = None if ahead is None else ahead.result()
+        if second is None or profile.read_bytes() != estimates:
+            shutil.rmtree(request.out / "profiled", ignore_errors=True)
+            second = session.schedule("profiled", flags, profile)
+        third = None if plain is None else plain.result()
+    module = read_module(first.after_optimizations)
     given = read_profile(profile)
-    baseline = _side(first, module, given, hardware)
-    profiled = _side(second, read_module(second.after_optimizations), given, hardware)
+    costs = (
+        None if request.profile is None else given
+    )  # estimates of the scheduled modules are nearer than those that LHS had
+    baseline = _side(first, module, costs, hardware)
+    profiled = _side(second, read_module(second.after_optimizations), costs, hardware)
     verdict = confirm(ConfirmRequest(second.log, schedule=second.schedule, profile=given, whole=True)).main
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
@@ -143,7 +165,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     return Rehearsal(
         setting=request.setting,
         target=request.target,
-        default=None if plain is None else _side(plain, read_module(plain.after_optimizations), given, hardware),
+        default=None if third is None else _side(third, read_module(third.after_optimizations), costs, hardware),
         baseline=baseline,
         profiled=profiled,
         verdict=verdict,
@@ -183,20 +205,27 @@ def _has_default(request: RehearseRequest, baseline: RehearsalResult) -> bool:
     return not asked and not recent
 
 
-def _estimated(out: Path, module: Module, hardware: Hardware) -> Path:
-    """A profile of estimates, so that XLA can be asked what it would do with roughly true costs."""
-    profile = estimate_profile(module, hardware)
+def _estimated(out: Path, compiled: RehearsalResult, hardware: Hardware) -> Path:
+    """A profile of estimates, so that XLA can be asked what it would do with roughly true costs.
+
+    They are of the instructions that LHS saw, where it left a dump: later passes rename and repeat some. In the order
+    of their names, since LHS breaks ties in an order of its own.
+    """
+    seen = compiled.schedule
+    profile = estimate_profile(
+        read_module(compiled.after_optimizations) if seen is None else read_schedule_dump(seen).module, hardware
+    )
+    profile = replace(profile, costs=tuple(sorted(profile.costs, key=lambda cost: cost.name)))
     if not profile.costs:
         raise UserError("the module has no instruction that costs anything", where=out)
     path = out / "estimated.pbtxt"
     data = encode_profile(profile, path.suffix)
-    write_files({path: data, sidecar_path(path): sidecar(profile, data)})
+    write_files({path: data, sidecar_path(path): sidecar(profile, data)}, force=True)  # of a guess
     return path
 
 
-def _side(compiled: RehearsalResult, module: Module, profile: Profile, hardware: Hardware) -> Side:
-    expected = {} if compiled.schedule is None else believed(compiled.schedule)
-    return Side(compiled, module, predict(module, profile, hardware), expected)
+def _side(compiled: RehearsalResult, module: Module, profile: Profile | None, hardware: Hardware) -> Side:
+    return Side(compiled, module, predict(module, profile, hardware))
 
 
 def _matches(request: RehearseRequest, compiled: RehearsalResult) -> bool | None:

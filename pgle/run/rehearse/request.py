@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,16 @@ class RehearsalResult:
     def memory_bytes(self) -> int | None:
         """Device memory that one execution needs, None where XLA's report is missing."""
         return self.memory.get("total")
+
+    @property
+    def believed(self) -> Mapping[str, Statistics]:
+        """What the scheduler believed of every computation, loop bodies once; empty where it left no dump."""
+        return {} if self.schedule is None else _believed(self.schedule, self.schedule.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _believed(schedule: Path, written_ns: int) -> Mapping[str, Statistics]:
+    return {name: item.statistics for name, item in read_schedule_dump(schedule).computations.items()}
 
 
 @dataclass(frozen=True)

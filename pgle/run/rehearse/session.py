@@ -10,11 +10,12 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from pgle.errors import UserError
 from pgle.files import write_files
@@ -22,10 +23,15 @@ from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.request import OnPhase, RehearsalRequest, RehearsalResult
+from pgle.schedule.predict import predict
 from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.flags.catalogue import catalogue
-from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
+from pgle.xla.hardware import find_hardware
+from pgle.xla.hlo.reader import read_module
 from pgle.xla.protos import hlo_pb2
+from pgle.xla.targets import parse_target
+
+T = TypeVar("T")
 
 SCHEDULER_FLAGS = frozenset(
     ("--xla_gpu_analytical_latency_estimator_options", "--xla_gpu_experimental_collective_perf_table_path",
@@ -38,7 +44,7 @@ MEMORY_TIES = 0.01
 """Part by which the memory of two schedules that are otherwise the same may differ; measured: 0.003. And part of their
 instructions, measured 0.003: short of memory XLA computes some again, by an order of users that no dump keeps."""
 
-TIME_TIES = 0.001  # the same of the times that the scheduler believes
+TIME_TIES = 0.001  # the same of the times that the scheduler believes, and of the step as predicted
 
 _ONLY, _DISABLED = "--xla_enable_hlo_passes_only=", "--xla_disable_hlo_passes="
 # Observed in jaxlib 0.10.2 and 0.12.0.1 (TF_CPP_VMODULE=hlo_pass_pipeline=1): pipelines and passes from there on. Those
@@ -65,14 +71,20 @@ class _Prepared:
     flags: tuple[str, ...]  # all of them
     compiled: RehearsalResult  # with all passes and without a profile
     module: Path | None  # as it was before scheduling; None where only whole compilations are to be trusted
-    # the schedule that the scheduling passes alone made of it, where that was tried
-    check: RehearsalResult | None = None
+    # the schedule that the scheduling passes alone make of it, where that is tried; None where it is another
+    check: Future[RehearsalResult | None] | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the scheduling passes alone may be trusted; waits until that is known."""
+        return self.module is not None and (self.check is None or self.check.result() is not None)
 
 
 @contextmanager
 def open_session(
-    base: RehearsalRequest, folder: Path, *, python: str, cached: bool, on_phase: OnPhase = lambda phase: None
-) -> Iterator[Session]:
+    base: RehearsalRequest, folder: Path, *, python: str, cached: bool, checked: bool = False,
+    on_phase: OnPhase = lambda phase: None,
+) -> Iterator[Session]:  # fmt: skip
     """A session with a compiler of its own.
 
     Args:
@@ -80,10 +92,12 @@ def open_session(
         folder: as of `Session`.
         python: the interpreter whose jaxlib compiles.
         cached: take compilations from the user's cache, and keep them there.
+        checked: the scheduling passes alone are held against a whole compilation of this module with these flags, too,
+            where this jaxlib's have been trusted before.
         on_phase: as of `Compiler`.
     """
     cache = Cache.of_user() if cached else None
-    trusted = cache.trusted(python) if cache else None
+    trusted = cache.trusted(python) if cache and not checked else None
     with Compiler(python, cache=cache, on_phase=on_phase) as compiler:
         yield Session(compiler, base, folder, trusted)
 
@@ -122,19 +136,21 @@ class Session:
         wanted = replace(self.base, dump_dir=self.folder / name, flags=_without_graphs(flags), profile=profile)
         prepared = self._prepared_for(wanted)
         if profile is None and wanted.flags == prepared.flags and not self.is_distrusted:
-            made = prepared.check if prepared.module is not None else prepared.compiled
-            if made is not None:
-                return made
+            check = prepared.check.result() if prepared.check else None
+            if check is not None or not prepared.agrees:
+                return check or prepared.compiled
         if prepared.module is not None and not self.is_distrusted:
-            try:
-                return self._again(wanted, prepared.compiled, prepared.module)
-            except UserError:  # whatever it is, a whole compilation has the last word
-                shutil.rmtree(wanted.dump_dir, ignore_errors=True)
+            with suppress(UserError):  # whatever it is, a whole compilation has the last word
+                found = self._again(wanted, prepared.compiled, prepared.module)
+                if prepared.agrees:
+                    return found
+            shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return self.compiler.compile(wanted)
 
     def compiled(self, name: str, flags: Sequence[str]) -> RehearsalResult:
         """The module by all passes, without a profile: for what it holds. It may have been left as it was before
-        scheduling (`dumps.BEFORE_SCHEDULING`), and else ties may break otherwise than in `schedule`.
+        scheduling (`dumps.BEFORE_SCHEDULING`), and else ties may break otherwise than in `schedule`. Whether the
+        scheduling passes alone make the same of it may still be tried when this returns.
 
         Args:
             name: of a folder that may be needed.
@@ -182,18 +198,30 @@ class Session:
         if not module.exists() or compiled.schedule is None or is_limited:
             return _Prepared(wanted.flags, compiled, None)
         check = folder / "check" if wanted.profile else wanted.dump_dir
+        again = replace(request, dump_dir=check, before_scheduling=False)
+        return _Prepared(wanted.flags, compiled, module, _begun(lambda: self._checked(again, compiled, module)))
+
+    def _checked(self, wanted: RehearsalRequest, compiled: RehearsalResult, module: Path) -> RehearsalResult | None:
+        """What the scheduling passes alone make of a module, where that is what the whole compilation made of it."""
+        reading = _begun(lambda: (_holds(compiled), self._step_us(compiled)))
         try:
-            again = self._again(replace(request, dump_dir=check, before_scheduling=False), compiled, module)
-            same = _same_schedule(compiled, again)
+            again = self._again(wanted, compiled, module)
+            whole, step_us = reading.result()
+            near = TIME_TIES * step_us  # what LHS takes for equal may not be
+            if _same_schedule(whole, _holds(again)) and abs(self._step_us(again) - step_us) <= near:
+                self._same = True
+                if self._trusted is not None:
+                    write_files({self._trusted: ""}, force=True)
+                return again
         except UserError:
-            same = False
-        if not same:
-            shutil.rmtree(check, ignore_errors=True)
-            return _Prepared(wanted.flags, compiled, None)
-        self._same = True
-        if self._trusted is not None:
-            write_files({self._trusted: ""}, force=True)
-        return _Prepared(wanted.flags, compiled, module, again)
+            pass
+        shutil.rmtree(wanted.dump_dir, ignore_errors=True)
+        return None
+
+    def _step_us(self, made: RehearsalResult) -> float:
+        """What a step is predicted to take with estimated costs."""
+        hardware = find_hardware(parse_target(self.base.target, name="target"))
+        return predict(read_module(made.after_optimizations), None, hardware).step_us
 
     def _again(self, wanted: RehearsalRequest, compiled: RehearsalResult, module: Path) -> RehearsalResult:
         topology = wanted.topology or f"1x1x{compiled.num_devices}"
@@ -216,33 +244,44 @@ def _without_graphs(flags: Sequence[str]) -> tuple[str, ...]:
     return (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
 
 
-def _same_schedule(one: RehearsalResult, other: RehearsalResult) -> bool:
+def _begun(work: Callable[[], T]) -> Future[T]:
+    """What a function returns that runs beside; a process that ends does not wait for it."""
+    found: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found
+
+
+@dataclass(frozen=True)
+class _Scheduled:
+    """What is compared of two schedules."""
+
+    times: Mapping[str, tuple[float, float]]  # of every computation what LHS believed: length, exposed; empty: no dump
+    memory: int
+    opcodes: Counter[str]
+
+
+def _holds(made: RehearsalResult) -> _Scheduled:
+    times = {name: (item.total_cycles, item.total_wasted_cycles) for name, item in made.believed.items()}
+    return _Scheduled(times, made.memory.get("total", 0), _opcodes(made.after_optimizations))
+
+
+def _same_schedule(one: _Scheduled, other: _Scheduled) -> bool:
     """Whether XLA's scheduler made the same of both: length and exposed time of every computation, and collectives.
 
     Memory and other instructions may differ by a little, since ties between those that cost nothing break otherwise.
     """
-    if one.schedule is None or other.schedule is None:
+    near = abs(one.memory - other.memory) <= MEMORY_TIES * max(one.memory, other.memory)
+    if not one.times or not _same_times(one.times, other.times) or not near:
         return False
-    first, second = (
-        {name: (item.total_cycles, item.total_wasted_cycles) for name, item in believed(each.schedule).items()}
-        for each in (one, other)
-        if each.schedule
-    )
-    if not _same_times(first, second) or not _near(one.memory.get("total", 0), other.memory.get("total", 0)):
-        return False
-    counts = [_opcodes(each.after_optimizations) for each in (one, other)]
-    differing = (counts[0] - counts[1]) + (counts[1] - counts[0])
-    return not any(map(is_collective_opcode, differing)) and differing.total() <= MEMORY_TIES * counts[0].total()
-
-
-def believed(schedule: Path) -> Mapping[str, Statistics]:
-    """What the scheduler believed of every computation; the few dumps read last are not read again."""
-    return _believed(schedule, schedule.stat().st_mtime_ns)
-
-
-@lru_cache(maxsize=4)
-def _believed(schedule: Path, written_ns: int) -> Mapping[str, Statistics]:
-    return {name: item.statistics for name, item in read_schedule_dump(schedule).computations.items()}
+    differing = (one.opcodes - other.opcodes) + (other.opcodes - one.opcodes)
+    return not any(map(is_collective_opcode, differing)) and differing.total() <= MEMORY_TIES * one.opcodes.total()
 
 
 def _opcodes(dump: Path) -> Counter[str]:
@@ -259,7 +298,3 @@ def _same_times(one: Mapping[str, tuple[float, float]], other: Mapping[str, tupl
         for name in one
         for a, b in zip(one[name], other[name], strict=True)
     )
-
-
-def _near(one: int, other: int) -> bool:
-    return abs(one - other) <= MEMORY_TIES * max(one, other)

@@ -1,7 +1,10 @@
 """Measured tables, read where points were left out, and against jobs that they were not made on."""
 
+from collections.abc import Iterator
+from csv import DictReader
 from itertools import product
 from math import exp, log
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from pgle.costs.estimate.perf_tables import GRID_B, GRID_K, curve
 from pgle.costs.estimate.products import Matmul, matmul_us
 from pgle.xla.hardware import TABLE, find_hardware
 
+TESTDATA = Path(__file__).parents[3] / "testdata"
 ROWS = perf_tables.rows("collectives.tsv")
 KEYS = sorted({(gpu, kind, group) for gpu, kind, group, _, _ in ROWS})
 
@@ -107,3 +111,32 @@ def test_the_tables_hold_on_a_job_that_they_were_not_made_on(kind: str, size: in
     found = _measured_us(kind, size, Group(4, 1), find_hardware("h100"))
     assert found is not None
     assert 0.5 < found / measured < 2
+
+
+def published(gpu: str, devices: int, release: str | None = None) -> Iterator[float]:
+    """What others' nccl-tests took is estimated as: ratios, in the order of the bytes."""
+    for row in DictReader((TESTDATA / "nccl_tests" / "all_reduce.tsv").open(), delimiter="\t"):
+        if (row["gpu"], row["devices"]) == (gpu, str(devices)) and release in (None, row["nccl"]):
+            group = Group(devices, int(row["hosts"]))
+            found = _measured_us("all-reduce", int(row["bytes"]), group, find_hardware(gpu))
+            assert found is not None
+            yield found / float(row["us"])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "devices", "release", "least", "most"),
+    [
+        ("a100-40gb", 8, None, 0.55, 1.05),  # links scaled from H100's table
+        ("a100-40gb", 16, "2.21.5", 0.9, 1.1),
+        ("h100-sxm", 16, None, 1.0, 1.2),
+        ("h100-sxm", 64, None, 0.9, 1.0),
+        ("gb200", 72, None, 0.9, 1.05),
+        ("gb200", 144, None, 0.75, 0.95),
+    ],
+)
+def test_all_reduces_that_others_measured_are_met(
+    gpu: str, devices: int, release: str | None, least: float, most: float
+) -> None:
+    ratios = [*published(gpu, devices, release)]
+    assert ratios
+    assert least < min(ratios) <= max(ratios) < most

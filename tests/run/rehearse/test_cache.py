@@ -45,7 +45,14 @@ def test_nothing_is_there_at_first(cache: Cache, dumps: Path) -> None:
     assert cache.load("k", dumps, NAMES) is None
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:80] + b"xx" + data[82:]])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:80] + b"xx" + data[82:],
+        lambda data: data.replace(b"xla.log", b"../logs"),
+    ],
+)
 def test_a_damaged_file_counts_as_none(cache: Cache, dumps: Path, tmp_path: Path, damage) -> None:
     cache.store("k", dumps, NAMES, {})
     (path,) = cache.folder.iterdir()
