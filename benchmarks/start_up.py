@@ -1,9 +1,10 @@
-"""How long commands take on small inputs, against `python -c "import click"` and `python -c "import numpy"`.
+"""How long commands take on small inputs, against `python -c "import click"` and `python -c "import click, numpy"`.
 
     python benchmarks/start_up.py [--repeat 15]
 
-Each runs in a process of its own, all in turn; medians of wall and processor time, and the ratio of the wall time to
-that of importing click. Bytecode is kept in a temporary folder, as `pip install` keeps it beside the modules.
+Each runs in a process of its own, all in turn; medians of wall and processor time, and the ratios of the processor time
+to that of importing click, and click and numpy, with one thread of OpenBLAS each. Bytecode is kept in a temporary
+folder, as `pip install` keeps it beside the modules.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TESTDATA = Path(__file__).parents[1] / "testdata"
 PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 OTHER = "maxtext_pgle/llama2_70b_bf16_pgle_128vm.pbtxt"
 
-PLAIN = {name: ["-c", f"import {name}"] for name in ("click", "numpy")}
+PLAIN = {name: ["-c", f"import {name}"] for name in ("click", "click, numpy")}
 COMMANDS = (
     "--help",
     f"show {PROFILE}",
@@ -32,6 +33,8 @@ COMMANDS = (
     "flags list",
     "flags explain xla_gpu_enable_latency_hiding_scheduler",
     "doctor",
+    "predict hlo/jax-0.12.0.1/async",
+    "report pax_fsdp4/proc0.sqlite --force -o PAGE",
     f"merge {PROFILE} {OTHER} --force -o OUT",
     "convert nsys_synthetic/synthetic_cases.sqlite --force -o OUT",
     "convert pax_fsdp4/proc0.sqlite --force -o OUT",
@@ -64,11 +67,11 @@ def main() -> None:
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="pgle-bench-") as folder:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        environment["PYTHONPYCACHEPREFIX"] = folder
-        output = str(Path(folder) / "out.pbtxt")
+        environment |= {"PYTHONPYCACHEPREFIX": folder, "OPENBLAS_NUM_THREADS": "1"}
+        outputs = {"OUT": f"{folder}/out.pbtxt", "PAGE": f"{folder}/page.html"}
         programs = {f"import {name}": words for name, words in PLAIN.items()}
         for text in COMMANDS:
-            programs[f"pgle {text}"] = ["-m", "pgle", *(output if word == "OUT" else word for word in text.split())]
+            programs[f"pgle {text}"] = ["-m", "pgle", *(outputs.get(word, word) for word in text.split())]
         for words in programs.values():  # compiles the modules
             run(words, environment)
         times: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
@@ -80,9 +83,8 @@ def main() -> None:
     }
     for name, (wall, busy) in medians.items():
         short = " ".join(word for word in name.split()[:3] if "/" not in word and word != "--force")
-        print(
-            f"  {short:<22}{wall * 1e3:6.0f} ms{busy * 1e3:6.0f} ms cpu{wall / medians['import click'][0]:7.1f} x click"
-        )
+        ratios = (f"{busy / medians[plain][1]:7.1f} x {plain.removeprefix('import ')}" for plain in list(medians)[:2])
+        print(f"  {short:<22}{wall * 1e3:6.0f} ms{busy * 1e3:6.0f} ms cpu{''.join(ratios)}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from pgle.costs.measure.naming import Naming
 from pgle.trace.column import Column, distinct
 from pgle.trace.table import Trace
 
+Codes = npt.NDArray[np.integer[Any]]
+
 CHUNK_ROWS = 1 << 18  # GPU activities reduced at a time: bounds the working memory, whatever the length of the trace
 
 
@@ -25,9 +27,10 @@ CHUNK_ROWS = 1 << 18  # GPU activities reduced at a time: bounds the working mem
 class Samples:
     """Occurrences of the instructions of one module, n rows ordered by (device, execution, name, occurrence)."""
 
-    name: npt.NDArray[np.int32]  # int32[n], index into `Naming.filed`
-    device: npt.NDArray[np.int32]  # int32[n], index into the trace's devices
-    execution: npt.NDArray[np.int32]  # int32[n]
+    # name, device, execution: int16[n] where that is wide enough, else int32[n]
+    name: Codes  # index into `Naming.filed`
+    device: Codes  # index into the trace's devices
+    execution: Codes
     occurrence: npt.NDArray[np.int32]  # int32[n], running number within the execution on that device
     segment: npt.NDArray[np.int32]  # int32[n], collectives begun before it, in its execution on that device
     time_ns: npt.NDArray[np.float64]  # float64[n], busy GPU time
@@ -55,7 +58,8 @@ def collect_samples(
         naming: how names map.
         kept: bool[executions] by module index, True for the executions to use.
     """
-    types = (np.int32, np.int32, np.int32, np.int32, np.int32, np.float64)
+    counts = len(naming.filed), len(trace.devices), int(trace.execution.max(initial=0)) + 1
+    types = (*(np.int16 if count < 2**15 else np.int32 for count in counts), np.int32, np.int32, np.float64)
     columns: tuple[Column[Any], ...] = tuple(Column(dtype) for dtype in types)
     for module in modules:
         for rows in _chunks(trace, module):
@@ -134,7 +138,7 @@ def _launches(
     return Samples(name, device, execution, position, before, busy.astype(np.float64))
 
 
-def heads(*columns: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def heads(*columns: Codes) -> npt.NDArray[np.int64]:
     """Where a new combination of values begins in equally long columns."""
     new = np.ones(len(columns[0]), dtype=bool)
     new[1:] = np.logical_or.reduce([np.diff(column) != 0 for column in columns])

@@ -192,14 +192,14 @@ def read_activities(
     return found
 
 
-def by_time(device: Codes, start: Ints) -> npt.NDArray[np.intp] | slice:
+def by_time(device: Codes, start: Ints) -> Codes | slice:
     """The rows by (device, start); ties keep their order."""
     if len(start) < 2 or (device.min() == device.max() and bool((start[1:] >= start[:-1]).all())):
         return slice(None)
-    order = np.argsort(start, kind="stable")
+    order = np.argsort(start, kind="stable").astype(np.int32)  # for memory, as below
     by_device = device[order]
     narrow = by_device.astype(np.int16) if device.max() < 2**15 else by_device  # two bytes are sorted by counting
-    ordered: npt.NDArray[np.intp] = order[np.argsort(narrow, kind="stable")]
+    ordered: Codes = order[np.argsort(narrow, kind="stable")]
     return ordered
 
 

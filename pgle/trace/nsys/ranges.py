@@ -205,6 +205,7 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
         tuple(labels.modules), tuple(labels.instructions),
         compiling_at,
     )  # fmt: skip
+    del value, module, kind, is_thunk, is_module
     reason = np.full(len(start) + 1, Reason.NONE, np.uint8)
     inside = reason[:-1]
     if len(launches.instruction):
@@ -237,14 +238,15 @@ def _order(thread: Codes, start: Ints, end: Ints) -> Rows | None:
     if len(thread) and int(thread.max()) < 2**15:
         # mostly, each thread's rows are in order and only the threads are mixed; two bytes are sorted by counting
         order = np.argsort(thread.astype(np.int16), kind="stable")
-        if _is_ordered(thread[order], start[order], end[order]):
+        if _is_ordered(thread, start, end, order):
             return order
     return np.lexsort((-end, start, thread))
 
 
-def _is_ordered(thread: Codes, start: Ints, end: Ints) -> bool:
+def _is_ordered(thread: Codes, start: Ints, end: Ints, order: Rows | None = None) -> bool:
+    """Whether the rows, in this order, are by (thread, start, longest first); looked at in parts, for memory."""
     for at in range(0, len(start) - 1, BLOCK):
-        part = slice(at, at + BLOCK + 1)
+        part = slice(at, at + BLOCK + 1) if order is None else order[at : at + BLOCK + 1]
         number, begin, stop = np.diff(thread[part]), np.diff(start[part]), np.diff(end[part])
         good = (number > 0) | ((number == 0) & ((begin > 0) | ((begin == 0) & (stop <= 0))))
         if not good.all():
