@@ -173,7 +173,7 @@ def _number(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # overflow: an integer of 309 digits
         return None
     return number if math.isfinite(number) else None
 

@@ -182,6 +182,13 @@ def test_a_step_number_beyond_all_bounds_is_a_record(name: str, tmp_path: Path) 
     assert series.malformed[0].reason == "the step number is too large"
 
 
+def test_a_step_number_beyond_every_float_is_none(tmp_path: Path) -> None:
+    lines = ['{"step": 1%s, "step_time_s": 0.2}' % ("0" * 400), '{"step": 1, "step_time_s": 0.2}']
+    (tmp_path / "steps.jsonl").write_text("\n".join(lines))
+    (series,) = read_runs(str(tmp_path / "steps.jsonl"))
+    assert series.step_time_s.tolist() == [0.2, 0.2]
+
+
 def test_an_empty_path_is_not_the_working_directory() -> None:
     with pytest.raises(UserError, match="empty path"):
         read_runs("")
