@@ -164,10 +164,20 @@ def run(arguments: list[str]) -> int:
         if "--json" in arguments[: arguments.index("--") if "--" in arguments else None]:
             from pgle.report import json
 
-            parts = {name: getattr(error, name, None) for name in ("where", "remedy")}
-            json.show("pgle.error/1", {"error": {"what": getattr(error, "what", line), **parts}, "exit_code": code})
-        print(f"pgle: {one_line(named(line))}", file=sys.stderr)
+            parts = {"what": line, "where": None, "remedy": None}
+            parts = {name: _shown(getattr(error, name, other)) for name, other in parts.items()}
+            json.show("pgle.error/1", {"error": parts, "exit_code": code})
+        print(f"pgle: {_shown(one_line(named(line)))}", file=sys.stderr)
         return code
+
+
+def _shown(text: str | None) -> str | None:
+    """A part of an error; the password or token of an address in it is masked, since logs of CI are read by many."""
+    if text is None or "://" not in text:
+        return text
+    from pgle.masking import kept_text
+
+    return kept_text(text)
 
 
 def _program() -> str:

@@ -72,6 +72,12 @@ def test_a_user_error_is_one_line_and_exit_code_2(failing, capsys):
     assert capsys.readouterr().err == "pgle: report.sqlite: not a SQLite database; export it again\n"
 
 
+def test_a_password_in_an_address_is_not_repeated(failing, capsys):
+    failing(UserError("no such object", where="https://me:hunter2hunter2@example.com/p.pbtxt"))
+    main.run(["show"])
+    assert capsys.readouterr().err == "pgle: https***example.com/p.pbtxt: no such object\n"
+
+
 def test_a_multi_line_reason_stays_on_one_line(failing, capsys):
     failing(UserError("first\nsecond\tthird"))
     main.run(["show"])

@@ -249,7 +249,9 @@ def _read_directory(path: AnyPath) -> Profile:
             found[match[1]] = file
     if not found:
         what = "no FINGERPRINT.pbtxt or FINGERPRINT.pb in this directory"
-        raise UserError(what, where=path, remedy="name the profile file itself, or `pgle convert … -o DIR`")
+        of_run = path / "profile.pbtxt"
+        itself = f"the profile file itself{f', {of_run}' if of_run.is_file() else ''}"
+        raise UserError(what, where=path, remedy=f"name {itself}, or `pgle convert … -o DIR`")
     costs: list[Cost] = []
     warnings: list[str] = []
     provenance: dict[str, object] = {}
