@@ -125,6 +125,8 @@ def _level(trend: Trend) -> str:
     """How sure the level is: entries, noise, change points."""
     enough = len(trend.entries) > 5
     found = many(len(trend.changes), "change point") if enough else "too few entries for change points"
+    if len(trend.entries) == 1:
+        return "1 entry; each further run of the same name and hardware adds one"
     return f"{len(trend.entries)} entries, noise between them {trend.noise:.2%}, {found}"
 
 
