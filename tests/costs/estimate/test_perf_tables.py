@@ -113,30 +113,16 @@ def test_the_tables_hold_on_a_job_that_they_were_not_made_on(kind: str, size: in
     assert 0.5 < found / measured < 2
 
 
-def published(gpu: str, devices: int, release: str | None = None) -> Iterator[float]:
-    """What others' nccl-tests took is estimated as: ratios, in the order of the bytes."""
+def published() -> Iterator[tuple[str, float]]:
+    """What others measured with nccl-tests: which, and its estimate over it."""
     for row in DictReader((TESTDATA / "nccl_tests" / "all_reduce.tsv").open(), delimiter="\t"):
-        if (row["gpu"], row["devices"]) == (gpu, str(devices)) and release in (None, row["nccl"]):
-            group = Group(devices, int(row["hosts"]))
-            found = _measured_us("all-reduce", int(row["bytes"]), group, find_hardware(gpu))
-            assert found is not None
-            yield found / float(row["us"])
+        group = Group(int(row["devices"]), int(row["domains"]))
+        found = _measured_us("all-reduce", int(row["bytes"]), group, find_hardware(row["gpu"]))
+        assert found is not None
+        yield f"{row['gpu']} x {row['devices']}, NCCL {row['nccl']}", found / float(row["us"])
 
 
-@pytest.mark.parametrize(
-    ("gpu", "devices", "release", "least", "most"),
-    [
-        ("a100-40gb", 8, None, 0.55, 1.05),  # links scaled from H100's table
-        ("a100-40gb", 16, "2.21.5", 0.9, 1.1),
-        ("h100-sxm", 16, None, 1.0, 1.2),
-        ("h100-sxm", 64, None, 0.9, 1.0),
-        ("gb200", 72, None, 0.9, 1.05),
-        ("gb200", 144, None, 0.75, 0.95),
-    ],
-)
-def test_all_reduces_that_others_measured_are_met(
-    gpu: str, devices: int, release: str | None, least: float, most: float
-) -> None:
-    ratios = [*published(gpu, devices, release)]
-    assert ratios
-    assert least < min(ratios) <= max(ratios) < most
+def test_large_all_reduces_that_others_measured_are_met_within_a_quarter() -> None:
+    """But for two kinds that docs/rehearse.md names: a network that was not set up, and 20 racks."""
+    missed = {which for which, ratio in published() if not 0.75 < ratio < 1.25}
+    assert missed == {"a100-40gb x 16, NCCL 2.26.5", "gb200 x 1440, NCCL 2.26.2"}
