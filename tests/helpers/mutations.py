@@ -102,7 +102,8 @@ def damage_sqlite(path: Path, draw: random.Random) -> None:
     if draw.random() < 0.3:
         path.write_bytes(damage_bytes(path.read_bytes(), draw))
         return
-    with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as database, database:  # a constraint, or damaged
+    # a constraint, or damaged, so much that the message is no text
+    with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(path)) as database, database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         table = draw.choice(tables or ["t"])
         columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]

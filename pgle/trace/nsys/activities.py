@@ -72,7 +72,11 @@ class KernelNames:
         found: dict[int, str] = {}
         if "shortName" in tables.columns("CUPTI_ACTIVITY_KIND_KERNEL"):
             rows = tables.rows("StringIds", ("id", "value"))
-            found = {int(str(key)): text for key, text in rows if isinstance(text, str) and LIBRARIES.search(text)}
+            found = {
+                key: text
+                for key, text in rows
+                if isinstance(key, int) and isinstance(text, str) and LIBRARIES.search(text)
+            }
         self._names = tuple(found.values())
         self._codes = Lookup(np.array(list(found), np.int64), np.arange(len(found), dtype=np.int32), -1)
 

@@ -88,3 +88,11 @@ def test_the_largest_unsigned_number_is_read_as_sqlite_would(testdata: Path, tmp
     )
     pyarrow.parquet.write_table(more, folder / "StringIds.parquet")
     assert len(read_nsys(folder)) == len(read_nsys(testdata / "nsys_synthetic/synthetic_cases.sqlite"))
+
+
+def test_a_name_of_a_kernel_without_an_id_is_left_aside(testdata: Path, tmp_path: Path) -> None:
+    folder = convert(testdata / "nsys_synthetic/synthetic_cases.sqlite", tmp_path / "parquet", ".parquet")
+    names = pyarrow.parquet.read_table(folder / "StringIds.parquet").to_pylist()
+    damaged = pa.Table.from_pylist([*names, {"id": None, "value": "cutlass_gemm"}])
+    pyarrow.parquet.write_table(damaged, folder / "StringIds.parquet")
+    assert len(read_nsys(folder)) > 0
