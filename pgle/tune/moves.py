@@ -29,6 +29,7 @@ TIGHT = 0.5  # part of the GPU's memory from which on the scheduler may give up 
 _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
 ALL = "all"  # for `Axis.kind`: what moves every kind of collective at once comes first
+LOOPS = "loops"  # for `Axis.kind`: what copies bodies of loops that hold collectives, of whatever kind
 PRESETS = {"fsdp": "", "pipeline-parallel": "collective-permute"}
 """What others recommend where a loop holds collectives, or those of a kind: a start that the search has to beat."""
 
@@ -38,7 +39,7 @@ class Axis:
     """One thing to change."""
 
     name: str  # in words
-    kind: str  # the collective whose exposed time it is about; `ALL`; or empty: none in particular
+    kind: str  # the collective whose exposed time it is about; `ALL`, `LOOPS`; or empty: none in particular
     settings: tuple[Flags, ...]  # flag values to try, each on top of the best so far, in this order
     number: str = ""  # the flag whose value is halved and doubled, on as long as that helps; empty where there is none
 
@@ -132,7 +133,8 @@ class _Program:
         name = name.removeprefix("experimental_")
         # On several streams XLA asks its autotuner, which has no GPU here.
         beside = {STREAMS: "false"} if setting.name == SPLIT and STREAMS not in taken else {}
-        return Axis(name, setting.about, tuple({setting.name: value, **beside} for value in values))
+        kind = setting.about or (LOOPS if setting.where.endswith("loop") else "")
+        return Axis(name, kind, tuple({setting.name: value, **beside} for value in values))
 
     def start_bytes(self, kind: str) -> int:
         """The threshold that is tried first; where nothing is combined, the size of two of the smallest together."""
@@ -174,7 +176,7 @@ def _tensors_of(module: Module, collective: Instruction) -> int:
 def _together(found: Iterable[Axis]) -> Iterable[Axis]:
     """What only helps together: all pipelining, and all of it with two copies of each loop body."""
     on = [(axis, axis.settings[0]) for axis in found if set(axis.settings[0].values()) <= set(_ON)]
-    pipelined = {name: value for axis, setting in on if axis.kind for name, value in setting.items()}
+    pipelined = {name: value for axis, setting in on if axis.kind not in ("", LOOPS) for name, value in setting.items()}
     if len(pipelined) > 1:
         yield Axis("all pipelining", ALL, (pipelined,))
     double = {name: value for axis, setting in on for name, value in setting.items() if "double_buffering" in name}
@@ -197,9 +199,8 @@ def _presets(program: _Program, jaxlib: str, taken: Collection[str]) -> Iterable
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:
-    """The axes in order of the exposed time, by kind, that they are about; those about none in particular last."""
-    total = sum(exposed.values())
-    return sorted(found, key=lambda axis: -(total if axis.kind == ALL else exposed.get(axis.kind, 0.0)))
+    """Axes about all kinds first, then in order of the exposed time, by kind, that they are about; about none last."""
+    return sorted(found, key=lambda axis: (axis.kind not in (ALL, LOOPS), -exposed.get(axis.kind, 0.0)))
 
 
 def neighbours(value: int) -> tuple[int, int]:

@@ -118,6 +118,8 @@ def judge(after_us: Sequence[float], before_us: Sequence[float]) -> Judged:
 
 
 def stands(trial: Trial, pgle: Trial) -> bool:
-    """Whether a trial is accepted against the profile alone: in the worlds, and in the harder ones."""
+    """Whether a trial is accepted against the profile alone: in both sets of worlds, and not longer as costs stand."""
+    if trial.step_us is None or (pgle.step_us is not None and trial.step_us > pgle.step_us):
+        return False
     pairs = ((trial.worlds_us, pgle.worlds_us), (trial.harder_us, pgle.harder_us))
-    return trial.step_us is not None and all(judge(after, before).accepted for after, before in pairs)
+    return all(judge(after, before).accepted for after, before in pairs)

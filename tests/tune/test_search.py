@@ -114,6 +114,13 @@ def test_accepted_is_what_wins_in_nine_of_ten_worlds_and_by_half_a_per_cent(afte
     assert judge(after, [100.0] * 20).accepted is accepted
 
 
+def test_what_wins_in_the_worlds_and_is_longer_as_costs_stand_is_not_accepted() -> None:
+    after = trial({"a": "1"}, 1200.0)
+    assert after.step_us is not None
+    assert stands(after, PGLE)
+    assert not stands(replace(after, step_us=after.step_us + 1), PGLE)
+
+
 def test_what_wins_in_the_worlds_and_loses_in_harder_ones_is_not_accepted() -> None:
     after = trial({"a": "1"}, 1200.0)
     assert stands(after, PGLE)
@@ -254,6 +261,13 @@ def test_where_a_loop_holds_collectives_a_preset_comes_first() -> None:
     assert first.name == "preset fsdp"
     assert first.settings[0]["xla_gpu_pipeline_all_gather"] == "on"
     assert not [axis for axis in axes(program("all-gather"), "0.12.0.1", ()) if axis.name == "preset fsdp"]
+
+
+def test_two_copies_of_a_loop_body_are_tried_before_flags_of_a_single_kind() -> None:
+    names = [
+        axis.name for axis in by_exposure(axes(program("all-gather", looped=True), "0.10.2", ()), {"all-gather": 10.0})
+    ]
+    assert names.index("enable_while_loop_double_buffering") < names.index("enable_pipelined_all_gather")
 
 
 def test_a_preset_is_tried_without_flags_of_kinds_that_the_program_lacks() -> None:

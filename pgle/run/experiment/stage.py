@@ -124,10 +124,10 @@ def profile_files(profile: Path) -> list[Path]:
     return sorted(path for path in profile.iterdir() if path.suffix in (".pb", ".pbtxt"))
 
 
-def check_command(command: Sequence[str], stage: str) -> None:
+def check_command(command: Sequence[str]) -> None:
     """Raise `UserError` where there is no command, or its program does not exist."""
     if not command:
-        raise UserError("no command given", remedy=f"say: pgle {stage} -- python train.py")
+        raise UserError("no command given", remedy="put it after the options: -- python train.py")
     if shutil.which(command[0]) is None:
         raise UserError("cannot be started (no such program)", where=command[0], remedy="check the command")
 

@@ -64,7 +64,7 @@ class RealBackEnd:
 
     def check(self, request: StageRequest) -> None:
         """Raise `UserError` where a request cannot be met; nothing has been written by then."""
-        check_command(request.command, request.stage)
+        check_command(request.command)
         if self._capture(request) == "nsys":
             nsys_command(request.command, Path())
 

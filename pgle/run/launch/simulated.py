@@ -71,7 +71,7 @@ class SimulatedBackEnd:
             if not Path(request.command[0]).is_file():
                 raise UserError("no such file", where=request.command[0], remedy="dump modules with JAX_DUMP_IR_TO=DIR")
         else:
-            check_command(request.command, request.stage)
+            check_command(request.command)
 
     def asked(self, request: StageRequest) -> Mapping[str, Any]:
         """All options that decide the outcome of a stage, with their values."""
