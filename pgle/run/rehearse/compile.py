@@ -37,7 +37,12 @@ from pgle.run.rehearse.dumps import (
 from pgle.run.rehearse.messages import check, environment, message
 from pgle.run.rehearse.request import OnPhase, Phase, RehearsalRequest, RehearsalResult
 
-FULL_BYTES = 1 << 20  # of free space, below which a disk is full
+FULL_BYTES = 1 << 20  # of free space, below which a disk is full: dumps of the smallest step need more
+
+
+def is_full(folder: Path) -> bool:
+    """Whether XLA's dumps have no room in a folder any more, which it does not say; False where there is no folder."""
+    return folder.exists() and shutil.disk_usage(folder).free < FULL_BYTES
 
 
 class Compiler:
@@ -93,7 +98,7 @@ class Compiler:
         folder = request.dump_dir.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         answer = self._kept_or_compiled(request, folder)
-        if shutil.disk_usage(folder).free < FULL_BYTES:  # XLA says nothing of dumps that it cuts short
+        if is_full(folder):
             raise UserError("no space is left for what XLA dumps", where=folder, remedy="choose another with -o DIR")
         log = folder / LOG
         if "user_error" in answer:

@@ -151,9 +151,8 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         third = None if plain is None else plain.result()
     module = read_module(first.after_optimizations)
     given = read_profile(profile)
-    costs = (
-        None if request.profile is None else given
-    )  # estimates of the scheduled modules are nearer than those that LHS had
+    # Estimates of the scheduled modules are nearer than those of what LHS had.
+    costs = None if request.profile is None else given
     baseline = _side(first, module, costs, hardware)
     profiled = _side(second, read_module(second.after_optimizations), costs, hardware)
     verdict = confirm(ConfirmRequest(second.log, schedule=second.schedule, profile=given, whole=True)).main

@@ -19,6 +19,7 @@ from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import sha256, write_files
+from pgle.run.rehearse.compile import is_full
 from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
 from pgle.run.rehearse.rehearse import LHS
 from pgle.run.rehearse.request import OnPhase, RehearsalResult
@@ -37,7 +38,6 @@ from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
 
 NO_SHAPE: Shape = {}
-LEAST_FREE = 1 << 20  # bytes of a device; dumps of the smallest step need more
 NO_PROFILE = "no-profile"
 SCHEDULES = ("profile", "again")
 """Folders of a setting's schedules with its profile: the second where the first showed names without a cost."""
@@ -105,7 +105,7 @@ class Bench:
             self._programs.setdefault(same, trial)  # another thread may have made the same program meanwhile
             return trial
         except UserError as error:
-            if _is_full(folder.parent):
+            if is_full(folder.parent):
                 raise
             return Trial(flags, label, failure=str(error), shape=shape)
         finally:
@@ -203,7 +203,7 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
         try:
             yield Bench(request, session)
         except BaseException as error:
-            full = isinstance(error, UserError) and _is_full(folder)
+            full = isinstance(error, UserError) and is_full(folder)
             if full or not points_into(error, folder):
                 shutil.rmtree(folder, ignore_errors=True)
             if full:  # XLA cuts its dumps short, and says nothing
@@ -229,11 +229,6 @@ def trial_elsewhere(request: TuneRequest, flags: Flags, label: str, shape: Shape
         _ELSEWHERE[key] = bench = opened.enter_context(open_bench(replace(request, out=Path(out))))
         bench.start()
     return _ELSEWHERE[key].trial(flags, label, shape)
-
-
-def _is_full(folder: Path) -> bool:
-    """Whether nothing more can be written there; False where there is no folder yet."""
-    return folder.exists() and shutil.disk_usage(folder).free < LEAST_FREE
 
 
 def _program(named: RehearsalResult, flags: Flags, shape: Shape) -> tuple[str, str]:
