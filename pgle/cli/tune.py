@@ -82,7 +82,7 @@ def command(
 
     from pgle.report import tune as report
     from pgle.report.phases import phases
-    from pgle.run.rehearse.command import RehearseCommand, launch, of_run, prepared
+    from pgle.run.rehearse.command import RehearseCommand, by_file, launch, of_run, prepared
     from pgle.run.tune.record import begun
     from pgle.run.tune.request import TuneRequest
     from pgle.run.tune.tune import tune
@@ -105,7 +105,7 @@ def command(
 
         with phases() as on_phase:
             found = tune(request, on_trial=report.announcer(request.budget), on_phase=on_phase)
-        found = replace(found, launch=launch(asked))
+        found = replace(found, launch=launch(by_file(asked, setting)))
         page = report.write_pages(found, out)
     if as_json:
         report.show_json(found, out, page)

@@ -16,8 +16,8 @@ pytestmark = [
 ]
 
 
-def tuned(capsys: pytest.CaptureFixture[str], out: Path, *more: str) -> dict[str, object]:
-    assert run(["tune", str(PROGRAM), "-o", str(out), "--json", *more]) == 0
+def tuned(capsys: pytest.CaptureFixture[str], out: Path, *more: str, program: str = str(PROGRAM)) -> dict[str, object]:
+    assert run(["tune", program, "-o", str(out), "--json", *more]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -37,10 +37,17 @@ def test_the_answer_is_proven_or_says_that_there_is_none(tmp_path: Path, capsys:
         assert not found["flags"]
 
 
-def test_the_same_input_gives_the_same_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = (tuned(capsys, tmp_path / name, "--budget", "1", "--worlds", "3") for name in "ab")
+def test_the_same_input_gives_the_same_answer_from_a_pipe_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--budget", "1", "--worlds", "3")
+    first = tuned(capsys, tmp_path / "a", *options)
+    with PROGRAM.open() as pipe:
+        monkeypatch.setattr(sys, "stdin", pipe)
+        second = tuned(capsys, tmp_path / "b", *options, program="-")
     for key in ("verdict", "flags", "step_us", "worlds", "trials"):
         assert first[key] == second[key]
+    assert all(word != "-" for word in second["next"].split())
 
 
 def test_trials_in_other_processes_come_to_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,8 +69,7 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
     """Capture where needed, rehearse, and look at flags where the profile brings little and a look takes little."""
     command = of_run(command)
     with prepared(command) as (out, setting):
-        if command.words == (STDIN,):  # what comes next goes by the file that is kept
-            command = replace(command, words=(str(setting.module),))
+        command = by_file(command, setting)
         began = time.monotonic()
         request = RehearseRequest(
             setting=setting,
@@ -190,6 +189,11 @@ def _is_program(command: RehearseCommand) -> bool:
     return len(command.words) > 1 or not Path(command.words[0]).exists()
 
 
+def by_file(command: RehearseCommand, setting: Setting) -> RehearseCommand:
+    """The command by which the same module can be asked for again: of one on stdin, by the file that is kept."""
+    return replace(command, words=(str(setting.module),)) if command.words == (STDIN,) else command
+
+
 @contextmanager
 def prepared(
     command: RehearseCommand, *, resumes: Callable[[Path], bool] = lambda out: False
@@ -264,7 +268,7 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
     first = Path(command.words[0])
     if len(command.words) == 1:
         if command.words[0] == STDIN:
-            (out / "captured").mkdir()
+            (out / "captured").mkdir(exist_ok=True)
             return [keep_stdin(out / "captured", binary=".hlo.pb")], CapturedProgram()
         if first.is_dir():
             return modules_in(first, dumps=True), read_captured(first)
