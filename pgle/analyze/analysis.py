@@ -206,8 +206,7 @@ def _compute(
             continue
         instruction = None if module is None else module.instructions.get(item.owner)
         work = None if module is None or instruction is None else work_of(module, instruction)
-        traced = item.trace_name or item.name
-        names = {traced} if program.key.name == WHOLE else kernels.get((program.key.name, traced), ())
+        names = {item.traced} if program.key.name == WHOLE else kernels.get((program.key.name, item.traced), ())
         found.append(MeasuredInstruction(cost, cost.samples / max(executions, 1), instruction, work, slowest(names)))
     return tuple(sorted(found, key=lambda item: (-item.step_us, item.cost.name)))
 

@@ -121,7 +121,7 @@ def measured_collectives(
                 beside=_beside(trace, first_step, naming, code),
                 link=_link(module, item, hardware),
                 instruction=instruction,
-                trace_name=item.trace_name or item.name,
+                trace_name=item.traced,
             )
         )
     return tuple(sorted(found, key=lambda item: (-item.exposed_us, item.name)))
@@ -132,7 +132,7 @@ def transfer_exposed_us(
 ) -> float:
     """Exposed time of some collectives together after the last rank arrived: of one step, a union."""
     last_ns = _last_ns(naming, costs)
-    wanted = np.array([(item.trace_name or item.name) in names for item in naming.filed] or [False])
+    wanted = np.array([item.traced in names for item in naming.filed] or [False])
     total = 0.0
     for window in windows:
         rows, name, late = _own_rows(trace, window, naming, last_ns)

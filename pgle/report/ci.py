@@ -13,12 +13,11 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.report.compare import columns, figures, headline, method_line, picture, pooled, sides
+from pgle.report.page.charts import unit_of
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check
 
 ICONS = {Verdict.FASTER: "🟢", Verdict.SLOWER: "🔴", Verdict.SAME: "⚪", Verdict.UNDECIDED: "🟡"}
-
-
 SHADES = ("#8c8c8c", "#2f81f7")  # of base and new; seen on GitHub's light and dark pages
 PERCENTILES = range(5, 100, 5)  # shown in the chart: a few wild steps must not set its scale
 
@@ -53,8 +52,7 @@ def chart(found: Comparison) -> list[str]:
     low, high = min(base[0], new[0]), max(base[-1], new[-1])
     if low == high:
         return []
-    units = (("s", 1), ("ms", 1e3))
-    unit, scale = next((item for item in units if high * item[1] >= 1), ("µs", 1e6))
+    unit, scale = unit_of(high)
     room = (high - low) / 20
     lines = [", ".join(f"{value * scale:.6g}" for value in times) for times in (base, new)]
     palette = json.dumps({"themeVariables": {"xyChart": {"plotColorPalette": ", ".join(SHADES)}}})

@@ -65,7 +65,7 @@ def write_pages(found: Tuning, out: Path) -> Path:
 
 def announcer(budget: int) -> OnTrial:
     """Says on stderr what each trial came to, as it ends; those that change nothing are not counted."""
-    numbers = {False: count(1), True: count(1)}  # of flags, and of shapes, each of which has the budget
+    numbers = {"trial": count(1), "shape": count(1)}  # each has the budget
 
     def announce(trial: Trial, pgle: Trial) -> None:
         took = f", {trial.cpu_s:.1f} CPU-s" if trial.cpu_s else ""
@@ -77,12 +77,10 @@ def announcer(budget: int) -> OnTrial:
         else:
             failed = f"does not compile ({trial.failure})"
             words = failed if trial.step_us is None else "{}, {}, won {} of {}".format(*figures(trial, pgle))
-            beside = trial.label.startswith("without ")
-            number = (
-                ""
-                if beside
-                else f"{'shape' if trial.shape else 'trial'} {next(numbers[bool(trial.shape)])} of at most {budget}: "
-            )
+            number = ""
+            if not trial.label.startswith("without "):
+                what = "shape" if trial.shape else "trial"
+                number = f"{what} {next(numbers[what])} of at most {budget}: "
             say(f"{number}{trial.label}: {words}{took}")
 
     return announce

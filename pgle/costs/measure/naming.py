@@ -40,6 +40,11 @@ class Filed(NamedTuple):
     groups: tuple[tuple[int, ...], ...] = ()  # replica groups of a collective; empty: all devices
     owner: str = ""  # the instruction of the final module whose time it is; empty without HLO
 
+    @property
+    def traced(self) -> str:
+        """The name in the trace."""
+        return self.trace_name or self.name
+
 
 @dataclass(frozen=True)
 class Naming:

@@ -82,9 +82,14 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     return [number * step for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
+def unit_of(high: float) -> tuple[str, float]:
+    """The unit in which to write seconds of at most that, and how many of it are a second."""
+    return ("s", 1.0) if high >= 1 else ("ms", 1e3) if high >= 1e-3 else ("µs", 1e6)
+
+
 def seconds(low: float, high: float) -> Callable[[float], str]:
     """How to write step times between two, in one unit, with as many digits as their distance needs."""
-    unit, scale = ("s", 1.0) if high >= 1 else ("ms", 1e3) if high >= 1e-3 else ("µs", 1e6)
+    unit, scale = unit_of(high)
     digits = max(0, math.ceil(-math.log10(max((high - low) * scale / 5, 1e-9))))
     return lambda value: f"{value * scale:.{digits}f} {unit}"
 
