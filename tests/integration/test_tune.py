@@ -1,5 +1,6 @@
 """`pgle tune` with the real compiler: what is accepted was compiled, confirmed and written down."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -48,6 +49,11 @@ def test_the_same_input_gives_the_same_answer_from_a_pipe_too(
     for key in ("verdict", "flags", "step_us", "worlds", "trials"):
         assert first[key] == second[key]
     assert all(word != "-" for word in second["next"].split())
+    kept = tmp_path / "b" / "captured" / "stdin.mlir"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PROGRAM.read_bytes() + b"\n")))
+    assert run(["tune", "-", "-o", str(tmp_path / "b"), *options]) == 2
+    assert "holds the search of another module" in capsys.readouterr().err
+    assert kept.read_bytes() == PROGRAM.read_bytes()
 
 
 def test_trials_in_other_processes_come_to_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 from pgle.errors import UserError
@@ -50,6 +51,22 @@ def keep_stdin(folder: Path, *, binary: str = ".log") -> Path:
         raw = raw.rename(raw.with_suffix(archive))
         head = read_head(raw, _HEAD_BYTES)
     return raw.rename(folder / f"stdin{_suffix(head, binary)}{archive}")
+
+
+def keep_module(out: Path) -> Path:
+    """The module on stdin, kept in ``captured/`` of a folder; where one is kept already, it must be the same.
+
+    Raises:
+        UserError: as `keep_stdin`, or another module is kept there, which stays.
+    """
+    captured = out / "captured"
+    captured.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix="stdin-") as folder:
+        piped = keep_stdin(Path(folder), binary=".hlo.pb")
+        kept = captured / piped.name
+        if kept.exists() and kept.read_bytes() != piped.read_bytes():
+            raise UserError("holds the search of another module", where=out, remedy="choose a new folder with -o DIR")
+        return piped.replace(kept)
 
 
 def _suffix(head: bytes, binary: str) -> str:

@@ -17,7 +17,7 @@ from pgle.errors import UserError, points_into
 from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.manifest import read_manifest
 from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, typed
-from pgle.run.inputs.piped import STDIN, keep_stdin
+from pgle.run.inputs.piped import STDIN, keep_module
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import CapturedProgram, modules_in, read_captured
 from pgle.run.rehearse.messages import devices_in
@@ -268,8 +268,7 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
     first = Path(command.words[0])
     if len(command.words) == 1:
         if command.words[0] == STDIN:
-            (out / "captured").mkdir(exist_ok=True)
-            return [keep_stdin(out / "captured", binary=".hlo.pb")], CapturedProgram()
+            return [keep_module(out)], CapturedProgram()
         if first.is_dir():
             return modules_in(first, dumps=True), read_captured(first)
         if first.suffix == ".py":
