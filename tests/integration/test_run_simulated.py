@@ -95,6 +95,15 @@ def test_another_command_does_not_mix_into_a_run_directory(finished, capsys):
     assert "belongs to another command" in capsys.readouterr().err
 
 
+def test_another_command_that_fails_at_once_leaves_the_captured_modules_of_the_first(finished, capsys):
+    captured = sorted((finished / "captured").iterdir())
+    assert run(["run", "--run-dir", str(finished), *SIMULATED, "--", sys.executable, "-c", "exit(9)"]) == 9
+    assert sorted((finished / "captured").iterdir()) == captured != []
+    capsys.readouterr()
+    assert run(["run", "--run-dir", str(finished), *SIMULATED, "--json", "--", *WORDS]) == 0
+    assert json.loads(capsys.readouterr().out)["ran"] == []
+
+
 def test_a_stage_is_not_overwritten_without_force(finished, capsys):
     assert run(["profile", "--run-dir", str(finished), *SIMULATED, "--", *WORDS]) == 2
     assert "--force" in capsys.readouterr().err

@@ -27,6 +27,7 @@ from pgle.errors import UserError
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
 
 COMPARED: tuple[StageName, StageName] = ("baseline", "perf")  # the stages whose step times are compared
+CAPTURE = "capture"  # stage of the manifest: the program was run on CPU devices, and its modules kept
 LOG = "output.log"
 MANIFEST = "manifest.json"
 STEP_FILES = "steps*.jsonl"  # step times of a stage: one file, or one per rank
@@ -151,13 +152,13 @@ class StageFolder:
             path for path in found if _holds_trace(path) and (path.suffix != ".qdstrm" or path.stem not in reports)
         )
 
-    def make(self, *, again: bool) -> None:
-        """Make the folder; where an older run left one, that is kept under the next free name.
+    def make(self, *, again: bool) -> str:
+        """Make the folder; where an older run left one, that is kept under the next free name, which is returned.
 
         Raises:
             UserError: it holds something already, and `again` is false.
         """
-        found = list(self.path.iterdir()) if self.path.exists() else []
+        found, older = list(self.path.iterdir()) if self.path.exists() else [], ""
         if found:
             # Notes alone are what a launcher left that was killed before its stage was on record.
             if not again and not all(path.name.startswith(".") for path in found):
@@ -166,8 +167,9 @@ class StageFolder:
                     where=self.run.path,
                     remedy="choose another --run-dir or pass --force to run it again beside the old files",
                 )
-            set_aside(self.path)
+            older = set_aside(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
+        return older
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,10 @@ class RunDirectory:
     def captured(self) -> Path:
         """Modules of a program that ran on CPU devices."""
         return self.path / "captured"
+
+    def folder_of(self, stage: str) -> Path:
+        """The folder that a stage of the manifest leaves: of ``capture`` the captured modules, else RUN/STAGE."""
+        return self.captured if stage == CAPTURE else self.path / stage
 
     def content_named(self, digest: str, suffix: str) -> Path:
         """A profile under a name that carries its SHA-256."""
@@ -259,9 +265,9 @@ def free(path: Path, mark: str = "-", first: int = 2) -> Path:
     return next(found for name in names if not (found := path.with_name(name)).exists())
 
 
-def set_aside(folder: Path) -> None:
-    """Keep an older folder under the next free name: ``profile.1``, ``profile.2`` …"""
-    folder.rename(free(folder, ".", 1))
+def set_aside(folder: Path) -> str:
+    """Keep an older folder under the next free name, ``profile.1``, ``profile.2`` …, which is returned."""
+    return folder.rename(free(folder, ".", 1)).name
 
 
 def _trace_files(folder: Path, label: str | None = None) -> tuple[Path, ...]:

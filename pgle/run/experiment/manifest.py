@@ -70,6 +70,13 @@ class StageRecord:
     # what was asked for, by option: a stage that is asked for something else is run again
     asked: Mapping[str, Any] = field(default_factory=dict)
     failed: str = ""  # why the stage did not do its work though the command ended with 0, such as a missing trace
+    before: str = ""  # folder where what the finished run before left waits until this one has done its work
+    aside: str = ""  # folder that its files were moved to, as it failed where a run before had not; that one counts
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it ended well and did its work."""
+        return self.exit_code == 0 and not self.failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +86,8 @@ class Manifest:
     stages: tuple[StageRecord, ...] = ()
 
     def of(self, stage: str) -> tuple[StageRecord, ...]:
-        """The records of one stage, every rank; of repeated runs each rank's last."""
-        last = {record.rank: record for record in self.stages if record.stage == stage}
+        """The records of one stage, every rank; of repeated runs each rank's last whose files are in their place."""
+        last = {record.rank: record for record in self.stages if record.stage == stage and not record.aside}
         return tuple(last[rank] for rank in sorted(last))
 
     def last(self, stage: str) -> StageRecord | None:

@@ -14,6 +14,7 @@ from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import verify
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
+from pgle.run.experiment.older import settle
 from pgle.run.experiment.onward import record_comparison
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.stage import (
@@ -88,6 +89,7 @@ def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResu
         )
     request.back_end.check(request.stage)
     with request.stage.run.held():
+        settle(request.stage.run)
         return _Experiment(request, announce, on_result).run()
 
 

@@ -12,6 +12,7 @@ from pgle.masking import kept_argv, kept_environment, kept_flags
 from pgle.run.ask.git import git_commit
 from pgle.run.doctor.machine import read_gpus, this_machine
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
+from pgle.run.experiment.older import put_back
 from pgle.run.experiment.stage import StageRequest, now
 from pgle.run.launch.environment import ChildEnvironment
 from pgle.xla.log.module_verdict import ModuleVerdict
@@ -27,6 +28,7 @@ def begin_record(
     rank: int = 0,
     ranks: int = 1,
     simulated: bool = False,
+    before: str = "",
 ) -> StageRecord:
     """Write the record of a stage that is about to start: versions, GPUs, driver, flags, variables, host, inputs.
 
@@ -39,6 +41,7 @@ def begin_record(
         rank: of this process, of so many `ranks`.
         ranks: how many there are.
         simulated: the GPUs and variables of this machine do not matter.
+        before: `pgle.run.experiment.older.waiting`.
 
     Raises:
         UserError: the interpreter does not run, or the manifest cannot be written.
@@ -61,6 +64,7 @@ def begin_record(
         inputs=inputs,
         warnings=tuple(finding.line() for finding in environment.warnings if finding.level != "note"),
         asked=dict(asked),
+        before=before,
     )
     extend_manifest(request.run.path, record)
     return record
@@ -86,7 +90,8 @@ def end_record(
 ) -> StageRecord:
     """Complete the record of a stage that has ended, and write it; the fields are those of `StageRecord`.
 
-    The verdict of a perf stage is kept among the facts.
+    The verdict of a perf stage is kept among the facts. Where the stage failed and a finished run waits, that is put
+    back, and the record says where this one's files are now.
     """
     judged = {} if verdict is None else _judged(verdict)
     ended = replace(
@@ -98,5 +103,7 @@ def end_record(
         facts={**record.facts, **(facts or {}), **judged},
         failed=failed,
     )
+    if ended.before and not ended.is_done:
+        return put_back(request.run, ended)
     extend_manifest(request.run.path, ended)
     return ended

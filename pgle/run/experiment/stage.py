@@ -16,6 +16,7 @@ from pgle.files import AnyPath, sha256, write_files
 from pgle.masking import kept_argv, kept_flags
 from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.run.experiment.manifest import FileRecord, read_manifest, record_file
+from pgle.run.experiment.older import settle
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.same_program import same_program
 from pgle.run.launch.environment import given_flags
@@ -169,7 +170,10 @@ def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool = False) 
     if request.profile is not None:
         read_profile(request.profile)
     back_end.check(request)
-    with request.run.held(shared=not find_rank().is_alone):
+    is_alone = find_rank().is_alone
+    with request.run.held(shared=not is_alone):
+        if is_alone:
+            settle(request.run)
         return run_held(request, back_end, again=force, force=force)
 
 
@@ -177,7 +181,12 @@ def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bo
     """Run a stage in a run directory that is held already; `again` and `force` as in `BackEnd.run`."""
     if request.profile is not None:
         request = replace(request, profile=content_addressed(request.profile, request.run))
-    result = back_end.run(request, again=again, force=force)
+    try:
+        result = back_end.run(request, again=again, force=force)
+    except BaseException:
+        if find_rank().is_alone:
+            settle(request.run)
+        raise
     return replace(result, warnings=(*result.warnings, *_mismatches(request)))
 
 

@@ -15,6 +15,7 @@ from pgle.files import sha256
 from pgle.masking import kept_flags
 from pgle.run.experiment.directory import RankFiles
 from pgle.run.experiment.manifest import FileRecord, StageRecord
+from pgle.run.experiment.older import waiting
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, profile_files
@@ -79,16 +80,15 @@ class RealBackEnd:
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on this rank, without waiting for others."""
-        del force  # nothing is taken over from earlier runs
         rank = find_rank()
         files, capture = request.folder.rank(rank.rank), self._capture(request)
         command = nsys_command(request.command, files.trace) if capture == "nsys" else request.command
         python = interpreter(request.command)
         child = self._child(request, files, python)
-        _make_folder(request, again=again)
+        older = waiting(request.run, request.stage, _make_folder(request, again=again), force=force)
         record = begin_record(
             request, child, asked=self.asked(request), inputs=self.inputs(request), python=python,
-            rank=rank.rank, ranks=max(rank.size, rank.rank + 1),
+            rank=rank.rank, ranks=max(rank.size, rank.rank + 1), before=older,
         )  # fmt: skip
         config = hook_config(
             request.folder, rank, capture=capture, window="none" if capture == "none" else self.window,
@@ -138,7 +138,9 @@ class RealBackEnd:
         )  # fmt: skip
         if code:
             why = f"; {failed}" if failed and facts else ""  # without facts it ended before it came to anything
-            raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {files.log}{why}")
+            log = request.run.path / (record.aside or request.stage) / files.log.name
+            stays = f"; {request.folder.path} is as it was before" if record.aside else ""
+            raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}")
         return StageResult(
             request, False, code, judged, step_times(files), reported(judged, facts, record),
             tuple(dict.fromkeys(record.warnings)), rank=record.rank, failed=failed,
@@ -166,16 +168,19 @@ class RealBackEnd:
         return replace(child, values={**child.values, **self.environment})
 
 
-def _make_folder(request: StageRequest, *, again: bool) -> None:
+def _make_folder(request: StageRequest, *, again: bool) -> str:
     """Make the stage's folder. Ranks share it and wait for nobody, so only a single process sets an old one aside.
+
+    Returns:
+        The folder that holds what was set aside; empty where nothing was.
 
     Raises:
         UserError: this rank has run the stage already, or was given another profile than the others.
     """
-    rank = find_rank()
+    rank, older = find_rank(), ""
     files = request.folder.rank(rank.rank)
     if rank.is_alone:
-        request.folder.make(again=again)
+        older = request.folder.make(again=again)
     elif files.log.exists():
         raise UserError(
             f"rank {rank.rank} has run {request.stage} into it already",
@@ -185,6 +190,7 @@ def _make_folder(request: StageRequest, *, again: bool) -> None:
     files.folder.mkdir(parents=True, exist_ok=True)
     if request.profile is not None:
         _check_same_profile(Path(request.profile), files.folder)
+    return older
 
 
 def _check_same_profile(profile: Path, folder: Path) -> None:

@@ -20,8 +20,9 @@ from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.masking import kept_argv, kept_flags
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.experiment.directory import RankFiles, set_aside
+from pgle.run.experiment.directory import CAPTURE, RankFiles, set_aside
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
+from pgle.run.experiment.older import waiting
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, check_command, now
 from pgle.run.launch.capture_modules import capture_modules
@@ -45,8 +46,6 @@ PROFILED_STEPS = 8  # executions in a simulated profile window
 TIMED_STEPS = 40  # executions of a simulated baseline or performance run
 
 SEEDS = {"profile": 0, "baseline": 1, "perf": 2}  # of the noise: stages differ as runs do
-
-CAPTURE = "capture"  # stage of the manifest: the program was run on CPU devices, and its modules kept
 
 
 @dataclass(frozen=True)
@@ -89,11 +88,11 @@ class SimulatedBackEnd:
         target = load_target(self.target)
         module_path = self._program(request, again=again, force=force)
         files = request.folder.rank()
-        request.folder.make(again=again)
+        older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         child = self._child(request)
         python, notes = compiler_of(request.command)
         asked, inputs = self.asked(request), self.inputs(request)
-        record = begin_record(request, child, asked=asked, inputs=inputs, simulated=True)
+        record = begin_record(request, child, asked=asked, inputs=inputs, simulated=True, before=older)
         compiled = rehearse_compile(
             RehearsalRequest(
                 module=module_path,
@@ -157,7 +156,7 @@ class SimulatedBackEnd:
         inputs = replace(request, profile=None).inputs()
         before = read_manifest(run_dir)
         why = before.why_due(CAPTURE, run_dir, asked, inputs)
-        is_forced = force and request.stage == "profile"
+        is_forced, older = force and request.stage == "profile", ""
         if (not why and not is_forced) or (not request.command and modules_in(folder)):
             return choose_module(modules_in(folder), self.choose)
         if folder.exists() and any(folder.iterdir()):
@@ -166,8 +165,9 @@ class SimulatedBackEnd:
                 what = f"belongs to another command, or to another state of it ({why})"
                 what = what if last else "holds modules of a run that its manifest does not speak of"
                 raise UserError(what, where=run_dir, remedy="choose another --run-dir, or profile again with --force")
-            set_aside(folder)
-        record = StageRecord(CAPTURE, argv=kept_argv(request.command), started=now(), asked=asked, inputs=inputs)
+            older = waiting(request.run, CAPTURE, set_aside(folder), force=is_forced)
+        argv = kept_argv(request.command)
+        record = StageRecord(CAPTURE, argv=argv, started=now(), asked=asked, inputs=inputs, before=older)
         extend_manifest(run_dir, record)
         if _is_module(request.command):
             folder.mkdir(parents=True, exist_ok=True)

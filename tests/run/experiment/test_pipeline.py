@@ -11,7 +11,8 @@ import pytest
 
 from pgle.errors import UserError, WorkloadError
 from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.manifest import StageRecord, extend_manifest
+from pgle.run.experiment.manifest import StageRecord, extend_manifest, read_manifest
+from pgle.run.experiment.older import waiting
 from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
 from pgle.run.experiment.recording import end_record
 from pgle.run.experiment.stage import StageError, StageRequest, StageResult, now
@@ -54,9 +55,10 @@ class Recorded:
         return request.inputs()
 
     def run(self, request, *, again, force):
-        request.folder.make(again=again)
+        older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         self.ran.append(request.stage)
-        record = StageRecord(request.stage, started=now(), asked=self.asked(request), inputs=self.inputs(request))
+        asked, inputs = self.asked(request), self.inputs(request)
+        record = StageRecord(request.stage, started=now(), asked=asked, inputs=inputs, before=older)
         extend_manifest(request.run.path, record)
         if self.killed_in == request.stage:
             raise KeyboardInterrupt
@@ -143,12 +145,41 @@ def test_a_run_that_died_under_force_is_not_taken_for_done(experiment):
     assert result.good
 
 
+FAILURES = [{"exit_code": 9}, {"traces": False}, {"killed_in": "profile"}]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=str)
+def test_what_is_done_stays_where_another_command_fails(experiment, failure):
+    experiment()
+    with pytest.raises((WorkloadError, KeyboardInterrupt)):
+        experiment("other", **failure)
+    assert experiment().skipped == tuple(STAGES)
+
+
+def test_what_is_done_stays_where_another_command_is_killed(experiment, monkeypatch):
+    experiment()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("pgle.run.experiment.stage.settle", lambda run: None)  # nothing of pgle runs any more
+        experiment("other", killed_in="profile")
+    assert (experiment.folder / "profile.1").is_dir()
+    assert experiment().skipped == tuple(STAGES)
+
+
+def test_the_files_of_a_failed_run_lie_beside_those_that_stay(experiment):
+    experiment()
+    with pytest.raises(WorkloadError):
+        experiment("other", exit_code=9)
+    failed = read_manifest(experiment.folder).stages[-1]
+    assert (failed.aside, (experiment.folder / failed.aside / "output.log").exists()) == ("profile.2", True)
+    assert {item.path.split("/")[0] for item in failed.outputs} == {"profile.2"}
+
+
 def test_a_failed_run_of_another_command_is_not_taken_for_done(experiment):
     experiment()
     with pytest.raises(WorkloadError):
         experiment("other", exit_code=9)
-    assert experiment().good
-    assert experiment.launched == ["profile"]  # its trace is what it was, and so are the later stages
+    experiment("other")
+    assert experiment.launched == ["profile", "baseline", "perf"]
 
 
 def test_another_command_runs_every_stage(experiment):
