@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,14 +123,6 @@ def profile_files(profile: Path) -> list[Path]:
     if not profile.is_dir():
         return [profile]
     return sorted(path for path in profile.iterdir() if path.suffix in (".pb", ".pbtxt"))
-
-
-def check_command(command: Sequence[str]) -> None:
-    """Raise `UserError` where there is no command, or its program does not exist."""
-    if not command:
-        raise UserError("no command given", remedy="put it after the options: -- python train.py")
-    if shutil.which(command[0]) is None:
-        raise UserError("cannot be started (no such program)", where=command[0], remedy="check the command")
 
 
 def now() -> str:

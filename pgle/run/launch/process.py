@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import threading
@@ -90,8 +91,30 @@ def started(command: Sequence[str], environment: Mapping[str, str], **streams: A
     try:
         return subprocess.Popen(list(command), env=environment, preexec_fn=_end_with_parent, **streams)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise UserError(f"cannot be started ({reason})", where=command[0], remedy="check the command") from None
+        raise _refusal(command[0], error.strerror or str(error)) from None
+
+
+def check_program(command: Sequence[str]) -> None:
+    """Raise `UserError` where there is no command, or its first word names no program."""
+    if not command:
+        raise UserError("no command given", remedy="put it after the options: -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise _refusal(command[0], "no such program")
+
+
+def _refusal(word: str, reason: str) -> UserError:
+    """Why a command cannot be started by its first word, and what was probably meant."""
+    path, remedy = Path(word), "check the command"
+    if path.is_file():
+        remedy = f"have it run: -- {'python' if path.suffix == '.py' else 'bash'} {word}"
+        reason = "it is not executable" if reason == "no such program" else reason
+        if os.access(path, os.X_OK) and "/" not in word:
+            reason, remedy = "it is not on the PATH", f"name its folder: ./{word}"
+    elif re.match(r"[A-Za-z_]\w*=", word):
+        remedy = f"variables stand before pgle, or after env: -- env {word} …"
+    elif len(words := word.split()) > 1 and shutil.which(words[0]):
+        remedy = "write its words without quotes around them all, or: -- bash -c '…'"
+    return UserError(f"cannot be started ({reason})", where=word, remedy=remedy)
 
 
 def _end_with_parent() -> None:

@@ -18,7 +18,7 @@ from pgle.run.experiment.manifest import FileRecord, StageRecord
 from pgle.run.experiment.older import waiting
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.recording import begin_record, end_record
-from pgle.run.experiment.stage import StageRequest, StageResult, check_command, profile_files
+from pgle.run.experiment.stage import StageRequest, StageResult, profile_files
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines
 from pgle.run.launch.environment import Cache, ChildEnvironment, build_environment, interpreter
 from pgle.run.launch.evidence import (
@@ -34,7 +34,7 @@ from pgle.run.launch.evidence import (
     why_no_trace,
 )
 from pgle.run.launch.hook import hook_config, read_facts, with_hook
-from pgle.run.launch.process import ended, launch
+from pgle.run.launch.process import check_program, ended, launch
 from pgle.run.launch.under_nsys import is_readable, nsys_command, start_nsys
 
 _WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
@@ -65,7 +65,7 @@ class RealBackEnd:
 
     def check(self, request: StageRequest) -> None:
         """Raise `UserError` where a request cannot be met; nothing has been written by then."""
-        check_command(request.command)
+        check_program(request.command)
         if self._capture(request) == "nsys":
             nsys_command(request.command, Path())
 

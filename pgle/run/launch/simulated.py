@@ -24,11 +24,12 @@ from pgle.run.experiment.directory import CAPTURE, RankFiles, set_aside
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
 from pgle.run.experiment.older import waiting
 from pgle.run.experiment.recording import begin_record, end_record
-from pgle.run.experiment.stage import StageRequest, StageResult, check_command, now
+from pgle.run.experiment.stage import StageRequest, StageResult, now
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import capture_warnings, choose_module, modules_in
 from pgle.run.launch.console_steps import write_steps
 from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of
+from pgle.run.launch.process import check_program
 from pgle.run.rehearse.compile import rehearse_compile
 from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
 from pgle.schedule.predict import predict
@@ -70,7 +71,7 @@ class SimulatedBackEnd:
             if not Path(request.command[0]).is_file():
                 raise UserError("no such file", where=request.command[0], remedy="dump modules with JAX_DUMP_IR_TO=DIR")
         else:
-            check_command(request.command)
+            check_program(request.command)
 
     def asked(self, request: StageRequest) -> Mapping[str, Any]:
         """All options that decide the outcome of a stage, with their values."""

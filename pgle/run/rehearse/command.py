@@ -20,6 +20,7 @@ from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, ty
 from pgle.run.inputs.piped import STDIN, keep_module
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import CapturedProgram, modules_in, read_captured
+from pgle.run.launch.process import check_program
 from pgle.run.rehearse.messages import devices_in
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.run.rehearse.request import OnPhase
@@ -186,7 +187,14 @@ def _named(command: RehearseCommand, *names: str) -> list[str]:
 
 
 def _is_program(command: RehearseCommand) -> bool:
-    return len(command.words) > 1 or not Path(command.words[0]).exists()
+    """Whether the words start a program: several, or one that is no folder and no module."""
+    first = Path(command.words[0])
+    return len(command.words) > 1 or not first.exists() or (first.is_file() and _starts_as_program(first))
+
+
+def _starts_as_program(path: Path) -> bool:
+    with path.open("rb") as file:
+        return path.suffix in (".py", ".sh") or file.read(4).startswith((b"#!", b"\x7fELF"))
 
 
 def by_file(command: RehearseCommand, setting: Setting) -> RehearseCommand:
@@ -271,16 +279,11 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
             return [keep_module(out)], CapturedProgram()
         if first.is_dir():
             return modules_in(first, dumps=True), read_captured(first)
-        if first.suffix == ".py":
-            raise UserError(
-                "is a program, and a module is needed",
-                where=first,
-                remedy=f"have it run: pgle rehearse -- python {first}",
-            )
-        if first.is_file() and not _is_executable(first):
-            return [first], CapturedProgram()
-        if first.suffix in _MODULE_SUFFIXES or not shutil.which(str(first)):
+        if first.suffix in _MODULE_SUFFIXES and not first.exists():
             raise UserError("no such file", where=first, remedy="dump modules with JAX_DUMP_IR_TO=DIR")
+        if not _is_program(command):
+            return [first], CapturedProgram()
+        check_program(command.words)
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
         return kept, read_captured(out / "captured")  # of the search that goes on
     captured = capture_modules(
@@ -291,8 +294,3 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
         step_needed=command.choose is None,
     )
     return captured, read_captured(out / "captured")
-
-
-def _is_executable(path: Path) -> bool:
-    with path.open("rb") as file:
-        return os.access(path, os.X_OK) and file.read(4).startswith((b"#!", b"\x7fELF"))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.launch.process import last_line, launch
+from pgle.run.launch.process import check_program, last_line, launch
 
 
 @pytest.fixture
@@ -128,6 +130,26 @@ def test_a_long_output_is_whole(tmp_path, capfd):
 def test_a_command_that_cannot_be_started_is_named(tmp_path):
     with pytest.raises(UserError, match="no-such-program: cannot be started"):
         launch(["no-such-program"], os.environ, tmp_path / "log")
+
+
+@pytest.mark.parametrize(
+    ("word", "what"),
+    [
+        ("train.py", "it is not executable.*-- python train.py"),
+        ("job.sh", "it is not executable.*-- bash job.sh"),
+        ("start.sh", "it is not on the PATH.*: ./start.sh"),
+        ("A=1", "no such program.*-- env A=1"),
+        ("sh job.sh", "no such program.*without quotes"),
+    ],
+)
+def test_what_was_meant_by_a_word_that_starts_nothing_is_said(tmp_path, monkeypatch, word, what):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "job.sh", "start.sh"):
+        Path(name).write_text("#!/bin/sh\n")
+    Path("start.sh").chmod(0o755)
+    with pytest.raises(UserError) as refused:
+        check_program([word])
+    assert re.search(what, str(refused.value))
 
 
 KILLED = """

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.rehearse.command import RehearseCommand, prepared, run
+from pgle.run.rehearse.command import RehearseCommand, prepared, run, tune_line
 from pgle.run.tune.record import begun
 
 
@@ -30,6 +30,15 @@ def test_a_temporary_folder_goes_with_the_failure(tmp_path: Path, monkeypatch: p
     with pytest.raises(UserError, match="compiled no jax module"):
         run(rehearsal_of(*COMPILES_NOTHING))
     assert not any(tmp_path.iterdir())
+
+
+def test_a_script_is_run_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.sh").write_text("#!/bin/sh\nexit 3\n")
+    Path("job.sh").chmod(0o755)
+    with pytest.raises(WorkloadError, match="before it had compiled anything"):
+        run(rehearsal_of("./job.sh"))
+    assert tune_line(rehearsal_of("./job.sh")).endswith("-- ./job.sh")
 
 
 def test_a_folder_named_by_the_user_can_be_used_again(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ def lowered_export(blob: bytes, devices: Callable[[int], Sequence[Any]]) -> Any:
     from jax import export
 
     if importlib.util.find_spec("flatbuffers") is None:
-        raise UserError("a jax.export artifact needs flatbuffers to be read", remedy="pip install flatbuffers")
+        what = "neither StableHLO nor HLO, and a jax.export artifact needs flatbuffers to be read"
+        raise UserError(what, remedy="pip install flatbuffers")
     try:
         exported = export.deserialize(bytearray(blob))
     except Exception:  # of foreign bytes flatbuffers says whatever it trips over
