@@ -130,7 +130,7 @@ def measure_step(
     stream = row_streams(trace, main, of_main, of_others)
     executions = find_executions(trace, of_main == Stream.COMMUNICATION)
     windows = device_windows(trace, executions, main, stream)
-    by_name = {name: cost for cost in costs.costs for name in (cost.trace_name or cost.name, cost.name)}
+    by_name = {name: cost for cost in costs.costs for name in (cost.traced, cost.name)}
     collectives = measured_collectives(trace, windows, naming, by_name, program.hlo, hardware)
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
     breakdown, compute = mean_breakdown(windows), _compute(naming, by_name, costs.window.used, program, trace.kernels)

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import force_option, json_option, one_blas_thread, pattern_option, piped
+from pgle.cli.options import force_option, json_option, one_blas_thread, pattern_option
+from pgle.cli.paths import piped
 
 
 def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import PATH, bounds_options, json_option, module_option
+from pgle.cli.options import bounds_options, json_option, module_option
+from pgle.cli.paths import PATH
 
 
 @click.command(cls=Command)

@@ -8,7 +8,8 @@ import sys
 import click
 
 from pgle.cli.help import Group
-from pgle.cli.options import PATH, jaxlib_option, json_option, python_option
+from pgle.cli.options import jaxlib_option, json_option, python_option
+from pgle.cli.paths import PATH
 from pgle.files import AnyPath
 from pgle.report import flags as report
 from pgle.report import json

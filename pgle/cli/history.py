@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from pgle.cli.help import Group
-from pgle.cli.options import force_option, json_option, pattern_option, piped
+from pgle.cli.options import force_option, json_option, pattern_option
+from pgle.cli.paths import piped
 
 _file = click.option(
     "--file", "path", type=click.Path(path_type=Path), default=Path("perf/history.jsonl"), show_default=True,
@@ -64,7 +65,7 @@ def add(
     from pgle.report import history as report
     from pgle.report.onward import after_entry, show_next
     from pgle.run import history
-    from pgle.run.ask.git import git_commit
+    from pgle.run.doctor.machine import git_commit
     from pgle.run.inputs.step_times import read_side
     from pgle.steps.history import make_entry
     from pgle.steps.steady import Rules

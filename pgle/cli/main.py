@@ -60,9 +60,11 @@ GROUPS: dict[str, dict[str, str]] = {
 """Group → command → its line in `pgle --help`. The click command is `command` in `pgle.cli.NAME`, or `NAME_command` in
 one of `HOMES`; the file is imported only when the command is used, so that `pgle --help` stays instant."""
 HOMES = {
+    "begin": "doctor init",
+    "convert": "convert perf-table",
     "stages": "run profile perf auto",
     "profiles": "verify complete merge diff",
-    "look": "show analyze report view",
+    "look": "show predict analyze report view",
 }
 """The files that hold several commands of one kind."""
 _HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
@@ -80,8 +82,9 @@ class LazyGroup(click.Group):
         """The command called `cmd_name`, or None."""
         if cmd_name not in COMMANDS:
             return None
-        home = import_module(f"pgle.cli.{_HOME_OF.get(cmd_name, cmd_name.replace('-', '_'))}")
-        command: click.Command = getattr(home, f"{cmd_name}_command" if cmd_name in _HOME_OF else "command")
+        name = cmd_name.replace("-", "_")
+        home = import_module(f"pgle.cli.{_HOME_OF.get(cmd_name, name)}")
+        command: click.Command = getattr(home, f"{name}_command" if cmd_name in _HOME_OF else "command")
         return command
 
     def resolve_command(

@@ -11,72 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from pgle.cli.paths import PATH, PROFILE_OUT, TARGET
 
+if TYPE_CHECKING:
     from pgle.files import AnyPath
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class _File(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """A local path or one of an object store; ``-`` is stdin, or stdout where `written` says with which suffix.
-
-    Args:
-        written: suffix of what the command writes there; empty: it reads.
-        binary: suffix by which its readers know a protobuf message on stdin.
-    """
-
-    name = "path"
-
-    def __init__(self, written: str = "", *, binary: str = ".log") -> None:
-        self.written, self.binary = written, binary
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnyPath:
-        """As click asks for it."""
-        from pgle.files import as_path
-
-        if value == "-" and ctx is not None:
-            from pgle.cli.stdio import stdin_file, stdout_file
-
-            return stdout_file(ctx, self.written) if self.written else stdin_file(ctx, self.binary)
-        return as_path(value)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """File names, by the shell."""
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="file")]
-
-
-PATH, HLO = _File(), _File(binary=".hlo.pb")
-PROFILE_OUT, PAGE_OUT = _File(".pbtxt"), _File(".md")
-
-
-def piped(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of files, with a file of what comes on stdin for ``-``."""
-    if "-" not in words:
-        return words
-    from pgle.cli.stdio import stdin_file
-
-    return tuple(os.fspath(stdin_file(ctx)) if word == "-" else word for word in words)
-
-
-class _Target(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4
-    """The name of a GPU, or a file; it stays text."""
-
-    name = "target"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The GPUs that are known by name."""
-        from click.shell_completion import CompletionItem
-
-        from pgle.xla.targets import BUILT_IN
-
-        return [CompletionItem(name) for name in BUILT_IN if name.startswith(incomplete)]
-
-
-TARGET = _Target()
 
 
 def REGEX(text: str) -> str:  # noqa: N802
@@ -119,7 +59,7 @@ target_option = click.option(
     default="h100",
     show_default=True,
     metavar="NAME|FILE",
-    help="GPU: a100, a100-80, h100, h200, b200, or a gpu_target_config.pbtxt.",
+    help="GPU: a100, a100-80, h100, h200, b200, … or a gpu_target_config.pbtxt.",
 )
 topology_option = click.option(
     "--topology", metavar="SxHxD", help="Topology: slices x hosts per slice x devices per host."

@@ -8,7 +8,6 @@ import click
 
 from pgle.cli.help import Command
 from pgle.cli.options import (
-    PATH,
     bounds_options,
     force_option,
     hlo_option,
@@ -21,6 +20,7 @@ from pgle.cli.options import (
     target_option,
     top_option,
 )
+from pgle.cli.paths import PATH
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -93,12 +93,12 @@ def complete_command(as_json: bool, **options: Any) -> None:
     \b
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
-    from pgle.report import complete as report
+    from pgle.report import profiles as report
     from pgle.report.onward import after_conversion, show_next
     from pgle.run.coverage import complete_file
 
     result = complete_file(**options)
-    (report.show_json if as_json else report.show_text)(result)
+    (report.complete_json if as_json else report.complete_text)(result)
     if not as_json:
         show_next(after_conversion(result.written.path, options["hlo"]))
 
@@ -145,7 +145,7 @@ def merge_command(
     with one_blas_thread():
         from pgle.costs.profile.merge import MergeOptions, Of
         from pgle.costs.statistic import parse_statistic
-        from pgle.report import merge as report
+        from pgle.report import profiles as report
         from pgle.report.onward import after_summary, show_next
         from pgle.run.profiles import merge_files
 
@@ -155,7 +155,7 @@ def merge_command(
         collective_stat=parse_statistic(collective_stat) if collective_stat else None,
     )
     result = merge_files(profiles, output, options, force=force)
-    (report.show_json if as_json else report.show_text)(result)
+    (report.merge_json if as_json else report.merge_text)(result)
     if not as_json:
         show_next(after_summary(result.written.path))
 

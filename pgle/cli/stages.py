@@ -9,7 +9,6 @@ import click
 
 from pgle.cli.help import Command
 from pgle.cli.options import (
-    PATH,
     bounds_options,
     flag_option,
     json_option,
@@ -18,6 +17,7 @@ from pgle.cli.options import (
     stage_options,
     window_option,
 )
+from pgle.cli.paths import PATH
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath

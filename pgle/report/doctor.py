@@ -10,8 +10,7 @@ from rich.text import Text
 from pgle.errors import many
 from pgle.report import json
 from pgle.report.text import console, table
-from pgle.run.doctor.doctor import Diagnosis
-from pgle.run.doctor.mend import Mended
+from pgle.run.doctor.doctor import Diagnosis, Mended
 from pgle.run.doctor.prove import Proof
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}

@@ -1,8 +1,8 @@
 """Targets: the GPUs that XLA can compile for without having one.
 
 A target is the text of a ``stream_executor.GpuTargetConfigProto``. Some are shipped in ``data/targets`` (figures from
-openxla/xla, see the README there); any other is read from the ``*.gpu_target_config.pbtxt`` that each ``--xla_dump_to``
-run leaves.
+openxla/xla, as each says at its top); any other is read from the ``*.gpu_target_config.pbtxt`` that each
+``--xla_dump_to`` run leaves.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ BUILT_IN = tuple(sorted(file.name.removesuffix(_SUFFIX) for file in _SHIPPED.ite
 """Names of the shipped targets."""
 
 ALIASES: Mapping[str, str] = {
-    "a100": "a100-40gb",
-    "a100-40": "a100-40gb",
-    "a100-80": "a100-80gb",
-    "h100": "h100-sxm",
-    "h200": "h200-sxm",
+    short: name
+    for name in reversed(BUILT_IN)
+    for short in (name.split("-")[0], name.removesuffix("gb"))
+    if short != name
 }
+"""Shorter names of the shipped targets: ``a100-80`` of a100-80gb; ``a100`` of the first that begins so."""
 
 # What releases before 0.8 do not know, and can do without: their models use none of it.
 _RECENT_SCALAR = re.compile(r"\b(?:feature_extension|pcie_bandwidth)\s*:\s*\w+")

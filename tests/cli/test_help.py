@@ -58,7 +58,7 @@ def options(command: click.Command) -> dict[str, click.Option]:
 
 def test_every_file_of_a_command_is_listed() -> None:
     files = Path(main.__file__).parent.glob("*.py")
-    named = {name.rstrip("_") or path.stem.replace("_", "-") for path in files
+    named = {(name.rstrip("_") or path.stem).replace("_", "-") for path in files
              for name in re.findall(r"\ndef (\w*?)command\(", path.read_text())}  # fmt: skip
     assert named == set(main.COMMANDS)
 

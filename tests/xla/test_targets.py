@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,13 @@ def test_aliases_name_shipped_targets(alias: str) -> None:
     assert load_target(alias.upper()).name in BUILT_IN
 
 
-def test_every_shipped_target_has_a_source(testdata: Path) -> None:
-    readme = (testdata.parent / "pgle/xla/data/targets/README.md").read_text()
-    assert [name for name in BUILT_IN if f"`{name}.txtpb`" not in readme] == []
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_shipped_target_says_where_its_figures_are_from(name: str) -> None:
+    assert re.search(r"# Figures: \S+ \S+ at [0-9a-f]{12}", load_target(name).text)
+
+
+def test_a_short_name_is_of_the_first_gpu_that_begins_so() -> None:
+    assert ALIASES["a100"] == "a100-40gb" and ALIASES["a100-80"] == "a100-80gb" and ALIASES["h100"] == "h100-sxm"
 
 
 def test_description_that_a_run_dumped(testdata: Path) -> None:

@@ -40,7 +40,7 @@ def measured_transfers(module: Module, costs: Iterable[Cost]) -> dict[Transfer, 
     """Microseconds of the collectives of a module that XLA's table can hold; of equal ones the median."""
     found: dict[Transfer, list[float]] = defaultdict(list)
     for cost in costs:
-        instruction = module.instructions.get(cost.trace_name or cost.name)
+        instruction = module.instructions.get(cost.traced)
         kind = collective_kind(module, instruction) if instruction is not None else None
         if instruction is None or kind is None or KINDS[kind].measured != kind or cost.cost_us <= 0:
             continue
@@ -56,7 +56,7 @@ def measured_products(module: Module, costs: Iterable[Cost]) -> dict[Matmul, flo
     """Microseconds of the instructions that compute one matrix product and little else; of equal ones the median."""
     found: dict[Matmul, list[float]] = defaultdict(list)
     for cost in costs:
-        instruction = module.instructions.get(cost.trace_name or cost.name)
+        instruction = module.instructions.get(cost.traced)
         if instruction is None or collective_kind(module, instruction) is not None or cost.cost_us <= 0:
             continue
         products = list(matmuls(module, instruction))

@@ -114,12 +114,8 @@ def _bytes(module: Module, instruction: Instruction, needed: _Needed | None) -> 
     return device, host
 
 
-def unvectorized_elements(module: Module, instruction: Instruction) -> int:
-    """Elements that a kernel works on one thread each: updates in place, gathers, transpositions in a loop fusion."""
-    return _unvectorized(instruction, _needed(module, instruction))
-
-
 def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
+    """Elements that a kernel works on one thread each: updates in place, gathers, transpositions in a loop fusion."""
     if needed is None:
         return prod(instruction.shape.dimensions) if instruction.opcode == "gather" else 0
     opcodes = {item.opcode for item in needed.items.values()}

@@ -95,13 +95,18 @@ class Cost(NamedTuple):
     # of compute, the mean on the rank for which the others wait (`slowest_rank_us`); None where ranks were not
     # compared. The cost given to XLA stays the typical one.
     slowest_us: float | None = None
-    trace_name: str = ""  # the name in the trace where it differs from `name`
+    trace_name: str = ""  # the name in the trace where it differs from `name`; empty where it does not
     origin: Origin = Origin.MEASURED  # measured or filled in
 
     @property
     def full_name(self) -> str:
         """The name as a profile file spells it: ``fingerprint::name``, or the bare name."""
         return join_name(self.fingerprint, self.name)
+
+    @property
+    def traced(self) -> str:
+        """The name in the trace."""
+        return self.trace_name or self.name
 
     @property
     def is_sound(self) -> bool:

@@ -129,7 +129,7 @@ class _Names:
         keys = np.flatnonzero(seen)
         self._number = np.full(len(seen), -1, dtype=np.int32)
         self._number[keys] = np.arange(len(keys))
-        lhs = {cost.trace_name or cost.name: cost.name for cost in step.costs.costs}
+        lhs = {cost.traced: cost.name for cost in step.costs.costs}
         waits = followers(module, frozenset(trace.instructions)) if module is not None else {}
         found: list[Named] = []
         for key in keys.tolist():

@@ -1,12 +1,15 @@
-"""`pgle doctor`: is this machine ready to profile, rehearse and run?"""
+"""`pgle doctor`: is this machine ready to profile, rehearse and run? With ``--fix``, what mends jax's CUDA plugin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pgle.masking import kept_text
+from pgle.run.ask.flag_probe import installed
+from pgle.run.ask.plugins import Repair, repair
 from pgle.run.doctor import gpu, software
 from pgle.run.doctor.machine import Check, Machine, read_gpus
 from pgle.run.experiment.manifest import Gpu
@@ -81,3 +84,41 @@ def _safely(name: str, probe: Callable[[], Check]) -> Check:
         return replace(check, name=name, found=kept_text(check.found), remedy=kept_text(check.remedy))
     except Exception as error:
         return Check(name, "warn", f"could not be looked at ({type(error).__name__}: {error})", "please report this")
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What was to be mended, and what came of it."""
+
+    repair: Repair | None  # None where nothing is wrong
+    was_run: bool  # whether the commands were run
+    # before, after: versions of jax, jaxlib and the plugin's wheels
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+    failed: str = ""  # what the command that failed printed last; empty where none did
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is left to do, and jax is what it was."""
+        kept = all(self.before.get(name) == self.after.get(name) for name in ("jax", "jaxlib"))
+        return self.repair is None or (self.was_run and not self.failed and kept)
+
+
+def mend(machine: Machine, *, yes: bool) -> Mended:
+    """Find the commands; run them where `yes` says so."""
+    found = repair(machine.installed.versions, machine.python)
+    before = _of_jax(machine.installed.versions)
+    if found is None or not yes:
+        return Mended(found, False, before, before)
+    failed = ""
+    for command in found.commands:
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            failed = lines[-1] if lines else f"{command[0]} ended with {done.returncode}"
+            break
+    return Mended(found, True, before, _of_jax(installed(machine.python).versions), failed)
+
+
+def _of_jax(versions: Mapping[str, str]) -> dict[str, str]:
+    return {name: version for name, version in versions.items() if name.startswith("jax")}

@@ -17,7 +17,8 @@ from pgle.run.ask.flag_probe import Installed, installed
 from pgle.run.ask.nsys import Nsys, find_nsys
 from pgle.run.experiment.manifest import Gpu
 
-TIMEOUT_S = 20  # for one program; nvidia-smi needs seconds where the driver is not kept loaded
+# for one program: nvidia-smi needs seconds where the driver is not kept loaded, git where there are a million files
+TIMEOUT_S = 20
 
 SMI_FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
 SMI_QUERY = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits")
@@ -138,3 +139,25 @@ def _existing(path: str) -> Path:
 def _limit(name: str) -> int:
     soft, _ = resource.getrlimit(getattr(resource, name))
     return -1 if soft == resource.RLIM_INFINITY else soft
+
+
+def git_commit() -> str:
+    """The commit of the working directory, short, with ``+`` where tracked files have changes.
+
+    Nothing else is asked of git: addresses of remotes may hold credentials.
+    Empty outside of a work tree, before its first commit, and where git is missing or does not answer.
+    """
+    try:
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if commit and _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _git(*words: str) -> str:
+    without_locks = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # the user's own git may run meanwhile
+    done = subprocess.run(
+        ("git", *words), capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False,
+        stdin=subprocess.DEVNULL, env=without_locks,
+    )  # fmt: skip
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgle.masking import kept_argv, kept_environment, kept_flags
-from pgle.run.ask.git import git_commit
-from pgle.run.doctor.machine import read_gpus, this_machine
+from pgle.run.doctor.machine import git_commit, read_gpus, this_machine
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
 from pgle.run.experiment.older import put_back
 from pgle.run.experiment.stage import StageRequest, now

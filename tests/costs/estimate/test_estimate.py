@@ -8,7 +8,7 @@ import pytest
 
 from pgle.costs.estimate.communication import Group, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
 from pgle.costs.estimate.estimate import estimate_profile, estimator, transferred_bytes
-from pgle.costs.estimate.kernels import bytes_accessed, compute_us, unvectorized_elements
+from pgle.costs.estimate.kernels import ELEMENTS_PER_CLOCK, bytes_accessed, compute_us
 from pgle.costs.estimate.products import Matmul, attention_operations, matmuls
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.programs import find_programs
@@ -294,7 +294,8 @@ def test_an_update_in_place_goes_one_thread_for_each_element_of_the_update() -> 
         op("d", "dynamic-update-slice", LAYERS, "p", "u", "c", "c", "c"),
     )
     assert bytes_accessed(of, of.instructions["k"]) == (2 * LAYER.size_bytes, 0)
-    assert unvectorized_elements(of, of.instructions["k"]) == 1024 * 64
+    threads_us = 1024 * 64 / (A100.cores * A100.clock_ghz * ELEMENTS_PER_CLOCK * 1e3)
+    assert compute_us(of, of.instructions["k"], A100) == pytest.approx(KERNEL_US + threads_us)
 
 
 def gathered(*elements: int, nccl: tuple[int, int] = (2, 22)) -> float:

@@ -19,9 +19,7 @@ def install(text):
 
     config = json.loads(text)
     if "captured" in config:
-        imports.after(
-            "jax", lambda module: guarded(lambda: _capture(module, config["captured"], config.get("devices")))
-        )
+        imports.after("jax", lambda module: guarded(lambda: _capture(module, config)))
         return
     place = Place(config, os.environ)
     with open(place.seen, "a"):
@@ -38,17 +36,10 @@ def _attach(config, place, jax):
     _hook.attach()
 
 
-def _capture(jax, files, devices):
-    """Capture the modules of this process: each of `files` is the path of what the hook writes under that name."""
-    from pgle_hook.capture import offload, processes
-    from pgle_hook.capture.executed import Executed
-    from pgle_hook.capture.uncomputed import Uncomputed
+def _capture(jax, config):
+    from pgle_hook.capture import capture
 
-    results = Uncomputed(files["uncomputed"]).results if "uncomputed" in files else lambda call, execute: execute()
-    executed = Executed(files["program"])
-    guarded(lambda: executed.watch(results))
-    guarded(lambda: processes.watch(jax, devices, executed))
-    offload.watch(files["lowered"])
+    capture(jax, config["captured"], config.get("devices"))
 
 
 def active():

@@ -1,4 +1,4 @@
-"""`pgle doctor`."""
+"""Commands to begin with: is this machine ready, and files to start from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import capture_option, json_option, python_option, run_dir_option, target_option
+from pgle.cli.options import capture_option, force_option, json_option, python_option, run_dir_option, target_option
 
 
 @click.command(cls=Command)
@@ -23,7 +23,7 @@ from pgle.cli.options import capture_option, json_option, python_option, run_dir
 @python_option
 @json_option
 @click.pass_context
-def command(
+def doctor_command(
     ctx: click.Context,
     /,
     fix: bool,
@@ -51,7 +51,7 @@ def command(
     from pgle.report import doctor as report
     from pgle.report import json
     from pgle.report.text import say
-    from pgle.run.doctor import doctor, mend
+    from pgle.run.doctor import doctor
     from pgle.run.doctor.machine import this_machine
     from pgle.run.doctor.prove import prove as prove_chain
 
@@ -64,7 +64,7 @@ def command(
         ctx.exit(0 if proof.ok else 1)
     machine = this_machine(python)
     if fix:
-        mended = mend.mend(machine, yes=yes)
+        mended = doctor.mend(machine, yes=yes)
         if as_json:
             line = mended.repair.line if mended.repair else ""
             json.show("pgle.fix/1", {"ok": mended.ok, "command": line, **json.plain(mended)})
@@ -77,3 +77,29 @@ def command(
     else:
         report.doctor_table(diagnosis)
     ctx.exit(0 if diagnosis.ok else 1)
+
+
+@click.command(cls=Command)
+@click.argument("name", metavar="slurm|k8s|github|gitlab|make|docker", default="")
+@click.option("-o", "--output", "folder", type=click.Path(path_type=Path), default=Path(), metavar="DIR",
+              help="Folder to write into.  [default: this one]")  # fmt: skip
+@force_option
+@json_option
+def init_command(name: str, folder: Path, force: bool, as_json: bool) -> None:
+    """Write files to start from: job scripts, CI, a Makefile, a Dockerfile. Without a name, list them.
+
+    They are plain files of yours from then on; nothing that exists is overwritten.
+
+    \b
+    pgle init
+    pgle init slurm
+    pgle init github -o ~/my-project
+    """
+    from pgle.report import begin as report
+    from pgle.run.init import STARTERS, init
+
+    if not name:
+        (report.list_starters_json if as_json else report.list_starters)(STARTERS)
+        return
+    written = init(name, folder, force=force)
+    (report.show_json if as_json else report.show_text)(written, STARTERS[name])
