@@ -110,9 +110,10 @@ class Worker:
         """In a child: compile to the end."""
         temporary = Path(request["dump_dir"]) / TEMPORARY
         temporary.mkdir(exist_ok=True)
-        mine = " ".join(() if request["as_job"] else self.api.needed_flags(self.release))
+        given = request["xla_flags"]
+        mine = " ".join(() if request["as_job"] else self.api.needed_flags(self.release, given))
         os.environ |= {
-            "XLA_FLAGS": f"{mine} {request['xla_flags']}",  # the user's come later and win
+            "XLA_FLAGS": f"{mine} {given}",  # the user's come later and win
             "TMPDIR": str(temporary),
         }
         profile = request["fdo_profile"] and read_bytes(Path(request["fdo_profile"]))

@@ -118,6 +118,20 @@ def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: Rehea
     assert not (alone.log.parent / BEFORE_SCHEDULING).exists()
 
 
+def test_what_saves_time_before_scheduling_leaves_the_schedule_as_in_a_job(
+    base: RehearsalRequest, tmp_path: Path
+) -> None:
+    with Compiler() as compiler:
+        job, quick = (
+            compiler.compile(replace(base, dump_dir=tmp_path / str(as_job), as_job=as_job)) for as_job in (True, False)
+        )
+    one, other = (
+        [(item.name, item.opcode) for item in read_module(found.after_optimizations).walk()] for found in (job, quick)
+    )
+    assert one == other
+    assert believed(job.schedule) == believed(quick.schedule)
+
+
 def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, tmp_path: Path) -> None:
     with Compiler() as compiler:
         session = Session(compiler, base, tmp_path)

@@ -44,13 +44,21 @@ def version() -> tuple[int, ...]:
     return found
 
 
-def needed_flags(release: tuple[int, ...]) -> tuple[str, ...]:
-    """Flags without which that jaxlib cannot compile where there is no GPU, or wastes its time."""
+def needed_flags(release: tuple[int, ...], given: str) -> tuple[str, ...]:
+    """Flags without which that jaxlib cannot compile where there is no GPU, or wastes its time.
+
+    Args:
+        release: of jaxlib.
+        given: all other flags.
+    """
     if release < (0, 9):  # its autotuner fails without a device
         return ("--xla_gpu_autotune_level=0",)
-    if release >= (0, 11):  # it compiles every fusion to take the first configuration of all, since it can time none
-        return ("--xla_gpu_experimental_enable_fusion_autotuner=false",)
-    return ()
+    if release < (0, 11):
+        return ()
+    # It compiles every fusion and matrix product to take the first configuration of all, since it can time none.
+    fusions = "--xla_gpu_experimental_enable_fusion_autotuner=false"
+    listed = "--xla_enable_hlo_passes_only=" in given
+    return (fusions,) if listed else (fusions, "--xla_disable_hlo_passes=config-assigner")
 
 
 def topology_devices(target: str, topology: str) -> Sequence[Any]:
