@@ -89,7 +89,7 @@ def capture_modules(
         raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
     if code and step_needed and not _has_step(folder):
         there = ", ".join(candidates(found)[:SHOWN])
-        what = f"{shown} {ended(code)} before its step was executed twice; it had compiled {there}"
+        what = f"{shown} {ended(code)} before its step was executed twice; it had compiled {there} (--choose NAME)"
         raise WorkloadError(code, what)
     if code:
         write_files({folder / CODE: str(code)}, force=True)

@@ -64,6 +64,7 @@ class CapturedProgram:
     plugin: bool = False  # whether it has jax's CUDA plugin
     executed: Mapping[str, int] = field(default_factory=dict)  # executions by the file name of the module
     compiling: str = ""  # file name of the module that it is compiling
+    of_jax: Sequence[str] = ()  # file names of modules that are named as functions of jax's
 
 
 def read_captured(folder: Path) -> CapturedProgram:
@@ -98,9 +99,10 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     """The program's step: the module that is executed again and again; else the last large one that is executed.
 
     A module of less than `SUBSTANTIAL` of the largest is no step, however often it is executed, and neither is one for
-    fewer devices than another (a loader of data). The last one counts as executed: a first step takes long on CPUs,
-    and modules that load data are executed often meanwhile. Where executions were not counted it is the largest that
-    multiplies matrices, which what makes the first parameters does not.
+    fewer devices than another (a loader of data), nor a function of jax's own without products. The last one counts
+    as executed: a first step takes long on CPUs, and modules that load data are executed often meanwhile. Where
+    executions were not counted it is the largest that multiplies matrices, which what makes the first parameters does
+    not.
 
     Args:
         modules: of one folder, in the order in which they were compiled.
@@ -109,8 +111,9 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     Raises:
         UserError: it matches none; the message lists all modules.
     """
-    executed = read_captured(modules[0].parent).executed
-    chosen = list(modules)
+    program = read_captured(modules[0].parent)
+    executed = program.executed
+    chosen = [path for path in modules if not _is_of_jax(path, program)] or list(modules)
     if pattern is not None:
         exact = [path for path in modules if pattern in (path.name, module_name(path))]
         chosen = exact or [path for path in modules if re.search(pattern, path.name)]
@@ -138,6 +141,11 @@ def _multiplies(module: Path) -> bool:
     return _PRODUCT.search(read_bytes(module)) is not None
 
 
+def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
+    """Whether it is named as a function of jax's and holds no product, as what makes random numbers."""
+    return module.name in program.of_jax and not _multiplies(module)
+
+
 def _devices(module: Path) -> int:
     """For how many devices a dump of jax is; 1 where it does not say."""
     with module.open(errors="replace") as lines:
@@ -146,8 +154,9 @@ def _devices(module: Path) -> int:
 
 
 def is_step(module: Path) -> bool:
-    """Whether a module was executed again and again."""
-    return read_captured(module.parent).executed.get(module.name, 0) > 1
+    """Whether a module of the program's own was executed again and again."""
+    program = read_captured(module.parent)
+    return program.executed.get(module.name, 0) > 1 and not _is_of_jax(module, program)
 
 
 def candidates(modules: Sequence[Path]) -> list[str]:

@@ -145,6 +145,12 @@ def test_what_loads_data_for_one_device_is_not_the_step(tmp_path, times):
     assert choose_module(modules, None) == modules[1]
 
 
+def test_what_jax_makes_random_numbers_with_is_not_the_step(captured):
+    module = captured(f"{TWO}for i in range(9): jax.random.normal(jax.random.key(i), 9)\ntrain_step(weights, x)")
+    assert module_name(module) == "jit_train_step"
+    assert any("_normal" in name for name in read_captured(module.parent).of_jax)
+
+
 @pytest.mark.parametrize(
     ("ending", "product"),
     [("txt", b"  d = f32[8] dot(a, b)\n"), ("hlo.pb", b"\x12\x03dot\x1a"), ("mlir", b"  stablehlo.dot_general %1\n")],
@@ -188,7 +194,7 @@ def test_dumps_that_the_user_wanted_lie_where_the_user_wanted_them(captured, tmp
 
 def test_a_program_that_fails_before_its_step_passes_its_exit_code_on(captured):
     with pytest.raises(WorkloadError, match=r"ended with exit code 3 before its step was executed twice") as failed:
-        captured("import jax.numpy as jnp\njnp.ones(3)\nraise SystemExit(3)")
+        captured("import jax\nfor i in range(3): jax.random.normal(jax.random.key(i), 9)\nraise SystemExit(3)")
     assert failed.value.exit_code == 3
 
 

@@ -80,7 +80,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_a_program_instead_of_a_module_gets_the_command_to_type(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
-    with pytest.raises(UserError, match=r"train.py: is a program, .* pgle rehearse -- python .*train.py"):
+    with pytest.raises(UserError, match=r"train.py: cannot be started .* have it run: -- python .*train.py"):
         run(rehearsal_of(str(script)))
 
 

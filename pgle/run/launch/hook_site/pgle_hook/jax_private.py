@@ -77,6 +77,16 @@ def optimised_found(on_found):
     profiler.disable = new_disable
 
 
+def is_of_jax(name):
+    """Whether a module of this name may be of jax's own: an operation outside jit, or a function that jax jits."""
+    jax = sys.modules["jax"]
+    if callable(getattr(jax.lax, name, None)):
+        return True
+    jitted = type(jax.jit(lambda: None))
+    inner = [module for path, module in list(sys.modules.items()) if path.startswith("jax._src.") and module]
+    return any(isinstance(vars(module).get(name), jitted) for module in inner)
+
+
 def lowering():
     """The module whose functions ``lower_jaxpr_to_module`` and ``dump_module_to_file`` lower and dump programs."""
     return importlib.import_module("jax._src.interpreters.mlir")

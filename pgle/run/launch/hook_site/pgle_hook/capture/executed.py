@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import sys
 import threading
 
@@ -34,6 +35,7 @@ class Executed:
             "version": list(sys.version_info[:3]),
             "jaxlib": jax_private.jaxlib_version(),
             "compiling": "",
+            "of_jax": [],
             "plugin": any(guarded(lambda name=name: _is_installed(name)) for name in PLUGINS),
         }
         self._write()
@@ -58,11 +60,17 @@ class Executed:
     def _compiled(self, executable, dump):
         self._about["compiling"] = ""
         if dump:
+            self._note(os.path.basename(str(dump)))
             self._names[id(executable)] = (
                 os.path.basename(str(dump)),
                 executable,
             )  # kept, so that its id stays its own
         self._write()
+
+    def _note(self, name):
+        function = re.search(r"_jit_(.+)_compile\.mlir$", name)
+        if function and jax_private.is_of_jax(function.group(1)):
+            self._about["of_jax"].append(name)
 
     def _executed(self, executable):
         if os.getpid() != self._pid or id(executable) not in self._names:
