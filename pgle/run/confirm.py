@@ -16,6 +16,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, check_file, open_bytes, read_head
 from pgle.run.experiment.directory import RankFiles, RunDirectory
+from pgle.run.inputs.texts import HEAD_BYTES, is_text, utf8
 from pgle.run.inputs.traces import stage_of
 from pgle.run.launch.hook import read_facts
 from pgle.trace.nsys import SQLITE_MAGIC
@@ -68,10 +69,10 @@ def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
     check_file(path, pipe=True)
     if not path.is_file() or path.suffix in (".gz", ".xz"):
         return
-    head = read_head(path, 4096)
+    head = read_head(path, HEAD_BYTES)
     if not head and not may_be_empty:
         raise UserError("an empty file", where=path, remedy=remedy)
-    if head.count(0) > len(head) // 10 or head.startswith(SQLITE_MAGIC):
+    if not is_text(head) or head.startswith(SQLITE_MAGIC):
         raise UserError("not a log, but binary", where=path, remedy=remedy)
 
 
@@ -165,7 +166,7 @@ def _check_schedule(schedule: AnyPath) -> None:
 def _events(log: _RankLog, progress: Progress | None) -> Iterator[Event]:
     stdin = str(log.path) == STDIN
     with nullcontext(sys.stdin.buffer) if stdin else open_bytes(log.path, pipe=True) as stream:
-        yield from read_events(stream, rank=log.rank, progress=progress)
+        yield from read_events(utf8(stream), rank=log.rank, progress=progress)
 
 
 def _evidence(request: ConfirmRequest, logs: Sequence[_RankLog], log: Log) -> dict[str, ScheduleEvidence]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.files import check_file
 from pgle.run.doctor.machine import read_gpus, this_machine
-from pgle.run.inputs.step_times import TextLines
+from pgle.run.inputs.texts import TextLines
 from pgle.steps.history import Entry, parse_entry
 
 DATABASES = (".sqlite", ".sqlite3", ".db")

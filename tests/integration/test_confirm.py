@@ -41,6 +41,19 @@ def test_exit_code(log: str, code: int) -> None:
     assert run(["confirm", log]) == code
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("piped", [False, True])
+def test_a_log_as_windows_writes_it(
+    encoding: str, piped: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "used.log"
+    path.write_bytes(Path(f"{LOGS}/used.log").read_text().replace("\n", "\r\n").encode(encoding))
+    with path.open("rb") as file:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+        assert run(["confirm", "-" if piped else str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["main"]["verdict"] == "used"
+
+
 def test_real_run_of_2024(capsys: pytest.CaptureFixture[str]) -> None:
     run(["confirm", "testdata/maxtext_pgle/llama2_7b_pgle_run.log"])
     text = capsys.readouterr().out

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.inputs import step_times
+from pgle.run.inputs import texts
 from pgle.run.inputs.folder import dump_near, look
 from pgle.run.inputs.traces import read_traces
 
@@ -90,12 +90,12 @@ def test_a_search_or_a_rehearsal_is_one_thing_whatever_it_left(tmp_path):
 
 
 def test_lines_that_are_next_to_empty_are_refused_before_all_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(step_times, "MANY_LINES", 1000)
+    monkeypatch.setattr(texts, "MANY_LINES", 1000)
     bomb = tmp_path / "steps.log.xz"
     bomb.write_bytes(lzma.compress(b"\n" * (1 << 20)))
     read = []
     with pytest.raises(UserError, match="next to empty"):
-        read.extend(step_times.TextLines(bomb))
+        read.extend(texts.TextLines(bomb))
     assert 0 < len(read) < 2000
 
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from pgle.run.experiment.directory import MANIFEST, RunDirectory
 from pgle.run.experiment.onward import following, typed
+from pgle.run.inputs.texts import utf8_head
 from pgle.trace.nsys import SQLITE_MAGIC
 
 DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
@@ -148,6 +149,7 @@ def _head(path: Path, *words: bytes) -> bool:
             head = file.read(1 << 15)
     except OSError:
         return False
+    head = utf8_head(head)
     return any(word in head for word in words)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import MAX_FILE_BYTES, read_head
+from pgle.run.inputs.texts import utf8_head
 
 STDIN = "-"  # the word for stdin on a command line
 
@@ -70,6 +71,6 @@ def keep_module(out: Path) -> Path:
 
 
 def _suffix(head: bytes, binary: str) -> str:
-    text = head.lstrip()
+    text = utf8_head(head).lstrip()
     found = next((suffix for magic, suffix in MAGIC.items() if text.startswith(magic)), "")
     return found or (binary if head.startswith(b"\n") and not head.isascii() else ".log")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import glob
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.files import open_bytes
 from pgle.run.experiment.directory import COMPARED, LOG, STEP_FILES
+from pgle.run.inputs.texts import TextLines
 from pgle.steps.collect_console import read_console
 from pgle.steps.collect_records import read_csv, read_json_lines
 from pgle.steps.series import Series, once_per_step, slowest_rank
@@ -22,47 +20,6 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 TABLES = (".csv", ".tsv")
 LOGS = (".log", ".txt", ".out", ".err")
 TRACES = (".nsys-rep", ".sqlite", ".qdrep", ".pb")
-LONGEST_LINE = 1 << 20  # characters; what a line has beyond is left out
-# of so many lines that are shorter on average, ends counted, none can tell of steps; an archive may hold a billion
-MANY_LINES, SHORTEST_MEAN = 1 << 20, 4
-
-
-class TextLines:
-    """The lines of a text file without their ends, read anew by each iteration, so that memory does not grow with it.
-
-    In UTF-8, or in UTF-16 as PowerShell redirects it, without the byte order mark; ``.gz`` and ``.xz`` are unpacked.
-
-    Raises:
-        UserError: while it is read, as `pgle.files.open_bytes`.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __iter__(self) -> Iterator[str]:
-        with open_bytes(self.path) as file:
-            head = file.peek(4096)[:4096]
-            encoding = _encoding(head[:4])
-            if encoding == "utf-8-sig" and b"\0\0\0\0" in head:
-                raise UserError("is not text", where=self.path, remedy="give a log, CSV or JSON lines")
-            text = io.TextIOWrapper(file, encoding, errors="replace")
-            lines = characters = 0
-            while line := text.readline(LONGEST_LINE):
-                yield line.rstrip("\n")
-                lines, characters = lines + 1, characters + len(line)
-                if lines > MANY_LINES and characters < SHORTEST_MEAN * lines:
-                    what = f"its first {MANY_LINES:,} lines are next to empty"
-                    raise UserError(what, where=self.path, remedy="give a log, CSV or JSON lines")
-                while len(line) == LONGEST_LINE and not line.endswith("\n"):
-                    line = text.readline(LONGEST_LINE)
-
-
-def _encoding(head: bytes) -> str:
-    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return "utf-16"
-    if len(head) > 3 and (head[0] == 0) + (head[1] == 0) == 1:  # one half of the first sign, which is ASCII
-        return "utf-16-be" if head[0] == 0 else "utf-16-le"
-    return "utf-8-sig"
 
 
 def read_side(label: str, paths: Sequence[str], *, rules: Rules, pattern: str | None = None) -> Side:

@@ -1,0 +1,104 @@
+"""The text of people's logs: in UTF-8, or in UTF-16 as PowerShell redirects it, with or without a byte order mark."""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from pgle.errors import UserError
+from pgle.files import open_bytes
+
+HEAD_BYTES = 4096  # of a file, by which it is told whether it is text
+
+LONGEST_LINE = 1 << 20  # characters; what a line has beyond is left out
+
+# of so many lines that are shorter on average, ends counted, none can tell of steps; an archive may hold a billion
+MANY_LINES, SHORTEST_MEAN = 1 << 20, 4
+
+
+def utf8(stream: IO[bytes]) -> io.BufferedReader:
+    """A stream of text as UTF-8 without a byte order mark; of a pipe, what has come so far can be read at once."""
+    return io.BufferedReader(_Utf8(stream), 1 << 20)
+
+
+def utf8_head(head: bytes) -> bytes:
+    """The beginning of a file as UTF-8, where it is text."""
+    encoding = _encoding(head)
+    if encoding == "utf-8-sig":
+        return head.removeprefix(codecs.BOM_UTF8)
+    return head.decode(encoding, errors="replace").encode()
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file that begins so is text: one zero byte or another is left by a file system, many are binary."""
+    return utf8_head(head).count(0) <= len(head) // 10
+
+
+class TextLines:
+    """The lines of a text file without their ends, read anew by each iteration, so that memory does not grow with it.
+
+    ``.gz`` and ``.xz`` are unpacked.
+
+    Raises:
+        UserError: while it is read, as `pgle.files.open_bytes`, or where it is no text.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[str]:
+        remedy = "give a log, CSV or JSON lines"
+        with open_bytes(self.path) as file:
+            if not is_text(file.peek(HEAD_BYTES)[:HEAD_BYTES]):
+                raise UserError("is not text", where=self.path, remedy=remedy)
+            text = io.TextIOWrapper(utf8(file), "utf-8", errors="replace")
+            lines = characters = 0
+            while line := text.readline(LONGEST_LINE):
+                yield line.rstrip("\n")
+                lines, characters = lines + 1, characters + len(line)
+                if lines > MANY_LINES and characters < SHORTEST_MEAN * lines:
+                    what = f"its first {MANY_LINES:,} lines are next to empty"
+                    raise UserError(what, where=self.path, remedy=remedy)
+                while len(line) == LONGEST_LINE and not line.endswith("\n"):
+                    line = text.readline(LONGEST_LINE)
+
+
+def _encoding(head: bytes) -> str:
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        return "utf-16"
+    if len(head) > 3 and (head[0] == 0) + (head[1] == 0) == 1:  # one half of the first sign, which is ASCII
+        return "utf-16-be" if head[0] == 0 else "utf-16-le"
+    return "utf-8-sig"
+
+
+class _Utf8(io.RawIOBase):
+    """What `utf8` reads: bytes as they are, without the mark, or UTF-16 recoded."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._ready: bytes | None = None  # None before the first bytes, which tell the encoding
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._ready is None:
+            head = self._stream.read(4)
+            encoding = _encoding(head)
+            if encoding == "utf-8-sig":
+                self._ready = head.removeprefix(codecs.BOM_UTF8)
+            else:
+                self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+                self._ready = self._decoder.decode(head).encode()
+        while not self._ready:
+            data = getattr(self._stream, "read1", self._stream.read)(len(buffer))
+            self._ready = data if self._decoder is None else self._decoder.decode(data, final=not data).encode()
+            if not data:
+                break
+        given, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
+        buffer[: len(given)] = given
+        return len(given)
