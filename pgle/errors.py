@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+LONGEST_LINE = 20_000  # characters of a line that are printed: a command with every path that it needs is shorter
+
+
 def printable(text: str) -> str:
     """A name or line from outside as one that can be printed anywhere.
 
@@ -22,9 +25,16 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def shown(text: str, most: int = 500) -> str:
+    """As `printable`; of a text that nobody reads to its end, as a damaged file may name things, the beginning."""
+    if len(text) <= most:
+        return printable(text)
+    return f"{printable(text[:most])}… ({len(text.strip()):,} characters)"
+
+
 def one_line(text: str) -> str:
     """Any text as one printable line."""
-    return printable(" ".join(text.split()))
+    return shown(" ".join(text.split()), LONGEST_LINE)
 
 
 def suggestion(word: str, choices: Iterable[str]) -> str:

@@ -44,6 +44,7 @@ BY_NAME = {
 """Objects whose keys are data: names of modules, packages."""
 
 
+FOUND = "provenance"  # of a profile, out of a file beside it
 NULLABLE = {"schedule", "before", "after"}
 """What may be absent though every sample has it: no schedule of a loop-free module, one side of a difference."""
 
@@ -68,6 +69,7 @@ def merged(samples: list[Any], name: str = "") -> dict[str, Any]:
     objects = [sample for sample in samples if isinstance(sample, dict)]
     if objects:
         schema |= of_objects(objects, name)
+        schema = as_found(schema) if name == FOUND else schema
     items = [item for sample in samples if isinstance(sample, list) for item in sample]
     if items:
         schema["items"] = merged(items, name)
@@ -82,6 +84,16 @@ def of_objects(objects: list[dict[str, Any]], name: str) -> dict[str, Any]:
         return {"additionalProperties": merged(values) if values else {}}
     properties = {key: merged([item[key] for item in objects if key in item], key) for key in keys}
     return {"properties": properties, "required": [key for key in keys if all(key in item for item in objects)]}
+
+
+def as_found(schema: Any, name: str = "") -> Any:
+    """What a file may hold that another pgle wrote: fields have their types, and none is required."""
+    if isinstance(schema, list):
+        return [as_found(item, name) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: as_found(value, key) for key, value in schema.items() if key != "required"}
+    return {"type": "object"} if name == FOUND else kept  # that of an input, as deep as profiles were merged
 
 
 def kind(value: Any) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
 
 from rich.console import Console
 from rich.table import Table
@@ -11,9 +12,9 @@ from rich.table import Table
 from pgle.costs.profile.effective import Fault, Finding
 from pgle.costs.profile.summary import Summary
 from pgle.costs.profile.value import Cost, CostKind, Origin, module_records
-from pgle.errors import cut, many, some
+from pgle.errors import cut, many, printable, shown, some
 from pgle.report import json
-from pgle.report.text import bar, console, duration, printable, show_rest, table, warn
+from pgle.report.text import bar, console, duration, show_rest, table, warn
 
 FINDINGS_SHOWN = 6  # findings of each kind that are listed; ``--json`` has all
 MIN_SKEW = 0.01  # share of the time from which on it is said that ranks wait for the slowest one
@@ -92,27 +93,25 @@ def _origin_lines(summary: Summary) -> Iterator[str]:
 def skew_line(skew_us: float, of_us: float, skewed: Sequence[Cost]) -> str:
     """That ranks wait for the slowest one, and where; XLA is given typical costs all the same."""
     share = f" ({skew_us / of_us:.1%})" if of_us > 0 else ""
-    most = f", most in {printable(skewed[0].full_name)} ({duration(skewed[0].cost_us)}" if skewed else ""
+    most = f", most in {shown(skewed[0].full_name)} ({duration(skewed[0].cost_us)}" if skewed else ""
     most += f", there {duration(skewed[0].slowest_us or 0.0)})" if skewed else ""
     return f"compute takes {duration(skew_us)}{share} longer on the slowest rank{most}"
 
 
 def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
     """A profile's provenance in a few lines, as far as it has what `pgle` writes."""
-    given = provenance.get("inputs")
-    inputs = [str(item.get("name")) for item in given if isinstance(item, Mapping)] if isinstance(given, list) else []
+    inputs = [str(item.get("name")) for item in cast(Iterable[Mapping[str, object]], provenance.get("inputs", ()))]
     if inputs:
         stats = [f"{key} {provenance[key]}" for key in ("stat", "collective_stat") if provenance.get(key)]
         how = f" ({', '.join(stats)})".replace("_", " ") if stats else ""
-        yield printable(f"from {some(inputs, 4)}{how}, by {provenance.get('tool', 'unknown')}")
+        yield shown(f"from {some(inputs, 4)}{how}, by {provenance.get('tool', 'unknown')}")
     for module in module_records(provenance)[:4]:
-        found = module.get("fingerprints")
-        prints = [str(item)[:12] for item in found] if isinstance(found, Sequence) else []
+        prints = [name[:12] for name in module.get("fingerprints", ())]
         used = module.get("executions_used")
         steps = f", {used} of {module.get('executions_seen')} executions" if used is not None else ""
         devices = f" over {module.get('devices')} devices" if module.get("devices") else ""
         known = f", fingerprint {' '.join(prints)}" if prints else ""
-        yield printable(f"module {module.get('name')}{steps}{devices}{known}")
+        yield shown(f"module {module.get('name')}{steps}{devices}{known}")
 
 
 _WIDTHS = {"cost": 10, "share": 7, "": 10, "kind": 13, "samples": 9, "spread": 8, "origin": 12, "shape": 12}
@@ -121,16 +120,16 @@ _WIDTHS = {"cost": 10, "share": 7, "": 10, "kind": 13, "samples": 9, "spread": 8
 
 def _instructions(summary: Summary, width: int) -> Table:
     """The table; columns that no row fills are left out, and those that matter least where there is no room."""
-    shown = summary.costs
-    largest = max((cost.cost_us for cost in shown if math.isfinite(cost.cost_us)), default=0.0)
+    costs = summary.costs
+    largest = max((cost.cost_us for cost in costs if math.isfinite(cost.cost_us)), default=0.0)
     filled = {
-        "samples": any(cost.samples for cost in shown),
-        "spread": any(cost.samples for cost in shown),
-        "origin": summary.described and any(cost.origin != Origin.MEASURED for cost in shown),
-        "shape": any(cost.shape for cost in shown),
+        "samples": any(cost.samples for cost in costs),
+        "spread": any(cost.samples for cost in costs),
+        "origin": summary.described and any(cost.origin != Origin.MEASURED for cost in costs),
+        "shape": any(cost.shape for cost in costs),
     }
     columns = [column for column in _WIDTHS if filled.get(column, True)]
-    room = width - 2 - max(len("instruction"), *(len(printable(cost.full_name)) for cost in shown))
+    room = width - 2 - max(len("instruction"), *(len(shown(cost.full_name)) for cost in costs))
     for dropped in ("shape", "", *(("samples", "spread") if width < NARROW else ())):
         if dropped in columns and sum(_WIDTHS[column] for column in columns) > room:
             columns.remove(dropped)
@@ -149,9 +148,9 @@ def _instructions(summary: Summary, width: int) -> Table:
             "origin": cost.origin.value,
             "shape": cut(cost.shape, shape_room),
         }
-        return [printable(cost.full_name), *(cells[column] for column in columns)]
+        return [cost.full_name, *(cells[column] for column in columns)]
 
-    return table(("instruction", *columns), map(row, shown), right="cost|share|samples|spread")
+    return table(("instruction", *columns), map(row, costs), right="cost|share|samples|spread")
 
 
 def _share(cost: Cost, summary: Summary) -> float | None:
@@ -188,7 +187,7 @@ def _finding_row(finding: Finding, about: str) -> tuple[str, str, str]:
         listed = f"{len(values)}: {duration(min(values))} to {duration(max(values))}"
     took = "" if finding.effective_us is None or len(values) == 1 else f" → {duration(finding.effective_us)}"
     message = "" if about and finding.message.endswith(about) else finding.message
-    return f"  {printable(finding.name) or '(no name)'}", listed + took, printable(message)
+    return f"  {finding.name or '(no name)'}", listed + took, message
 
 
 def _importance(finding: Finding) -> float:

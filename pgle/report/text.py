@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from pgle.errors import named, one_line, printable
+from pgle.errors import LONGEST_LINE, named, one_line, printable, shown
 from pgle.files import Progress
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _TIED = "\ue000"  # stands for the blank of "12.3 ms" until it is printed, so th
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
 _COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
 _QUOTED = re.compile(r"'[^']*'")
+_ENDLESS = re.compile(rf"[^\n]{{{LONGEST_LINE + 1},}}")
 _BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 
 
@@ -41,6 +42,10 @@ def reader_left() -> NoReturn:
     """End quietly, with 0, when the reader of stdout went away (``pgle show … | head``); click and rich say 1."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
+
+
+def _cut_short(line: re.Match[str]) -> str:
+    return shown(line[0], LONGEST_LINE)
 
 
 class _Console(Console):
@@ -51,7 +56,10 @@ class _Console(Console):
         on after a backslash, so that it can be copied.
         """
         options.setdefault("crop", False)
-        objects = tuple(_UNIT.sub(_TIED, named(item)) if isinstance(item, str) else item for item in objects)
+        objects = tuple(
+            _UNIT.sub(_TIED, named(_ENDLESS.sub(_cut_short, item))) if isinstance(item, str) else item
+            for item in objects
+        )
         if objects and all(isinstance(item, str | Text) for item in objects):
             whole = options.get("soft_wrap", False) and not self.is_fitted
             words = (word for item in objects for word in str(item).split())
@@ -203,7 +211,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: st
     """
     numeric, unbroken = set(right.split("|")) - {""}, set(whole.split("|")) if whole else set()
     cells = [
-        [item if isinstance(item, Text) else Text(_UNIT.sub(_TIED, named(printable(str(item))))) for item in row]
+        [item if isinstance(item, Text) else Text(_UNIT.sub(_TIED, named(shown(str(item))))) for item in row]
         for row in rows
     ]
     filled = [index for index in range(len(columns)) if not cells or any(row[index] for row in cells)]

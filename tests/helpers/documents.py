@@ -47,6 +47,7 @@ CHEAP: dict[str, list[list[str]]] = {
         ["show", BF16],
         ["show", "pax.pbtxt"],
         ["show", "made.pbtxt"],
+        ["show", "merged.pbtxt"],
         ["show", MADE],
         ["show", XPLANE],
         ["show", PAX[1]],
@@ -130,6 +131,7 @@ def prepare(folder: Path) -> None:
     write_steps(folder)
     produce(["convert", *PAX, *DUMP, "-o", "pax.pbtxt"], folder)
     produce(["convert", MADE, "-o", "made.pbtxt"], folder)
+    produce(["merge", "pax.pbtxt", "made.pbtxt", "-o", "merged.pbtxt"], folder)
 
 
 def write_steps(folder: Path) -> None:

@@ -146,3 +146,14 @@ def test_waiting_for_the_slowest_rank_is_said(tmp_path, capsys):
     assert run(["show", str(path)]) == 0
     line = "compute takes 12.5 µs (12.5%) longer on the slowest rank, most in a (50 µs, there 62.5 µs)"
     assert line in capsys.readouterr().out
+
+
+def test_a_name_that_nobody_reads_to_its_end_is_cut_with_its_length(tmp_path, capsys):
+    path = tmp_path / "x.pbtxt"
+    path.write_text(f'costs {{ name: "{"n" * 1_000_000}" cost_us: 5 }}\n' * 2)
+    assert run(["show", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert len(text) < 5000
+    assert text.count("… (1,000,000 characters)") == 2  # the cost, and the finding of a name with several
+    assert run(["show", str(path), "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["instructions"][0]["name"]) == 1_000_000

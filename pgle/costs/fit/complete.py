@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.fit.fill import FILLED, Fill, Scale, fill
@@ -77,8 +78,7 @@ def complete_profile(
         "filled": {origin.value: sum(cost.origin is origin for cost in new) for origin in FILLED},
         "scales": {scale.kind: round(scale.factor, 4) for scale in scales},
     }
-    before = profile.provenance.get("completed")
-    earlier = list(before) if isinstance(before, Sequence) and not isinstance(before, str) else []
+    earlier = cast(Sequence[object], profile.provenance.get("completed", ()))
     result = replace(sound, costs=sound.costs + new, provenance={**sound.provenance, "completed": [*earlier, notes]})
     wanted = len(rows) + len(loops)
     measured = wanted - len(gaps) - len(of_loops)

@@ -121,11 +121,11 @@ def contention_of(profile: Profile, module: str, hardware: Hardware) -> Contenti
     model = contention_on(hardware)
     for item in module_records(profile.provenance):
         found = item.get("contention") if item.get("name") == module else None
-        if isinstance(found, Mapping):
+        if found:
             try:
                 product, other = (_slowdown(found[kind]) for kind in ("product", "other"))
                 shares = {str(name): min(max(float(share), 0.0), 1.0) for name, share in found["beside"].items()}
-            except (KeyError, TypeError, ValueError, AttributeError):  # a sidecar may hold anything
+            except (KeyError, TypeError, ValueError, AttributeError):  # of another release
                 return model
             return Contention(product or model.product, other or model.other, shares)
     return model
@@ -134,9 +134,7 @@ def contention_of(profile: Profile, module: str, hardware: Hardware) -> Contenti
 def as_if_alone(profile: Profile) -> Profile:
     """A profile whose costs are good for schedules of any names: nothing is known to have run beside collectives."""
     records = [
-        {**item, "contention": {**item["contention"], "beside": {}}}
-        if isinstance(item.get("contention"), Mapping)
-        else item
+        {**item, "contention": {**item["contention"], "beside": {}}} if item.get("contention") else item
         for item in module_records(profile.provenance)
     ]
     return replace(profile, provenance={**profile.provenance, "modules": records}) if records else profile

@@ -44,7 +44,7 @@ other without waiting ("Getting Started with CUDA Graphs", NVIDIA technical blog
 def launch_of(profile: Profile, module: str = "") -> Launch | None:
     """The launch gaps that the provenance of a profile records for a module (by default its first); None without."""
     for item in module_records(profile.provenance):
-        if isinstance(item.get("launch"), Mapping) and module in ("", item.get("name")):
+        if item.get("launch") and module in ("", item.get("name")):
             try:
                 return Launch(**{**item["launch"], "origin": Origin(item["launch"]["origin"])})
             except (KeyError, TypeError, ValueError):

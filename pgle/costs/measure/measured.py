@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -257,7 +258,7 @@ def _provenance(measured: Measured) -> dict[str, object]:
                 "devices": found.window.devices,
                 "ranks": found.ranks,
                 "rank_ids": list(found.rank_ids),
-                "step_us": found.window.step_us,
+                "step_us": found.window.step_us if isfinite(found.window.step_us) else None,
                 "names": len(found.costs),
                 "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in found.costs),
                 "launch": None if found.launch is None else asdict(found.launch),

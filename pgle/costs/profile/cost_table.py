@@ -50,8 +50,8 @@ class Source:
     def only_fingerprint(self) -> str:
         """The fingerprint of the one module that the sidecar names; empty where there is not exactly one."""
         modules = module_records(self.provenance)
-        found = modules[0].get("fingerprints") if len(modules) == 1 else None
-        return str(found[0]) if isinstance(found, list) and len(found) == 1 else ""
+        found: Sequence[str] = modules[0].get("fingerprints", ()) if len(modules) == 1 else ()
+        return str(found[0]) if len(found) == 1 else ""
 
 
 @dataclass(frozen=True, eq=False)

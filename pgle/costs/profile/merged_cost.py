@@ -209,14 +209,12 @@ def missing_ranks(provenances: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _records(provenances: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
     for provenance in provenances:
-        yield from (item for item in module_records(provenance) if isinstance(item.get("fingerprints"), list))
+        yield from (item for item in module_records(provenance) if "fingerprints" in item)
 
 
 def _number(record: Mapping[str, Any], name: str) -> int:
-    value = record.get(name)
-    return value if isinstance(value, int) else 0
+    return record.get(name) or 0
 
 
 def _ids(record: Mapping[str, Any]) -> list[int]:
-    value = record.get("rank_ids")
-    return [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
+    return list(record.get("rank_ids", ()))

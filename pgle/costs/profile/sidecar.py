@@ -43,6 +43,26 @@ _ORIGINS = {origin.value: origin for origin in Origin}
 _OF_COST = slice(Cost._fields.index("opcode"), Cost._fields.index("origin"))  # what a record has where it is known
 _MEASURED = Cost._fields[_OF_COST]
 _KEY = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})(\.[1-9]\d{0,8})?", re.ASCII)
+_COUNTS = ("program_id", "executions_used", "executions_seen", "devices", "ranks", "names", "collectives")
+_MODULE: Mapping[str, Any] = {
+    "name": str,
+    "fingerprints": [str],
+    "rank_ids": [int],
+    "hlo": bool,
+    "executions_dropped": {"": str},
+    **dict.fromkeys(_COUNTS, int),
+    "step_us": float,
+    "launch": {"kernels": {"": float}, "origin": str, "": float},
+    "contention": {"": {"": float}},
+}
+_PROVENANCE: Mapping[str, Any] = {
+    **dict.fromkeys(("tool", "stat", "collective_stat", "xla_flags"), str),
+    "inputs": [{"name": str, "format": str, "version": str}],
+    "modules": [_MODULE],
+    "completed": [{}],
+}
+"""What later code takes for granted of a provenance: the type of the value that a key has, where it has one. ``""`` is
+any other key; a list is of what its one item says; a float is finite and not negative."""
 _DAMAGE = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 
 
@@ -106,6 +126,8 @@ def read_sidecar(entries: Sequence[Entry], data: bytes, text: bytes) -> Sidecar:
     if not isinstance(records, list) or not isinstance(provenance, dict) or not isinstance(warnings, list):
         raise SidecarError("damaged")
     try:
+        if not _is_like(provenance, _PROVENANCE):
+            raise ValueError("provenance")
         if [record["name"] for record in records] != [name for name, _ in entries]:
             raise ValueError("names")
         ends = _ends(content.get("ends", ()))
@@ -130,6 +152,20 @@ def described(costs: Iterable[Cost], beside: Sidecar) -> Profile:
         )
     except _DAMAGE:
         raise SidecarError("damaged") from None
+
+
+def _is_like(value: object, like: Any) -> bool:
+    """Whether a value of JSON is what `like` says; numbers and objects may be null."""
+    if isinstance(like, list):
+        return isinstance(value, list) and all(item is not None and _is_like(item, like[0]) for item in value)
+    if value is None:
+        return like not in (str, bool)
+    if isinstance(like, Mapping):
+        rest = like.get("", object)
+        return isinstance(value, dict) and all(_is_like(item, like.get(key, rest)) for key, item in value.items())
+    if like is float:
+        return isinstance(value, int | float) and 0 <= value < math.inf
+    return isinstance(value, like) and (like is not int or not isinstance(value, bool))
 
 
 def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[str, object]:

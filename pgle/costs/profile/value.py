@@ -8,11 +8,11 @@ other ``::`` matches nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pgle.xla.collectives import guess_kind
 
@@ -165,6 +165,5 @@ class Profile:
 
 
 def module_records(provenance: Mapping[str, object]) -> tuple[Mapping[str, Any], ...]:
-    """What the provenance of a profile says of each of its modules; a sidecar may hold anything else there."""
-    found = provenance.get("modules")
-    return tuple(item for item in found if isinstance(item, Mapping)) if isinstance(found, Sequence) else ()
+    """What the provenance of a profile says of each of its modules, as far as it does."""
+    return tuple(cast(Iterable[Mapping[str, Any]], provenance.get("modules", ())))

@@ -213,6 +213,24 @@ def test_a_sidecar_is_json_with_a_schema():
         (lambda text: "[]", "not a sidecar"),
         (lambda text: text.replace('"warnings": []', '"warnings": 5'), "damaged"),
         (lambda text: text.replace('"samples": 18', '"samples": 1.5'), "damaged"),
+        *(
+            (lambda text, hostile=hostile: text.replace('"tool": "pgle"', hostile), "damaged")
+            for hostile in (
+                '"modules": {}',
+                '"modules": null',
+                '"modules": [3]',
+                '"modules": [{"name": []}]',
+                '"tool": null',
+                '"modules": [{"fingerprints": "f"}]',
+                '"modules": [{"rank_ids": [true]}]',
+                '"stat": 5',
+                '"modules": [{"launch": {"gap_us": "x"}}]',
+                '"modules": [{"contention": {"product": {"low": -1}}}]',
+                '"modules": [{"launch": {"gap_us": NaN}}]',
+                '"completed": {"a": 1}',
+            )
+        ),
+        (lambda text: text.replace('"tool": "pgle"', '"modules": [{"launch": null, "of_a_later_release": [3]}]'), None),
     ],
 )
 def test_a_sidecar_that_does_not_fit_is_left_aside_with_a_warning(spoil, reason, tmp_path):

@@ -1,7 +1,5 @@
 """Which ranks a set of profiles lacks."""
 
-import pytest
-
 from pgle.costs.profile.merged_cost import missing_ranks, united_modules
 
 
@@ -31,11 +29,6 @@ def test_where_an_input_does_not_say_which_devices_count():
 def test_a_group_of_unknown_size_is_of_two_at_least():
     assert "1 of several ranks given" in missing_ranks([profile_of(devices=1, ranks=0)])[0]
     assert missing_ranks([profile_of(devices=2, ranks=0)]) == []
-
-
-@pytest.mark.parametrize("records", [None, "x", [None], [{"name": 1}], [{"fingerprints": [], "ranks": "x"}]])
-def test_sidecars_that_say_nothing_usable_are_no_crash(records):
-    assert missing_ranks([{"modules": records}]) == []
 
 
 def test_executions_add_up():
