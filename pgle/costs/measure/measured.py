@@ -8,7 +8,7 @@ stragglers and renames. `measure` and `measured_profile` are the whole way; each
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
 6. `after_last_arrival`, `slowest_rank_us` (reduce.py): collectives without the wait for the last rank; what compute
    takes on the rank for which the others wait.
-7. `compute_costs`, `collective_costs` (reduce.py), `loop_costs`: the statistic over occurrences, and over whole loops.
+7. `compute_costs`, `collective_costs`, `loop_costs` (reduce.py): the statistic over occurrences, and over whole loops.
 8. `measured_profile`: the costs of all programs under the names that a profile spells, with where they come from.
 """
 
@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from pgle import __version__
 from pgle.costs.fit.launch import measure_launch
-from pgle.costs.measure.loop_costs import loop_costs
 from pgle.costs.measure.naming import Naming, name_instructions
 from pgle.costs.measure.program_costs import ProgramCosts, folded, warnings_of
 from pgle.costs.measure.programs import Program, select_programs, traced_programs, with_embedded_hlo
@@ -34,6 +33,7 @@ from pgle.costs.measure.reduce import (
     after_last_arrival,
     collective_costs,
     compute_costs,
+    loop_costs,
     occurrence_table,
     slowest_rank_us,
 )

@@ -7,7 +7,7 @@ belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.value import CostKind, likely_kind, strip_remat
 from pgle.trace.column import distinct
-from pgle.trace.table import Trace
+from pgle.trace.table import Device, Trace
 
 if TYPE_CHECKING:
     from pgle.costs.fit.lookup import LookupTable
@@ -144,3 +144,21 @@ def _file(table: LookupTable, name: str) -> Filed | str:
         groups=row.groups,
         owner=row.instruction.name,
     )
+
+
+def group_of_device(filed: Sequence[Filed], devices: Sequence[Device]) -> npt.NDArray[np.int64]:
+    """int64[names, devices]: the replica group that a device is in, for each collective; 0 where unknown."""
+    table = np.zeros((max(len(filed), 1), max(len(devices), 1)), dtype=np.int64)
+    ids = [device.global_id for device in devices]
+    if len({device.process for device in devices}) == 1 and all(number is None for number in ids):
+        # JAX numbers the devices of a lone process as CUDA does
+        members = {number for item in filed for group in item.groups for number in group}
+        ids = [device.ordinal for device in devices]
+        if members != set(ids):
+            return table
+    if any(number is None for number in ids):
+        return table
+    for row, item in enumerate(filed):
+        member = {number: index for index, group in enumerate(item.groups) for number in group}
+        table[row] = [member.get(number, 0) if number is not None else 0 for number in ids]
+    return table

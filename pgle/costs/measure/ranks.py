@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.measure.naming import Filed, Naming
+from pgle.costs.measure.naming import Filed, Naming, group_of_device
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.align import Alignment, Column, EndTable, Window, align, covering
 from pgle.costs.profile.match import Floats
 from pgle.costs.profile.value import CostKind, Ends
 from pgle.trace.column import distinct
-from pgle.trace.table import Device, Trace
+from pgle.trace.table import Trace
 
 MAX_EXECUTIONS = 128  # executions of each rank that are looked at
 MAX_NAMES = 16  # collectives that are looked at
@@ -121,24 +121,6 @@ def _ends(module: str, tables: Sequence[EndTable]) -> Ends:
     rows = rows[: int(np.flatnonzero(np.isfinite(rows).any(axis=1)).max()) + 1]
     ns = tuple(tuple(None if np.isnan(value) else int(value) for value in row) for row in rows)
     return Ends(module, tuple(columns), ns, first, tables[0].utc_ns)
-
-
-def group_of_device(filed: Sequence[Filed], devices: Sequence[Device]) -> Codes:
-    """int64[names, devices]: the replica group that a device is in, for each collective; 0 where unknown."""
-    table = np.zeros((max(len(filed), 1), max(len(devices), 1)), dtype=np.int64)
-    ids = [device.global_id for device in devices]
-    if len({device.process for device in devices}) == 1 and all(number is None for number in ids):
-        # JAX numbers the devices of a lone process as CUDA does
-        members = {number for item in filed for group in item.groups for number in group}
-        ids = [device.ordinal for device in devices]
-        if members != set(ids):
-            return table
-    if any(number is None for number in ids):
-        return table
-    for row, item in enumerate(filed):
-        member = {number: index for index, group in enumerate(item.groups) for number in group}
-        table[row] = [member.get(number, 0) if number is not None else 0 for number in ids]
-    return table
 
 
 def rank_ids(trace: Trace, devices: Codes) -> tuple[int, ...]:

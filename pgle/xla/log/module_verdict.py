@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pgle.xla.log.schedule_evidence import ScheduleEvidence
 
 
 class ProfileUse(StrEnum):
@@ -70,6 +78,61 @@ class ModuleVerdict:
     times: int = 1  # how often the log schedules it
     ranks: tuple[str, ...] = ()  # the labels of the ranks that this verdict is about, where the log has several
 
+    def with_fit(self, dump: ScheduleEvidence | None) -> ModuleVerdict:
+        """The verdict with what a schedule dump of the same module says of the profile's fit, where there is one."""
+        if dump is None or dump.wanted is None or self.module not in ("", dump.module):
+            return self
+        return replace(
+            self,
+            covered=dump.covered,
+            wanted=dump.wanted,
+            time_coverage=dump.time_coverage,
+            kept_share=dump.kept_share,
+            mismatched=dump.mismatched,
+        )
+
+    def by_fit(self, bounds: Bounds) -> ModuleVerdict:
+        """The verdict on a module that took costs from the profile: were there enough of them?"""
+        if self.wanted is None or self.covered is None:
+            return replace(self, verdict=ProfileUse.USED, remedy="")
+        covered, wanted = self.covered, self.wanted
+        by_count = covered / wanted if wanted else 1.0
+        share = by_count if self.time_coverage is None else self.time_coverage
+        kept = 1.0 if self.kept_share is None else self.kept_share
+        if covered == wanted:
+            return replace(
+                self,
+                verdict=ProfileUse.USED,
+                why=f"the profile has a cost for each of the {wanted} instructions",
+                remedy="",
+            )
+        is_enough = bounds.are_met(share, kept)
+        of = "" if self.time_coverage is None else " of the step's time as XLA plans it"
+        no_times = "; a log tells no times" if self.time_coverage is None else ""
+        asked = "" if share >= bounds.time else f" (asked for: {bounds.time:.1%}{no_times})"
+        why = f"the profile has costs for {covered or 'none'} of the {wanted} instructions, {share:.1%}{of}{asked}"
+        if share >= bounds.time and kept < bounds.collectives:
+            most = f"at most {1 - bounds.collectives:.1%}"
+            why += f"; collectives without a cost weigh {1 - kept:.1%} of the step ({most})"
+        if self.mismatched:
+            why += f"; {self.mismatched} got the cost of another opcode or shape of that name"
+        why += "; XLA guessed the others"
+        return replace(
+            self,
+            verdict=ProfileUse.USED if is_enough else ProfileUse.PARTLY_USED,
+            why=why,
+            remedy=str(Remedy.FOREIGN if by_count < MOSTLY_UNKNOWN else Remedy.PARTIAL),
+        )
+
+    def filled(self, dump: str = "") -> ModuleVerdict:
+        """The verdict with a remedy that can be typed: it names the profile and the dump, where they are known."""
+        remedy = self.remedy
+        if self.profile and not self.profile.startswith("fdo_profile"):
+            remedy = re.sub(r"(?<= )PROFILE\b", lambda _: shlex.quote(self.profile), remedy)
+        if dump:
+            remedy = re.sub(r"(?<=--hlo )DUMP\b", lambda _: shlex.quote(str(PurePath(dump).parent)), remedy)
+        return replace(self, remedy=remedy)
+
 
 class Remedy(StrEnum):
     """What to do about a verdict; each names the next thing to type or to change."""
@@ -127,3 +190,19 @@ class Remedy(StrEnum):
     WHOLE_OR_SILENT = f"{WHOLE_LOG}; if this is all of it, {SILENT}"
     CPU = "run it on GPUs, or see what a GPU would do: `pgle rehearse`, `pgle perf --capture simulated`"
     RANKS = "give every rank the same profile, flags and log level: ranks with different schedules deadlock"
+
+
+_WORST_FIRST = (
+    ProfileUse.WRONG_FORMAT,
+    ProfileUse.NOT_USED,
+    ProfileUse.USED_WITHOUT_MATCHES,
+    ProfileUse.PARTLY_USED,
+    ProfileUse.CANNOT_TELL,
+    ProfileUse.USED,
+)
+"""The order in which verdicts of several threads or ranks count."""
+
+
+def worst_of(verdicts: Iterable[ModuleVerdict]) -> ModuleVerdict:
+    """The verdict of the thread, or of the rank, that is worst off."""
+    return min(verdicts, key=lambda item: _WORST_FIRST.index(item.verdict))

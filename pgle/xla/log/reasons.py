@@ -1,4 +1,5 @@
-"""The rules of the verdict on one module: from the block of the log that is about it, or from its silence.
+"""The verdict on what one rank logs: on each module, from the block that is about it or from its silence; on the main
+one, beside the schedule dump and the lines that speak against it.
 
 No verdict rests on what is missing at the end of a log, unless the log is known to be whole: it may have been cut.
 """
@@ -6,13 +7,24 @@ No verdict rests on what is missing at the end of a log, unless the log is known
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pgle.xla.log.blocks import Block, RankLog
 from pgle.xla.log.events import Event
-from pgle.xla.log.module_verdict import BOUNDS, MOSTLY_UNKNOWN, Bounds, ModuleVerdict, ProfileUse, Remedy
+from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse, Remedy, worst_of
 from pgle.xla.log.schedule_evidence import ScheduleEvidence
 from pgle.xla.log.wordings import CLONES, Kind
+
+_NEGATIVE = (ProfileUse.WRONG_FORMAT, ProfileUse.NOT_USED)
+
+
+@dataclass(frozen=True)
+class RankVerdict:
+    """The verdict on what one rank logs: on its main module, and on all of its program, the weightiest first."""
+
+    main: ModuleVerdict
+    modules: tuple[ModuleVerdict, ...]
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,99 @@ class Context:
     bounds: Bounds = BOUNDS  # what a profile must cover to count as used
 
 
-def judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
+def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> RankVerdict:
+    """Judge the modules of one rank.
+
+    Args:
+        module: regular expression for the main one; None: that of the schedule dump, else the weightiest.
+        is_its_own: whether the schedule dump is of this rank, so that it beats its log.
+    """
+    schedule = context.schedule
+    wanted = module if module is not None else (rf"^{re.escape(schedule.module)}$" if schedule else None)
+    by_name: dict[str, list[Block]] = {}
+    for (_, name, _), block in context.log.last.items():
+        by_name.setdefault(name, []).append(block)
+    weightiest_first = sorted(by_name.items(), key=lambda item: max(block.weight for block in item[1]), reverse=True)
+    modules = [_judge_module(context, name, blocks) for name, blocks in weightiest_first]
+    main = first = _main(context, modules, wanted)
+    if schedule is not None and (is_its_own or (main.verdict not in _NEGATIVE and modules)):
+        main = _with_schedule(main, schedule, context.bounds)
+    main = _with_contradictions(context, main)
+    dump = schedule.source if schedule is not None and schedule.module == main.module else ""
+    typed = main.filled(dump)
+    return RankVerdict(typed, tuple(typed if item is first else item.filled() for item in modules))
+
+
+def _judge_module(context: Context, name: str, blocks: Sequence[Block]) -> ModuleVerdict:
+    """The verdict on a module by the last that each thread says of it: that of the thread that is worst off.
+
+    A thread that compiles a module twice, as AutoPGLE does, is judged by the second time; of modules without a name,
+    by the weightiest.
+    """
+    last: dict[str, Block] = {}
+    for block in sorted(blocks, key=lambda item: (item.order,) if name else item.weight):
+        last[block.thread] = block
+    judged = [_judge_block(context, name, block) for block in last.values()]
+    return replace(worst_of(judged), times=context.log.times[name])
+
+
+def _main(context: Context, modules: Sequence[ModuleVerdict], wanted: str | None) -> ModuleVerdict:
+    """The verdict on the main module; where the log never names it, the one on the unnamed module, or on the log."""
+    if wanted is None and modules:
+        return modules[0]
+    named = next((item for item in modules if wanted and item.module and re.search(wanted, item.module)), None)
+    unnamed = next((item for item in modules if not item.module), None)
+    return named or unnamed or _judge_silence(context, wanted)
+
+
+def _with_schedule(main: ModuleVerdict, schedule: ScheduleEvidence, bounds: Bounds) -> ModuleVerdict:
+    """Let the schedule dump decide on its module: it holds the costs that the scheduler believed."""
+    if main.module and main.module != schedule.module:
+        return main
+    main = replace(main, module=schedule.module)
+    if schedule.agrees:
+        judged = replace(main, why="the profile has costs for the module").with_fit(schedule).by_fit(bounds)
+        said = f"; the log says otherwise: {main.why}" if main.verdict in _NEGATIVE else ""
+        return replace(judged, why=f"{judged.why}; {schedule.sentence}{said}")
+    why = schedule.sentence if main.line is None else f"{schedule.sentence}; the log: {main.why}"
+    if not schedule.compared:
+        return replace(main, why=why, remedy=str(Remedy.NO_NAMES))
+    silent = main.verdict is ProfileUse.CANNOT_TELL or not main.remedy
+    return replace(main, verdict=ProfileUse.NOT_USED, why=why, remedy=str(Remedy.NOT_GIVEN) if silent else main.remedy)
+
+
+def _with_contradictions(context: Context, main: ModuleVerdict) -> ModuleVerdict:
+    """No module counts as used while another line says otherwise, and nothing but another process explains it.
+
+    All modules of one process look the profile up in the same file, so one that was scheduled without it belongs to
+    another process. Where each module has a profile of its own (AutoPGLE, a directory), others on its thread may lack
+    one.
+    """
+    log = context.log
+    if not main.verdict.took_costs:
+        return main
+    if Kind.FLAG_REFUSED in log.lines:
+        return _contradicted(main, _refused_flag(main, log.lines[Kind.FLAG_REFUSED]), "")
+    users = [block for block in log.last.values() if block.module in ("", main.module) and block.took_profile]
+    for block in log.last.values():
+        same_thread = [user for user in users if user.thread == block.thread]
+        own = any(user.profile_is_its_own for user in same_thread)
+        again = bool(block.module) and any(user.order > block.order for user in same_thread)
+        if block.lacked_profile and users and block.module in ("", main.module) and not (own or again):
+            other = _judge_block(context, main.module, block)
+            if other.verdict in _NEGATIVE:
+                return _contradicted(main, other, block.thread if not same_thread else "")
+    return main
+
+
+def _contradicted(main: ModuleVerdict, other: ModuleVerdict, thread: str) -> ModuleVerdict:
+    claim = f"line {main.line} says it was used" if main.line is not None else "the schedule dump says it was used"
+    whose = f"thread {thread}: " if thread else ""
+    why = f"{whose}{other.why}; {claim}: several processes, or several runs, write this log"
+    return replace(other, module=main.module, why=why, remedy=f"{other.remedy}; {Remedy.RANKS}", times=main.times)
+
+
+def _judge_block(context: Context, name: str, block: Block) -> ModuleVerdict:
     """The verdict on a module by the last that the log says of its scheduling on one rank."""
     lines = block.lines
     base = ModuleVerdict(
@@ -124,59 +228,12 @@ def _judge_counted(context: Context, base: ModuleVerdict, block: Block, proof: E
         why = "the log holds only one of XLA's two counts, of instructions with and without a cost"
         return _proved(base, ProfileUse.CANNOT_TELL, why, proof, Remedy.WHOLE_LOG)
     covered, wanted = block.covered
-    base = with_fit(replace(base, covered=covered, wanted=wanted), context.schedule)
+    base = replace(base, covered=covered, wanted=wanted).with_fit(context.schedule)
     if not base.found:
         why = f"the profile has a cost for none of the {base.wanted} instructions"
         return _proved(base, ProfileUse.USED_WITHOUT_MATCHES, why, proof, Remedy.NO_NAMES)
-    judged = judge_fit(base, context.bounds)
+    judged = base.by_fit(context.bounds)
     return _proved(judged, judged.verdict, judged.why, proof, judged.remedy)
-
-
-def with_fit(base: ModuleVerdict, dump: ScheduleEvidence | None) -> ModuleVerdict:
-    """A verdict with what a schedule dump of the same module says of the profile's fit, where there is one."""
-    if dump is None or dump.wanted is None or base.module not in ("", dump.module):
-        return base
-    return replace(
-        base,
-        covered=dump.covered,
-        wanted=dump.wanted,
-        time_coverage=dump.time_coverage,
-        kept_share=dump.kept_share,
-        mismatched=dump.mismatched,
-    )
-
-
-def judge_fit(base: ModuleVerdict, bounds: Bounds) -> ModuleVerdict:
-    """The verdict on a module that took costs from the profile: were there enough of them?"""
-    if base.wanted is None or base.covered is None:
-        return replace(base, verdict=ProfileUse.USED, remedy="")
-    covered, wanted = base.covered, base.wanted
-    by_count = covered / wanted if wanted else 1.0
-    share = by_count if base.time_coverage is None else base.time_coverage
-    kept = 1.0 if base.kept_share is None else base.kept_share
-    if covered == wanted:
-        return replace(
-            base,
-            verdict=ProfileUse.USED,
-            why=f"the profile has a cost for each of the {wanted} instructions",
-            remedy="",
-        )
-    is_enough = bounds.are_met(share, kept)
-    of = "" if base.time_coverage is None else " of the step's time as XLA plans it"
-    no_times = "; a log tells no times" if base.time_coverage is None else ""
-    asked = "" if share >= bounds.time else f" (asked for: {bounds.time:.1%}{no_times})"
-    why = f"the profile has costs for {covered or 'none'} of the {wanted} instructions, {share:.1%}{of}{asked}"
-    if share >= bounds.time and kept < bounds.collectives:
-        why += f"; collectives without a cost weigh {1 - kept:.1%} of the step (at most {1 - bounds.collectives:.1%})"
-    if base.mismatched:
-        why += f"; {base.mismatched} got the cost of another opcode or shape of that name"
-    why += "; XLA guessed the others"
-    return replace(
-        base,
-        verdict=ProfileUse.USED if is_enough else ProfileUse.PARTLY_USED,
-        why=why,
-        remedy=str(Remedy.FOREIGN if by_count < MOSTLY_UNKNOWN else Remedy.PARTIAL),
-    )
 
 
 def _judge_2024(context: Context, base: ModuleVerdict, line: Event) -> ModuleVerdict:
@@ -200,13 +257,13 @@ def _judge_2024(context: Context, base: ModuleVerdict, line: Event) -> ModuleVer
     return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.OTHER_MODULE)
 
 
-def judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
+def _judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
     """No line about the scheduling of the main module: why not?"""
     log = context.log
     base = ModuleVerdict("", ProfileUse.CANNOT_TELL, "")
     hit = next((event for name, event in log.cache_hits.items() if wanted is None or re.search(wanted, name)), None)
     if line := log.lines.get(Kind.FLAG_REFUSED):
-        return refused_flag(base, line)
+        return _refused_flag(base, line)
     if line := log.lines.get(Kind.DISCARDED):
         why = "the accuracy checker failed the compilation"
         return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.CHECKER)
@@ -233,7 +290,7 @@ def judge_silence(context: Context, wanted: str | None) -> ModuleVerdict:
     return replace(base, why="the log shows no compilation", remedy=str(Remedy.CACHE))
 
 
-def refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
+def _refused_flag(base: ModuleVerdict, line: Event) -> ModuleVerdict:
     """The verdict where XLA ended over a flag."""
     why = f"XLA ended over a flag{': ' + line.subject if line.subject else ''}"
     return _proved(base, ProfileUse.NOT_USED, why, line, Remedy.FLAG)
