@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from pgle.errors import many
 from pgle.report import json
-from pgle.report.text import console, table
+from pgle.report.text import Console, console, table
 from pgle.run.doctor.doctor import Diagnosis, Mended
 from pgle.run.doctor.prove import Proof
 

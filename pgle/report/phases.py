@@ -69,7 +69,7 @@ def _live(compilations: _Compilations, ended: threading.Event) -> None:
 
     from pgle.report.text import console
 
-    with Live(console=console(stderr=True), transient=True, auto_refresh=False) as screen:
+    with Live(console=console(stderr=True).screen, transient=True, auto_refresh=False) as screen:
         while not ended.wait(0.2):
             shown = Table.grid(padding=(0, 1))
             for line in compilations.lines():

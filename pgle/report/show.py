@@ -6,15 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
-from rich.console import Console
-from rich.table import Table
-
 from pgle.costs.profile.effective import Fault, Finding
 from pgle.costs.profile.summary import Summary
 from pgle.costs.profile.value import Cost, CostKind, Origin, module_records
 from pgle.errors import cut, many, printable, shown, some
 from pgle.report import json
-from pgle.report.text import bar, console, duration, show_rest, table, warn
+from pgle.report.text import Console, Table, bar, console, duration, show_rest, table, warn
 
 FINDINGS_SHOWN = 6  # findings of each kind that are listed; ``--json`` has all
 MIN_SKEW = 0.01  # share of the time from which on it is said that ranks wait for the slowest one
@@ -174,9 +171,8 @@ def _findings(out: Console, findings: Sequence[Finding]) -> None:
         about = about or (shared.pop() if len(shared) == 1 else "")
         title = f"{_TITLES[fault]} ({len(named)})" if named else _TITLES[fault]
         out.print(f"{title}: {about}" if about else title, style="yellow")
-        rows = table(("name", "costs", "what"), [_finding_row(item, about) for item in named[:FINDINGS_SHOWN]])
-        rows.show_header = False
-        out.print(rows)
+        rows = [_finding_row(item, about) for item in named[:FINDINGS_SHOWN]]
+        out.print(table(("name", "costs", "what"), rows, header=False))
         show_rest(out, len(named) - FINDINGS_SHOWN)
 
 

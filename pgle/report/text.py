@@ -1,41 +1,36 @@
-"""Text for a terminal: consoles, tables, bars and units; nothing that is printed controls the terminal."""
+"""Text for people: consoles, tables, bars and units. What fits into a pipe as it is needs no rich to be drawn."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from textwrap import fill, wrap
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO
-
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.segment import Segment
-from rich.table import Column, Table
-from rich.text import Text
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from pgle.errors import LONGEST_LINE, named, one_line, printable, shown
 from pgle.files import Progress
 
 if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+    from pgle.report.drawn import Screen
     from pgle.run.profiles import Written
 
 __all__ = ["bar", "console", "duration", "near", "printable", "say", "table", "warn", "wrote"]
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
 """Columns where nothing says how many there are, and limits: no table can be laid out in less."""
-SHORT, LABEL, SENTENCE, GAP = 14, 24, 20, 2
-"""Characters of a cell that stays on one line, and of a row's name that does where that was asked for; the least width
-of a column of sentences; columns between those of a table."""
-_TIED = "\ue000"  # stands for the blank of "12.3 ms" until it is printed, so that no line ends there
-_UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
-_COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
-_QUOTED = re.compile(r"'[^']*'")
-_ENDLESS = re.compile(rf"[^\n]{{{LONGEST_LINE + 1},}}")
-_BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
+GAP = 2  # columns between those of a table
+BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
+PLAIN = re.compile("[ -~¡-¬®-ʯ‐-‧←-⇿─-▟]*")
+"""Lines of characters that are one column wide each, whatever the terminal: what rich has nothing to do for."""
+_RICH = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # what tells rich that a pipe is more than that
 
 
 def reader_left() -> NoReturn:
@@ -44,75 +39,47 @@ def reader_left() -> NoReturn:
     raise SystemExit(0)
 
 
-def _cut_short(line: re.Match[str]) -> str:
-    return shown(line[0], LONGEST_LINE)
-
-
-class _Console(Console):
-    def print(self, *objects: Any, **options: Any) -> None:
-        """As rich prints, but words are never broken or cut, and lines in pipes end where their text does.
-
-        Lines with ``soft_wrap`` stay whole where nothing says how wide the reader is; a command that does not fit goes
-        on after a backslash, so that it can be copied.
-        """
-        options.setdefault("crop", False)
-        objects = tuple(
-            _UNIT.sub(_TIED, named(_ENDLESS.sub(_cut_short, item))) if isinstance(item, str) else item
-            for item in objects
-        )
-        if objects and all(isinstance(item, str | Text) for item in objects):
-            whole = options.get("soft_wrap", False) and not self.is_fitted
-            words = (word for item in objects for word in str(item).split())
-            if options.get("soft_wrap") or any(cell_len(word) > self.width for word in words):
-                objects = objects if whole else tuple(map(self._wrapped, objects))
-                options["soft_wrap"] = True
-        if self.is_terminal:
-            super().print(*objects, **options)
-            return
-        with self.capture() as lines:
-            super().print(*objects, **options)
-        self.file.write(_BLANKS_AT_END.sub("", lines.get()))
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the terminal or COLUMNS says how wide the lines may be."""
-        return self.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
-
-    def _wrapped(self, item: Any) -> Text:
-        lines: list[str] = []
-        for line in str(item).split("\n"):
-            if cell_len(line) <= self.width:
-                lines.append(line)
-                continue
-            follow_on = " \\" if _COMMAND.match(line) else ""
-            if follow_on:  # what is quoted stays whole
-                line = _QUOTED.sub(lambda quoted: quoted[0].replace(" ", _TIED), line)
-            indent = " " * (len(line) - len(line.lstrip()) + 2 * len(follow_on))
-            parts = wrap(line, self.width - len(follow_on), break_long_words=False, break_on_hyphens=False,
-                         subsequent_indent=indent)  # fmt: skip
-            lines += [f"{part}{follow_on}" for part in parts[:-1]] + parts[-1:]
-        return Text("\n".join(lines), item.style if isinstance(item, Text) else "")
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich renders; what a name holds is printed, never obeyed by the terminal."""
-        for segment in super().render(renderable, options):
-            text = segment.text.replace(_TIED, " ")
-            if segment.control or text.isprintable():
-                yield segment if text == segment.text else Segment(text, segment.style)
-            else:
-                yield Segment("\n".join(map(printable, text.split("\n"))), segment.style)
-
-    def on_broken_pipe(self) -> None:
-        reader_left()
-
-
 def console(*, stderr: bool = False) -> Console:
-    """A console as wide as COLUMNS says, else as the terminal is, else of 100 columns. `NO_COLOR` is respected.
+    """A console as wide as COLUMNS says, else as the terminal is, else of 100 columns. `NO_COLOR` is respected."""
+    return Console(sys.stderr if stderr else sys.stdout)
 
-    Text is taken as it is: in paths and names, ``[red]`` is no markup and ``:smile:`` no emoji.
-    """
-    stream = sys.stderr if stderr else sys.stdout
-    return _Console(file=stream, width=_width(stream), highlight=False, soft_wrap=False, markup=False, emoji=False)
+
+class Console:
+    """Where an answer is printed. Text is taken as it is: ``[red]`` in a path is no markup, ``:smile:`` no emoji."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_pipe = not stream.isatty() and not any(name in os.environ for name in _RICH)
+        self.width = _width(stream)
+
+    @cached_property
+    def screen(self) -> Screen:
+        """What draws here whatever has styles or needs to be laid out."""
+        from pgle.report.drawn import Screen  # rich takes a tenth of what a small conversion takes to start
+
+        return Screen(self._stream, self.width)
+
+    def print(self, *objects: Any, soft_wrap: bool = False, **options: Any) -> None:
+        """As `pgle.report.drawn.Screen` prints: text, tables, and what rich can draw."""
+        text = self._plainly(*objects or ("",), soft_wrap=soft_wrap) if self._is_pipe and len(objects) < 2 else None
+        if text is None:
+            self.screen.print(*objects, soft_wrap=soft_wrap, **options)
+        else:
+            self._stream.write(text)
+
+    def _plainly(self, item: Any, *, soft_wrap: bool) -> str | None:
+        """Text or a table as lines, where each fits as it is."""
+        text = item.plain(self.width) if isinstance(item, Table) else named(item) if isinstance(item, str) else None
+        lines = [] if text is None else text.split("\n")
+        longest = LONGEST_LINE if soft_wrap and not is_width_asked() else self.width
+        if text is None or not all(PLAIN.fullmatch(line) and len(line) <= longest for line in lines):
+            return None
+        return BLANKS_AT_END.sub("", text) + "\n"
+
+
+def is_width_asked() -> bool:
+    """Whether COLUMNS says how wide lines may be, in a pipe too."""
+    return os.environ.get("COLUMNS", "").isdecimal()
 
 
 def _width(stream: TextIO) -> int:
@@ -124,83 +91,37 @@ def _width(stream: TextIO) -> int:
     return max(MIN_WIDTH, min(columns, MAX_WIDTH)) if columns else WIDTH
 
 
-class _Table(Table):
-    """A table that breaks no word: columns for which there is no room stand below their row, the last ones first."""
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A borderless table."""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        heads = [str(column.header) * self.show_header for column in self.columns]
-        texts = [[head, *map(str, column.cells)] for head, column in zip(heads, self.columns, strict=True)]
-        least = [_least(*column) for column in texts]
-        if self.columns and self.columns[0].no_wrap:
-            least[0] = max(least[0], min(max(map(cell_len, texts[0])), LABEL))
-        room = next((k for k in range(len(least), 1, -1) if sum(least[:k]) + GAP * (k - 1) <= options.max_width), 1)
-        shown = self.columns[:room]
-        whole = [column.no_wrap for column in shown]
-        widths = _widths(texts[:room], whole, least, options.max_width - GAP * (room - 1))
-        for column, width in zip(shown, widths, strict=True):
-            column.width, column.no_wrap = width, False
-        self.width = sum(widths) + GAP * (room - 1)
-        if room == len(least):
-            yield from self._plainly(console, options)
-            return
-        for index in range(self.row_count):
-            row = _Table(box=None, pad_edge=False, show_header=self.show_header and not index)
-            for column in shown:
-                row.add_column(column.header, justify=column.justify, overflow="fold", width=column.width)
-            row.add_row(*(list(column.cells)[index] for column in shown))
-            yield from row._plainly(console, options)
-            rest = map(_below, self.columns[room:], ((text[0], text[index + 1]) for text in texts[room:]))
-            for line in wrap(", ".join(filter(None, rest)), max(options.max_width - 4, 20), break_long_words=False,
-                             break_on_hyphens=False):  # fmt: skip
-                yield Text(f"    {line}".replace(_TIED, " "), no_wrap=True, overflow="ignore")
+    columns: Sequence[str]  # their heads
+    rows: Sequence[Sequence[Any]]  # cells: plain text, or a `rich.text.Text`
+    right: Collection[str]  # the columns to align right
+    whole: Collection[str]  # the columns whose cells stay on one line where there is room
+    header: bool = True  # whether the heads are shown
 
-    def _plainly(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for item in super().__rich_console__(console, options):
-            yield Segment(item.text.replace(_TIED, " "), item.style) if isinstance(item, Segment) else item
+    def plain(self, width: int) -> str | None:
+        """Its lines where no cell needs to be wrapped in this width, else None."""
+        texts = [[head] * self.header + [str(row[at]) for row in self.rows] for at, head in enumerate(self.columns)]
+        widths = [max(map(len, column), default=0) for column in texts]
+        if not widths or sum(widths) + GAP * (len(widths) - 1) > width:
+            return None
+        for column, head, wide in zip(texts, self.columns, widths, strict=True):
+            column[:] = (cell.rstrip().rjust(wide) if head in self.right else cell.ljust(wide) for cell in column)
+        lines = [(" " * GAP).join(line) for line in zip(*texts, strict=True)]
+        return None if not lines or any("\n" in line for line in lines) else "\n".join(lines)
+
+    def __rich__(self) -> RichTable:
+        from pgle.report.drawn import laid_out
+
+        return laid_out(self)
 
 
-def _below(column: Column, cell: tuple[str, str]) -> str:
-    """Head and text of a cell that stands below its row; empty where it has no words, as a bar."""
-    head, text = cell[0].strip(), cell[1]
-    named = f"{head}{':' * (column.justify != 'right')} {text}" if head else text
-    return named if re.search(r"\w", text) else ""
-
-
-def _widths(texts: Sequence[Sequence[str]], whole: Sequence[bool], least: Sequence[int], room: int) -> list[int]:
-    """The width of each column, so that they fit into `room` where `least` does.
-
-    Args:
-        texts: of each column the head and the cells.
-        whole: the columns whose cells stay on one line where there is room.
-        least: the width of each column's longest word.
-        room: for all columns together.
-    """
-    widest = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
-    widths = [wide if keep else word for wide, keep, word in zip(widest, whole, least, strict=False)]
-    for index in sorted(range(len(widths)), key=lambda index: least[index] - widths[index]):  # wrap the widest first
-        widths[index] = max(least[index], widths[index] - max(sum(widths) - room, 0))
-    wishes = {index: widest[index] - widths[index] for index in range(len(widths))}
-    spare = max(room - sum(widths), 0)
-    for rank, index in enumerate(sorted(wishes, key=wishes.__getitem__)):  # the most modest first
-        more = min(wishes[index], spare // (len(wishes) - rank))
-        widths[index] += more
-        spare -= more
-    return widths
-
-
-def _least(head: str, *cells: str) -> int:
-    """The columns that cells need so that no word is broken and no sentence becomes a tower."""
-    words = [*head.split(), *(part for cell in cells for part in _unbroken(cell))]
-    return max(*map(cell_len, words), min(max(map(cell_len, cells), default=0), SENTENCE), 0)
-
-
-def _unbroken(cell: str) -> list[str]:
-    """What of a cell stays on one line: it whole where it is short (``12.3 ms``), else its words."""
-    return [cell] if len(cell) <= SHORT else re.findall(r"^\s*\S+|\S+", cell)
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "") -> Table:
-    """A borderless table; a column without any text is left out.
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "", header: bool = True
+) -> Table:
+    """A table; a column without any text is left out.
 
     Args:
         columns: their heads.
@@ -208,20 +129,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: st
         right: the columns to align right, separated by ``|``.
         whole: the columns whose cells stay on one line where there is room, separated by ``|``; the others wrap
             between words.
+        header: whether the heads are shown.
     """
-    numeric, unbroken = set(right.split("|")) - {""}, set(whole.split("|")) if whole else set()
-    cells = [
-        [item if isinstance(item, Text) else Text(_UNIT.sub(_TIED, named(shown(str(item))))) for item in row]
-        for row in rows
-    ]
+    cells = [[item if hasattr(item, "plain") else named(shown(str(item))) for item in row] for row in rows]
     filled = [index for index in range(len(columns)) if not cells or any(row[index] for row in cells)]
-    result = _Table(box=None, pad_edge=False)
-    for name in (columns[index] for index in filled):
-        justify: Literal["right", "left"] = "right" if name in numeric else "left"
-        result.add_column(name, justify=justify, overflow="fold", no_wrap=name in unbroken)
-    for row in cells:
-        result.add_row(*(row[index] for index in filled))
-    return result
+    return Table(
+        columns=[columns[index] for index in filled],
+        rows=[[row[index] for index in filled] for row in cells],
+        right=set(right.split("|")) - {""},
+        whole=set(whole.split("|")) if whole else set(),
+        header=header,
+    )
 
 
 def numbers(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -287,6 +205,6 @@ def progress(description: str) -> Iterator[Progress]:
     from rich.progress import Progress as RichProgress
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with RichProgress(*columns, console=console(stderr=True), transient=True) as rich_bar:
+    with RichProgress(*columns, console=console(stderr=True).screen, transient=True) as rich_bar:
         task = rich_bar.add_task(description, total=None)
         yield lambda done, total: rich_bar.update(task, completed=done, total=total or None)

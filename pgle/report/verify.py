@@ -8,15 +8,13 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import PurePath
 
-from rich.console import Console
-
 from pgle.costs.fit.coverage import Coverage, ModuleCoverage, Share
 from pgle.costs.fit.gaps import Gap
 from pgle.costs.profile.effective import Fault
 from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
 from pgle.errors import cut, many, some
 from pgle.report import json
-from pgle.report.text import console, duration, printable, show_rest, table, warn
+from pgle.report.text import Console, console, duration, printable, show_rest, table, warn
 from pgle.xla.checker import LIGHT_SPEED, CheckerCounts
 from pgle.xla.log.module_verdict import Bounds
 
