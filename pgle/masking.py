@@ -7,24 +7,23 @@ from collections.abc import Mapping, Sequence
 
 MASK = "***"
 
-ALLOWED = re.compile(
+ALLOWED = (
     r"(XLA|JAX|NCCL|CUDA|NVIDIA|TF_CPP|TF_GPU|NVTE|PGLE|OMPI_COMM_WORLD|PMI|PMIX)_\w+\Z"
     r"|SLURM_(JOB_ID|STEP_ID|PROCID|LOCALID|NODEID|NTASKS|NNODES|NODELIST|JOB_NODELIST|STEP_NODELIST|GPUS_ON_NODE)\Z"
     r"|(RANK|LOCAL_RANK|WORLD_SIZE|JOB_COMPLETION_INDEX|LD_PRELOAD)\Z"
 )
 """Variables that may be kept."""
-_NAMES = (
+_SECRET_NAME = (
     r"(?i:secret|token(?!s|i[sz])|passw|credential|auth|passphrase|pwd|(?:api|access|private)key|[a-z0-9]+[_-]key\b)"
 )
-_SECRET_NAME = re.compile(_NAMES)
-_SECRET_VALUE = re.compile(
+_SECRET_VALUE = (
     r"://[^/\s:@]+:[^/\s@]+@"  # a password in a URL
     r"|\b(gh[pousr]_|hf_|sk-|AKIA|ASIA|xox[abepr]-|ya29\.)\w{8,}"  # GitHub, Hugging Face, OpenAI, AWS, Slack, Google
     r"|\b(sk-|[rs]k_(live|test)_|github_pat_|glpat-|AIza|npm_|pypi-)[\w-]{16,}"  # some also Stripe, GitLab, npm, PyPI
     r"|\beyJ[\w-]{10,}\.[\w-]+"  # a JSON web token
     r"|-----BEGIN "
     r"|\b(?i:bearer|basic) [\w+/=.-]{8,}"
-    rf"|{_NAMES}[\w-]*[\"']?\s*[=:]\s*[\"']?(?!\d+\b)[^\s\"']{{4,}}"  # of a shell command or a header: NAME=value
+    rf"|{_SECRET_NAME}[\w-]*[\"']?\s*[=:]\s*[\"']?(?!\d+\b)[^\s\"']{{4,}}"  # of a shell command or a header: NAME=value
 )
 
 
@@ -35,7 +34,7 @@ _KEY_VALUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}")
 
 def kept_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that may be kept, sorted, masked where they look like credentials."""
-    names = sorted(name for name in environ if ALLOWED.match(name))
+    names = sorted(name for name in environ if re.match(ALLOWED, name))
     return {name: _masked(name, environ[name]) for name in names}
 
 
@@ -51,7 +50,7 @@ def kept_argv(argv: Sequence[str]) -> tuple[str, ...]:
             kept.append(f"{name}={_masked(name, value)}")
         else:
             kept.append(_masked("", word))
-        mask_next = not equals and word.startswith("-") and _SECRET_NAME.search(word) is not None
+        mask_next = not equals and word.startswith("-") and re.search(_SECRET_NAME, word) is not None
     return tuple(kept)
 
 
@@ -62,11 +61,11 @@ def kept_flags(text: str) -> str:
 
 def kept_text(text: str) -> str:
     """A sentence with what looks like a credential masked."""
-    return _SECRET_VALUE.sub(MASK, text)
+    return re.sub(_SECRET_VALUE, MASK, text)
 
 
 def _masked(name: str, value: str) -> str:
     harmless = value.lower() in ("true", "false", "yes", "no", "") or value.isdigit()
-    if _SECRET_NAME.search(name) and not harmless:
+    if re.search(_SECRET_NAME, name) and not harmless:
         return MASK
-    return MASK if _SECRET_VALUE.search(value) else value
+    return MASK if re.search(_SECRET_VALUE, value) else value

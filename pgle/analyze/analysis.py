@@ -23,10 +23,10 @@ from pgle.schedule.timeline import Breakdown, Stream
 from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
-from pgle.xla.collectives import guess_kind
 from pgle.xla.flags.modes import SYNC_MODES
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.kinds import guess_kind
 
 _STREAMS = {CostKind.COLLECTIVE: Stream.COMMUNICATION, CostKind.COPY: Stream.COPY}
 

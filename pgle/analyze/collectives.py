@@ -17,9 +17,10 @@ from pgle.costs.profile.value import Cost
 from pgle.schedule.timeline import Stream
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
-from pgle.xla.collectives import KINDS, collective_kind, is_sync
+from pgle.xla.collectives import collective_kind, is_sync
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.kinds import KINDS
 
 NEIGHBOURS = 3  # instructions beside a collective that are named
 

@@ -25,7 +25,8 @@ def show_text(result: Conversion) -> None:
             right="executions|devices|median span|compute||collectives",
         )
     )
-    out.print("executions of each device, spans from first start to last end; 'pgle analyze' adds gaps", style="dim")
+    explained = "executions of each device, spans from first start to last end; 'pgle analyze' adds gaps"
+    out.print(explained, style="dim", soft_wrap=True)
     out.print(f"{len(result.measured.trace):,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
     for program in result.measured.costs:
         if program.skew_us is not None:

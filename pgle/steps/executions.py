@@ -9,7 +9,7 @@ from pgle.steps.series import Mark, Series, Step, make_series
 from pgle.trace.column import distinct
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
-from pgle.xla.collectives import guess_kind
+from pgle.xla.kinds import guess_kind
 
 
 def execution_series(trace: Trace, source: str) -> Series:

@@ -12,7 +12,7 @@ from pgle.errors import UserError
 from pgle.trace.column import distinct, median
 from pgle.trace.table import MEANINGS, Device, Kind, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.windows import Executions, find_executions
-from pgle.xla.collectives import guess_kind
+from pgle.xla.kinds import guess_kind
 
 
 @dataclass(frozen=True)

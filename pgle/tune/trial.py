@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pgle.schedule.predict import Prediction
-from pgle.xla.collectives import KINDS
+from pgle.xla.kinds import KINDS
 
 Flags = Mapping[str, str]  # values by flag name, without dashes
 

@@ -16,8 +16,8 @@ from pgle.costs.estimate import perf_tables
 from pgle.costs.estimate.communication import LAUNCH_US
 from pgle.errors import many
 from pgle.schedule.moves import DISABLE_ASYNC
-from pgle.xla.collectives import KINDS
 from pgle.xla.hlo.module import Module
+from pgle.xla.kinds import KINDS
 
 GRADIENT_BYTES = 4  # of a gradient in f32, the largest type it is usually reduced in
 

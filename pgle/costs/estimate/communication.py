@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from pgle.costs.estimate import perf_tables
-from pgle.xla.collectives import KINDS
 from pgle.xla.hardware import KERNEL_US, TABLE, Hardware
 from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.kinds import KINDS
 
 LAUNCH_US = 5.0
 """XLA's `kNcclKernelLaunchOverhead` (openxla/xla `gpu_performance_model_base.h`), for transfers that NCCL's table of

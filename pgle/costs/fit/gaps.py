@@ -13,9 +13,9 @@ from pgle.costs.fit.fill import Estimate, fill
 from pgle.costs.fit.lookup import LookupTable, Row
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, strip_remat
 from pgle.xla.checker import T_SHIRT_SIZES, assumed_us, fallback_of
-from pgle.xla.collectives import stem
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import owner
+from pgle.xla.kinds import stem
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,10 +45,10 @@ from pgle.masking import kept_flags
 from pgle.trace.table import Kind, Trace
 from pgle.trace.windows import Executions, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps, first_names
-from pgle.xla.hlo.module import Module
 
 if TYPE_CHECKING:
     from pgle.costs.fit.contention import Contention
+    from pgle.xla.hlo.module import Module
 
 Flags = npt.NDArray[np.bool_]
 

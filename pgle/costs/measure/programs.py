@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,9 @@ import numpy.typing as npt
 from pgle.errors import UserError, choices
 from pgle.trace.column import distinct
 from pgle.trace.table import ModuleKey, Trace
-from pgle.xla.hlo.module import Module
+
+if TYPE_CHECKING:
+    from pgle.xla.hlo.module import Module
 
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,9 @@ from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import Statistic, percentile_of_sorted, sorted_groups
 from pgle.trace.column import distinct
 from pgle.trace.table import Device, Trace
-from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.names import loops, owner
+
+if TYPE_CHECKING:
+    from pgle.xla.hlo.module import Module
 
 BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once
 
@@ -249,6 +251,8 @@ def loop_costs(trace: Trace, program: Program, kept: Mapping[int, Flags], statis
 
 def _codes_by_loop(trace: Trace, program: Program, module: Module) -> dict[str, list[int]]:
     """Codes of the instruction names that run inside each outermost loop."""
+    from pgle.xla.hlo.names import loops, owner  # with what knows HLO, which a small conversion does without
+
     found: dict[str, list[int]] = {}
     for code in distinct(trace.instruction[np.isin(trace.module, program.indices)]).tolist():
         owning = owner(module, trace.instructions[code])

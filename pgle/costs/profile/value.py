@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from pgle.xla.collectives import guess_kind
+from pgle.xla.kinds import guess_kind
 
 _REMAT_SUFFIX = re.compile(r"\.remat[0-9]*\Z")
 

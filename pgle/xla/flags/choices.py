@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pgle.xla.collectives import ASYNC_FLAGS
 from pgle.xla.flags.catalogue import catalogue, known_in, release
 from pgle.xla.flags.text import COMMAND_BUFFER, Finding, Flag, format_flags
+from pgle.xla.kinds import ASYNC_FLAGS
 
 LHS = "xla_gpu_enable_latency_hiding_scheduler"
 SOL = "xla_gpu_enable_analytical_sol_latency_estimator"

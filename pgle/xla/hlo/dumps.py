@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pgle.errors import UserError, choices
 from pgle.files import AnyPath
-from pgle.xla.hlo.module import Module
+
+if TYPE_CHECKING:
+    from pgle.xla.hlo.module import Module
 
 
 @dataclass(frozen=True)
