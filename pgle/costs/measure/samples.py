@@ -118,21 +118,22 @@ def _launches(
 ) -> Samples:
     """Activities → launches with the union of their busy intervals; `occurrence` holds the launch order."""
     device, execution = trace.device[rows], trace.execution[rows]
+    place = _places(device, execution)
     instance = trace.instance[rows].astype(np.int64)
     alone = instance < 0
     instance[alone] = np.iinfo(np.int32).max + 1 + np.flatnonzero(alone)
     start = trace.start_ns[rows]
     end = start + trace.duration_ns[rows]
-    order = np.lexsort((instance, execution, device))  # each launch by start, as the trace is ordered
-    first = heads(device[order], execution[order], instance[order])
+    order = np.lexsort((instance, place))  # each launch by start, as the trace is ordered
+    first = heads(place[order], instance[order])
     launch = order[first]
     busy = _union_ns(start[order], end[order], first)
-    by_start = np.lexsort((start[launch], execution[launch], device[launch]))
+    by_start = np.lexsort((start[launch], place[launch]))
     launch, busy = launch[by_start], busy[by_start]
     name, device, execution = target[launch], device[launch], execution[launch]
     begun = naming.communicates[name].astype(np.int32)
     before = np.cumsum(begun, dtype=np.int32) - begun
-    first = heads(device, execution)
+    first = heads(place[launch])
     before -= np.repeat(before[first], np.diff(np.append(first, len(launch))))
     position = np.arange(len(launch), dtype=np.int32)
     return Samples(name, device, execution, position, before, busy.astype(np.float64))
@@ -141,8 +142,15 @@ def _launches(
 def heads(*columns: Codes) -> npt.NDArray[np.int64]:
     """Where a new combination of values begins in equally long columns."""
     new = np.ones(len(columns[0]), dtype=bool)
-    new[1:] = np.logical_or.reduce([np.diff(column) != 0 for column in columns])
+    new[1:] = columns[0][1:] != columns[0][:-1]
+    for column in columns[1:]:
+        new[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(new).astype(np.int64)
+
+
+def _places(device: Codes, execution: Codes) -> npt.NDArray[np.int64]:
+    """A number for each execution (from 0 on) on each device, in the order of both."""
+    return device.astype(np.int64) * (int(execution.max(initial=0)) + 1) + execution
 
 
 def _union_ns(
@@ -185,9 +193,10 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
     """Launches, in launch order → occurrences: sums over the launches of one run of an instruction."""
     if len(launches) == 0:
         return launches
-    order = np.lexsort((launches.name, launches.execution, launches.device))
-    name, device, execution = launches.name[order], launches.device[order], launches.execution[order]
-    first = heads(name, execution, device)
+    place = _places(launches.device, launches.execution)
+    order = np.lexsort((launches.name, place))
+    name, place = launches.name[order], place[order]
+    first = heads(name, place)
     sizes = np.diff(np.append(first, len(order)))
     runs = naming.iterations[name[first]].astype(np.int64)
     occurrence = np.empty(len(order), np.int64)
@@ -203,11 +212,11 @@ def _occurrences(launches: Samples, naming: Naming) -> Samples:
         broken[first] = True
         groups = np.cumsum(broken)
         np.copyto(occurrence, groups - np.repeat(groups[first], sizes), where=~counted)
-    head = heads(name, execution, device, occurrence)
+    head = heads(name, place, occurrence)
     return Samples(
         name=name[head],
-        device=device[head],
-        execution=execution[head],
+        device=launches.device[order[head]],
+        execution=launches.execution[order[head]],
         occurrence=occurrence[head].astype(np.int32),
         segment=launches.segment[order[head]],
         time_ns=np.add.reduceat(launches.time_ns[order], head),

@@ -12,6 +12,7 @@ from pgle.trace.column import Column, distinct
 from pgle.trace.nsys.graphs import Graphs
 from pgle.trace.nsys.ranges import Launches, Ranges, Reasons
 from pgle.trace.nsys.tables import API, PROCESS, Codes, Columns, Ints, Lookup, Tables, by_value
+from pgle.trace.nsys.text import PREFIXES
 from pgle.trace.table import LIBRARIES, Kind, Reason, Unresolved
 
 ACTIVITIES = {
@@ -75,7 +76,8 @@ class KernelNames:
             found = {
                 key: text
                 for key, text in rows
-                if isinstance(key, int) and isinstance(text, str) and LIBRARIES.search(text)
+                if isinstance(key, int) and isinstance(text, str)
+                if not text.startswith(PREFIXES) and LIBRARIES.search(text)  # texts of ranges are long, and no names
             }
         self._names = tuple(found.values())
         self._codes = Lookup(np.array(list(found), np.int64), np.arange(len(found), dtype=np.int32), -1)
