@@ -141,6 +141,10 @@ def advice(result: Rehearsal) -> str:
         proven = f"Next: have {costs}the gain proven:\n  {result.measure}"
         more = f"\nUp to {room:.1%} more could be hidden; look for flags that do:\n  {result.tune}"
         return proven + (more if room >= ROOM else "")
+    parts = prediction.timeline.breakdown
+    if not parts.communication_us and not parts.copy_us:
+        where = typed("pgle", "analyze", near(folder_of(result)))
+        return f"Next: the step communicates nothing, so its time is compute and launches; where it goes:\n  {where}"
     if room < ROOM:
         return (
             f"Next: communication is hidden as it is, so no profile and no flag can shorten this step by more than "

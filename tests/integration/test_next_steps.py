@@ -155,7 +155,8 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
     ):  # fmt: skip
         for new_us, ceiling_us, look in RESULTS:
             ceiling = SimpleNamespace(step_us=ceiling_us)
-            sides = [SimpleNamespace(step_us=step, ceiling=ceiling) for step in (100, new_us)]
+            parts = SimpleNamespace(breakdown=SimpleNamespace(communication_us=max(0, new_us - ceiling_us), copy_us=0))
+            sides = [SimpleNamespace(step_us=step, ceiling=ceiling, timeline=parts) for step in (100, new_us)]
             best = None if look is None or look > 1 else "a trial"
             found = SimpleNamespace(
                 good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),

@@ -126,7 +126,7 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     again = [path for path in large if executed.get(path.name, 0) > 1]
     once = [path for path in large if path.name in executed]
     if again:
-        spread = {path: _devices(path) for path in dict.fromkeys([*again, large[-1]])}
+        spread = {path: _devices(path) or 1 for path in dict.fromkeys([*again, large[-1]])}
         widest = [path for path, devices in spread.items() if devices == max(spread.values())]
         return max(widest, key=lambda path: sizes[path] * max(1, executed.get(path.name, 0)))
     return (
@@ -146,11 +146,27 @@ def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
     return module.name in program.of_jax and not _multiplies(module)
 
 
-def _devices(module: Path) -> int:
-    """For how many devices a dump of jax is; 1 where it does not say."""
+def _devices(module: Path) -> int | None:
+    """For how many devices a dump of jax is; None where it does not say."""
     with module.open(errors="replace") as lines:
         head = next((line for line in lines if line.startswith("module @")), "")
-    return math.prod(int(number) for number in re.findall(r"mhlo\.num_(?:partitions|replicas) = (\d+)", head))
+    found = re.findall(r"mhlo\.num_(?:partitions|replicas) = (\d+)", head)
+    return math.prod(map(int, found)) if found else None
+
+
+def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
+    """The topology that a program's step is compiled for, and what to say where it is not the one that was asked for.
+
+    Args:
+        module: the step, a dump of jax.
+        topology: ``SxHxD``, of the devices that the program was given.
+    """
+    given, own = math.prod(int(part) for part in topology.split("x")), _devices(module)
+    if own is None or own == given:
+        return topology, ()
+    what = f"{module_name(module)} is for {own} device{'s' * (own > 1)}, as the program has it, and not for {given}"
+    remedy = "--choose NAME takes another module" if own > 1 else "its arrays lie on one, so nothing is communicated"
+    return f"1x1x{own}", (f"{what}; {remedy}",)
 
 
 def is_step(module: Path) -> bool:

@@ -26,7 +26,7 @@ from pgle.run.experiment.older import waiting
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, now
 from pgle.run.launch.capture_modules import capture_modules
-from pgle.run.launch.captured import capture_warnings, choose_module, modules_in
+from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in
 from pgle.run.launch.console_steps import write_steps
 from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of
 from pgle.run.launch.process import check_program
@@ -92,6 +92,7 @@ class SimulatedBackEnd:
         older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         child = self._child(request)
         python, notes = compiler_of(request.command)
+        topology, said = fitted(module_path, self.topology or f"1x1x{self.devices}")
         asked, inputs = self.asked(request), self.inputs(request)
         record = begin_record(request, child, asked=asked, inputs=inputs, simulated=True, before=older)
         compiled = rehearse_compile(
@@ -100,7 +101,7 @@ class SimulatedBackEnd:
                 target=target.text,
                 portable_target=target.portable_text,
                 dump_dir=files.hlo,
-                topology=self.topology or f"1x1x{self.devices}",
+                topology=topology,
                 flags=tuple(map(_unquoted, parse_flags(child.plan.xla_flags).flags)),
                 profile=None,  # the plan's flags name it
             ),
@@ -130,11 +131,11 @@ class SimulatedBackEnd:
             "predicted_step_us": f"{prediction.step_us:.3f}",
             "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
         }
-        topology = {"simulated": True, "target": target.name, "devices": compiled.num_partitions}
+        where = {"simulated": True, "target": target.name, "devices": compiled.num_partitions}
         record = end_record(
-            request, replace(record, versions={"jaxlib": compiled.jaxlib}, topology=topology), 0,
+            request, replace(record, versions={"jaxlib": compiled.jaxlib}, topology=where), 0,
             outputs=request.folder.outputs(), facts=facts, verdict=verdict,
-            warnings=(*capture_warnings(module_path), *notes),
+            warnings=(*said, *capture_warnings(module_path), *notes),
         )  # fmt: skip
         return StageResult(request, True, 0, verdict, times, facts, record.warnings)
 

@@ -19,7 +19,7 @@ from pgle.run.experiment.manifest import read_manifest
 from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, typed
 from pgle.run.inputs.piped import STDIN, keep_module
 from pgle.run.launch.capture_modules import capture_modules
-from pgle.run.launch.captured import CapturedProgram, modules_in, read_captured
+from pgle.run.launch.captured import CapturedProgram, fitted, modules_in, read_captured
 from pgle.run.launch.process import check_program
 from pgle.run.rehearse.messages import devices_in
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
@@ -218,11 +218,20 @@ def prepared(
     with _folder(command.out, resumes) as out:
         modules, program = _modules(command, out)
         try:
-            yield out, settle(modules, command.choose, program, command.flags)
+            yield out, _fitted(settle(modules, command.choose, program, command.flags), command)
         except UserError as error:
             if command.words == (STDIN,) and error.where == str(modules[0]):
                 raise UserError(error.what, where=STDIN, remedy=error.remedy) from None
             raise
+
+
+def _fitted(setting: Setting, command: RehearseCommand) -> Setting:
+    """The setting for the devices that a captured step is for, which the program decides."""
+    asked = command.topology or f"1x1x{command.devices or DEFAULT_DEVICES}"
+    if not (_is_program(command) or (command.typed and command.topology)):
+        return setting
+    topology, said = fitted(setting.module, asked)
+    return replace(setting, topology=topology, warnings=(*said, *setting.warnings)) if said else setting
 
 
 @contextmanager

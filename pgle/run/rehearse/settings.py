@@ -44,6 +44,7 @@ class Setting:
     warnings: tuple[str, ...]  # one line each
     # part of the GPU's memory that the job's allocator has; 0: it has no limit
     memory_fraction: float = DEFAULT_FRACTION
+    topology: str | None = None  # of a captured step that is for other devices than were asked for
 
     def request(
         self, target: Target, out: Path, *, topology: str | None, flags: tuple[str, ...] = (), as_job: bool = False
@@ -55,7 +56,7 @@ class Setting:
             portable_target=target.portable_text,
             allocator_bytes=int(self.memory_fraction * target.memory_bytes),
             dump_dir=out,
-            topology=topology,
+            topology=self.topology or topology,
             flags=flags,
             as_job=as_job,
         )

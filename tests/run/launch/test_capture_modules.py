@@ -19,6 +19,7 @@ from pgle.run.launch.captured import (
     candidates,
     capture_warnings,
     choose_module,
+    fitted,
     module_name,
     modules_in,
     read_captured,
@@ -149,6 +150,24 @@ def test_what_jax_makes_random_numbers_with_is_not_the_step(captured):
     module = captured(f"{TWO}for i in range(9): jax.random.normal(jax.random.key(i), 9)\ntrain_step(weights, x)")
     assert module_name(module) == "jit_train_step"
     assert any("_normal" in name for name in read_captured(module.parent).of_jax)
+
+
+@pytest.mark.parametrize(
+    ("counts", "topology", "said"),
+    [
+        ({"partitions": 8, "replicas": 1}, "1x2x4", ""),
+        ({"partitions": 1, "replicas": 8}, "1x2x4", ""),
+        ({"partitions": 2, "replicas": 1}, "1x1x2", "is for 2 devices, as the program has it, and not for 8"),
+        ({"partitions": 1, "replicas": 1}, "1x1x1", "its arrays lie on one"),
+        ({}, "1x2x4", ""),
+    ],
+)
+def test_a_step_is_for_the_devices_that_its_program_took(tmp_path, counts, topology, said):
+    module = tmp_path / "jax_ir0001_jit_step_compile.mlir"
+    numbers = ", ".join(f"mhlo.num_{name} = {count} : i32" for name, count in counts.items())
+    module.write_text(f"module @jit_step attributes {{{numbers}}} {{\n")
+    assert fitted(module, "1x2x4")[0] == topology
+    assert said in "".join(fitted(module, "1x2x4")[1])
 
 
 @pytest.mark.parametrize(
