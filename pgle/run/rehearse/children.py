@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from pgle.errors import UserError
 from pgle.run.rehearse.dumps import (
     LOG,
-    find_before_scheduling,
+    find_before,
     find_dump,
     find_schedule,
     is_generating_code,
@@ -132,7 +132,7 @@ class Compilation(Child):
     def written(self) -> Path | None:
         """The module that is wanted, once XLA has begun to write it."""
         if self.request["until_scheduling"]:
-            return find_before_scheduling(self.folder)
+            return find_before(self.folder, "scheduling")
         return scheduled_module(self.folder, self.program.name)
 
     def may_end(self) -> bool:

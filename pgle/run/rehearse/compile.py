@@ -23,18 +23,18 @@ import pgle
 from pgle.errors import UserError
 from pgle.run.rehearse.cache import Cache, key_of
 from pgle.run.rehearse.dumps import (
-    BEFORE_SCHEDULING,
+    BEFORE,
     LOG,
     crash,
     find_dump,
     find_schedule,
     fingerprint_of,
-    keep_before_scheduling,
+    keep_before_stages,
     memory_of,
     remove_generated_code,
     scheduled_module,
 )
-from pgle.run.rehearse.messages import check, environment, message
+from pgle.run.rehearse.messages import PASSES, check, environment, message
 from pgle.run.rehearse.request import OnPhase, Phase, RehearsalRequest, RehearsalResult
 
 FULL_BYTES = 1 << 20  # of free space, below which a disk is full: dumps of the smallest step need more
@@ -156,7 +156,8 @@ class Compiler:
         switches = {
             "others": others,
             "profile": request.profile_as,
-            "whole": (request.to_the_end, request.as_job, request.before_scheduling, request.until_scheduling),
+            "whole": (request.to_the_end, request.as_job, request.before_stages, request.until_scheduling),
+            "passes": "" if request.passes is None else PASSES[request.passes],
         }
         return key_of(self.python, request.module, request.flags, request.profile, switches)
 
@@ -172,8 +173,8 @@ class Compiler:
             self._send(process, message(number, request, folder))
             answer = answers.get(timeout=request.timeout_s)
             remove_generated_code(folder)
-            if request.before_scheduling or request.until_scheduling:
-                keep_before_scheduling(folder)
+            if request.before_stages or request.until_scheduling:
+                keep_before_stages(folder)
             return answer | {"jaxlib": self._jaxlib}
         except queue.Empty:
             what = f"not compiled after {request.timeout_s:g} s"
@@ -249,7 +250,7 @@ class Compiler:
 def _module(folder: Path, request: RehearsalRequest, answer: dict[str, Any]) -> Path | None:
     """The compiled module, if it is there."""
     if request.until_scheduling:
-        return folder / BEFORE_SCHEDULING
+        return folder / BEFORE["scheduling"]
     return scheduled_module(folder, str(answer.get("module_name")))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
@@ -16,9 +17,16 @@ from pgle.xla.log.wordings import FATAL, flag_refusal
 
 LOG = "xla.log"
 SCHEDULED = "gpu_after_optimizations.hlo.pb"
-BEFORE_SCHEDULING = "before_scheduling.hlo.pb"
-DUMP_BEFORE_SCHEDULING = "--xla_dump_hlo_pass_re=^fusion-wrapper$"
-"""The first pass of those that schedule; XLA dumps the module before and after each pass of that name."""
+Stage: TypeAlias = Literal["combining", "scheduling"]
+"""Of XLA's passes: the earlier ones decide what is computed in which fusions; then collectives are combined and made
+asynchronous, and copies put in; then all is scheduled."""
+BEFORE: dict[Stage, str] = {"combining": "before_combining.hlo.pb", "scheduling": "before_scheduling.hlo.pb"}
+"""Files with the module as it was before a stage."""
+_FIRST: dict[Stage, tuple[str, str]] = {
+    "combining": ("rename_fusions", "post-fusion*optimization"),
+    "scheduling": ("fusion-wrapper", "pre-scheduling-passes"),
+}
+"""The pass that a stage begins with, and its pipeline as the names of dumps have it."""
 CODE_GENERATION = (".ll", ".ptx", ".ttir")  # dumps of code generation (jax before 0.12)
 
 TAIL = 200_000  # characters at the end of the log that are searched
@@ -61,19 +69,25 @@ def remove_generated_code(folder: Path) -> None:
             path.unlink()
 
 
-def find_before_scheduling(folder: Path) -> Path | None:
-    """XLA's dump of the module as it was before scheduling (`DUMP_BEFORE_SCHEDULING`)."""
-    return next(iter(sorted(folder.glob("*.pre-scheduling-passes.after_pipeline-start.*.hlo.pb"))), None)
+def dump_before(stages: Iterable[Stage]) -> str:
+    """The flag by which XLA dumps the module as it was before these stages, and around each pass of the same names."""
+    return f"--xla_dump_hlo_pass_re=^({'|'.join(_FIRST[stage][0] for stage in stages)})$"
 
 
-def keep_before_scheduling(folder: Path) -> None:
-    """Keep the module as it was before scheduling, where it was dumped, as `BEFORE_SCHEDULING`; other passes' go."""
-    dump = find_before_scheduling(folder)
-    data = None if dump is None else hlo_module_bytes(dump.read_bytes())
+def find_before(folder: Path, stage: Stage) -> Path | None:
+    """XLA's dump of the module as it was before a stage (`dump_before`)."""
+    return next(iter(sorted(folder.glob(f"*.{_FIRST[stage][1]}.after_pipeline-start.*.hlo.pb"))), None)
+
+
+def keep_before_stages(folder: Path) -> None:
+    """Keep the module as it was before each stage, where it was dumped, as `BEFORE` names it; other passes' go."""
+    for stage, name in BEFORE.items():
+        dump = find_before(folder, stage)
+        data = None if dump is None else hlo_module_bytes(dump.read_bytes())
+        if data is not None:
+            (folder / name).write_bytes(without_fields(data, {7: None}))  # HloModuleProto.schedule
     for path in folder.glob("module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"):
         path.unlink()
-    if data is not None:
-        (folder / BEFORE_SCHEDULING).write_bytes(without_fields(data, {7: None}))  # HloModuleProto.schedule
 
 
 def fingerprint_of(dump: Path) -> str:
@@ -83,6 +97,35 @@ def fingerprint_of(dump: Path) -> str:
     """
     found = _FINGERPRINT.search(read_bytes(dump))
     return found[1].decode() if found else ""
+
+
+def dataflow_of(dump: Path) -> str:
+    """What a module that is not scheduled computes, whatever its names, ids and chains of bitcasts: a digest.
+
+    Args:
+        dump: an HloModuleProto, as `BEFORE` names files of.
+    """
+    from pgle.xla.protos import hlo_pb2
+
+    module = hlo_pb2.HloModuleProto.FromString(read_bytes(dump))
+    computations: dict[int, bytes] = {}
+    for computation in module.computations:  # those that are called come first, and so do operands
+        made: dict[int, bytes] = {}
+        sources: dict[int, bytes] = {}  # of bitcasts, what they are bitcasts of
+        held = []
+        for item in computation.instructions:
+            number, is_bitcast = item.id, item.opcode == "bitcast"
+            parts = [sources.get(given, made[given]) if is_bitcast else made[given] for given in item.operand_ids]
+            sources |= {number: parts[0]} if is_bitcast else {}
+            parts += [computations[called] for called in item.called_computation_ids]
+            parts += sorted(made.get(before, b"") for before in item.control_predecessor_ids)
+            for name in ("name", "id", "operand_ids", "called_computation_ids", "control_predecessor_ids", "metadata"):
+                item.ClearField(name)
+            item.DiscardUnknownFields()
+            made[number] = hashlib.sha256(b"".join([item.SerializeToString(), *parts])).digest()
+            held += [] if is_bitcast else [made[number]]
+        computations[computation.id] = hashlib.sha256(b"".join([*sorted(held), made[computation.root_id]])).digest()
+    return computations[module.entry_computation_id].hex()
 
 
 def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:

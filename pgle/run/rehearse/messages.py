@@ -4,19 +4,55 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
 from pgle.files import check_file
-from pgle.run.rehearse.dumps import DUMP_BEFORE_SCHEDULING
+from pgle.run.rehearse.dumps import BEFORE, Stage, dump_before
 from pgle.run.rehearse.request import RehearsalRequest
+from pgle.xla.flags.catalogue import catalogue
 from pgle.xla.hlo.proto import MAX_HLO_BYTES
 
 EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
 """What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
 
 PROFILE_FLAG = "--xla_gpu_pgle_profile_file_or_directory_path"
+ONLY, _DISABLED = "--xla_enable_hlo_passes_only=", "--xla_disable_hlo_passes="
+# Observed in jaxlib 0.10.2 and 0.12.0.1 (TF_CPP_VMODULE=hlo_pass_pipeline=1): pipelines and passes of each stage. Those
+# that earlier pipelines have, too, are left out (dce, tuple-simplifier, sanitize-constant-names before scheduling;
+# algsimp, which merges bitcasts, before combining): they would run once more before the stage, and change what is
+# scheduled (a step of four pipeline stages: by 1.5 %).
+PASSES: dict[Stage, str] = {
+    "combining": (
+        "rename_fusions,dus-accumulator-zero-init-elimination,gpu-all-gather-combiner,gpu-all-reduce-combiner,"
+        "gpu-reduce-scatter-combiner,collective-permute-combiner,collective-backend-assigner,"
+        "collective-kernel-strategy-annotator,collective-fusion,collective-domain-assigner,group-collectives-by-key,"
+        "all-reduce-contiguous,async-collective-creator,async-collective-annotator,stream-attribute-annotator,"
+        "async-stream-attribute-wrapper,explicit-stream-annotation-async-wrapper,"
+        "explicit-collectives-group-async-wrapper,collectives-schedule-linearizer,fusion-wrapper,autotuner,"
+        "conv-fp8-fallback,config-assigner,propagate-call-metadata,loop-schedule-linearizer,copy-insertion,"
+        "constant-fill-copy-rewriter,copy_fusion,sanitize-constant-names"
+    ),
+    "scheduling": (
+        "pre-scheduling-passes,dynamic-slice-copy-fusion-async-wrapper,gpu-copy-async-wrapper,latency-hiding-scheduler,"
+        "legalize-scheduling-annotations,scheduling-instruction-annotator,scheduled-gpu-module,"
+        "post-scheduler-xla-transforms,post-scheduling-passes,async-to-sync-converter,"
+        "gpu-convert-async-collectives-to-sync,remat-pipeline,rematerialization,stream-attribute-annotator,"
+        "cse_barrier_expander,fusion-wrapper,fusion-dispatch-pipeline,fusion-block-level-rewriter,"
+        "fusion-dynamic-memcpy-rewriter,pdl-launch-annotation"
+    ),
+}
+SCHEDULER_FLAGS = frozenset(
+    ("--xla_gpu_analytical_latency_estimator_options", "--xla_gpu_experimental_collective_perf_table_path",
+     "--xla_gpu_experimental_matmul_perf_table_path",
+     *(f"--{setting.name}" for setting in catalogue().values() if setting.stage == "schedule"))
+)  # fmt: skip
+"""Flags that only the passes from scheduling on read."""
+
+_COMBINER_FLAG = re.compile(r"--xla_gpu_\w+_combine_threshold_bytes=")
+"""Flags that only the passes from combining on read."""
 MOST_DEVICES = 1 << 20
 """Of a topology: XLA makes a description of each, and more than a million is a slip of the keyboard."""
 
@@ -24,11 +60,27 @@ MOST_DEVICES = 1 << 20
 def xla_flags(request: RehearsalRequest, folder: Path) -> str:
     """The XLA_FLAGS of the compilation; the request's own flags come last and so win."""
     flags = [f"--xla_dump_to={folder}", *EVIDENCE_FLAGS]
-    if request.before_scheduling or request.until_scheduling:
-        flags.append(DUMP_BEFORE_SCHEDULING)
+    if request.before_stages or request.until_scheduling:
+        flags.append(dump_before(BEFORE if request.before_stages else ["scheduling"]))
     if request.profile is not None and request.profile_as == "flag":
         flags.append(f"{PROFILE_FLAG}={request.profile.resolve()}")
-    return " ".join(_quoted(flag) for flag in [*flags, *request.flags])
+    return " ".join(_quoted(flag) for flag in [*flags, *_with_passes(request)])
+
+
+def _with_passes(request: RehearsalRequest) -> tuple[str, ...]:
+    """The request's own flags, by which only the passes of its stage run."""
+    if request.passes is None:
+        return request.flags
+    # XLA takes only one of both lists; what is disabled and comes before the stage has been left out already.
+    given = {flag for flag in request.flags if flag.startswith(_DISABLED)}
+    disabled = {name for flag in given for name in flag.split("=")[1].split(",")}
+    names = ",".join(name for name in PASSES[request.passes].split(",") if name not in disabled)
+    return (f"{ONLY}{names}", *(flag for flag in request.flags if flag not in given))
+
+
+def before_combiners(flags: Iterable[str]) -> tuple[str, ...]:
+    """Flags without those that only the passes from combining on read."""
+    return tuple(flag for flag in flags if not _COMBINER_FLAG.match(flag))
 
 
 def message(number: int, request: RehearsalRequest, folder: Path) -> dict[str, Any]:

@@ -1,14 +1,23 @@
-"""What is compiled, what a compilation leaves, and what it is at."""
+"""What is compiled, what a compilation leaves, whether two left the same schedule, and what one is at."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from pgle.run.rehearse.dumps import Stage
+from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
+
+MEMORY_TIES = 0.01
+"""Part by which the memory of two schedules that are otherwise the same may differ; measured: 0.003. And part of their
+instructions, measured 0.003: short of memory XLA computes some again, by an order of users that no dump keeps."""
+
+TIME_TIES = 0.001  # the same of the times that the scheduler believes, and of the step as predicted
 
 
 @dataclass(frozen=True)
@@ -36,10 +45,11 @@ class RehearsalRequest:
     timeout_s: float | None = None  # give up after so many seconds; None: never
     to_the_end: bool = False  # compile with code generation (which takes ptxas)
     as_job: bool = False  # leave out what saves time and changes the fingerprint (`matches_job`)
-    before_scheduling: bool = False  # leave the module as it was before scheduling, too (`dumps.BEFORE_SCHEDULING`)
-    # leave that alone, and end before anything is scheduled: `RehearsalResult.after_optimizations` is then this module,
+    before_stages: bool = False  # leave the module as it was before each stage, too (`dumps.BEFORE`)
+    # end before anything is scheduled: `RehearsalResult.after_optimizations` is then the module before scheduling,
     # without schedule, log lines of LHS, fingerprint or memory report
     until_scheduling: bool = False
+    passes: Stage | None = None  # run the passes of this stage alone, on a module as it was before it; None: all passes
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,53 @@ class RehearsalResult:
 @lru_cache(maxsize=4)
 def _believed(schedule: Path, written_ns: int) -> Mapping[str, Statistics]:
     return {name: item.statistics for name, item in read_schedule_dump(schedule).computations.items()}
+
+
+@dataclass(frozen=True)
+class Held:
+    """What tells two schedules of one program apart."""
+
+    times: Mapping[str, tuple[float, float]]  # of every computation what LHS believed: length, exposed; empty: no dump
+    memory: int
+    opcodes: Counter[str]
+
+
+def holds(made: RehearsalResult) -> Held:
+    """What a compilation holds of that."""
+    times = {name: (item.total_cycles, item.total_wasted_cycles) for name, item in made.believed.items()}
+    return Held(times, made.memory.get("total", 0), _opcodes(made.after_optimizations))
+
+
+def same_schedule(one: Held, other: Held) -> bool:
+    """Whether XLA's scheduler made the same of both: length and exposed time of every computation, and collectives.
+
+    Memory and other instructions may differ by a little, since ties between those that cost nothing break otherwise.
+    """
+    near = abs(one.memory - other.memory) <= MEMORY_TIES * max(one.memory, other.memory)
+    if not one.times or not _same_times(one.times, other.times) or not near:
+        return False
+    differing = (one.opcodes - other.opcodes) + (other.opcodes - one.opcodes)
+    return not any(map(is_collective_opcode, differing)) and differing.total() <= MEMORY_TIES * one.opcodes.total()
+
+
+def _opcodes(dump: Path) -> Counter[str]:
+    from pgle.xla.protos import hlo_pb2
+
+    module = hlo_pb2.HloProto.FromString(dump.read_bytes()).hlo_module
+    found = Counter(item.opcode for computation in module.computations for item in computation.instructions)
+    del found["bitcast"]  # of bitcasts XLA may make one, and it costs nothing
+    return found
+
+
+def _same_times(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:
+    """Whether no computation's times differ by more than its length's share of `TIME_TIES`."""
+    if one.keys() != other.keys():
+        return False
+    return all(
+        abs(a - b) <= TIME_TIES * max(one[name][0], 1.0)
+        for name in one
+        for a, b in zip(one[name], other[name], strict=True)
+    )
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import sha256, write_files
 from pgle.run.rehearse.compile import is_full
-from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
+from pgle.run.rehearse.dumps import BEFORE
+from pgle.run.rehearse.messages import SCHEDULER_FLAGS
 from pgle.run.rehearse.rehearse import LHS
 from pgle.run.rehearse.request import OnPhase, RehearsalResult
-from pgle.run.rehearse.session import SCHEDULER_FLAGS, Session, open_session
+from pgle.run.rehearse.session import Session, open_session
 from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.schedule.predict import predict
 from pgle.tune.moves import Axis, axes
@@ -89,14 +90,14 @@ class Bench:
             self.pgle = self.schedule({}, "the profile")
         except UserError as error:
             raise UserError(f"does not compile with the profile: {error}", where=request.setting.module) from None
-        self._programs[_program(self._named({}), {}, NO_SHAPE)] = self.pgle.trial
+        self._programs[self._program(self._named({}), {}, NO_SHAPE)] = self.pgle.trial
 
     def trial(self, flags: Flags, label: str, shape: Shape = NO_SHAPE) -> Trial:
         """One setting: its figures, or why there are none; what another has compiled to is not simulated again."""
         folder = self.folder_of(flags, shape)
         try:
             named = self._named(flags)
-            same = _program(named, flags, shape)
+            same = self._program(named, flags, shape)
             known = self._programs.get(same)
             if known is not None:
                 cpu_s = 0.0 if named.kept else named.cpu_s
@@ -141,7 +142,7 @@ class Bench:
         From jaxlib 0.12 on the scheduling passes wrap copies of slices in loops, and take each for 5 ms unpriced.
         """
         program, final = named.after_optimizations, LookupTable(module)
-        if program.name != BEFORE_SCHEDULING or program in self._complete:
+        if program.name != BEFORE["scheduling"] or program in self._complete:
             return False
         self._complete.add(program)
         known = final.costs(self._priced[program][0])
@@ -155,6 +156,12 @@ class Bench:
 
     def _named(self, flags: Flags) -> RehearsalResult:
         return self.session.compiled(f"{self.folder_of(flags).name}/names", self.options(flags))
+
+    def _program(self, named: RehearsalResult, flags: Flags, shape: Shape) -> tuple[str, str]:
+        """What a schedule follows from: the program before scheduling, and what scheduling reads beside it."""
+        late = {name: value for name, value in flags.items() if f"--{name}" in SCHEDULER_FLAGS}
+        program = self.session.program(named) or str(named.after_optimizations)
+        return program, json.dumps([late, dict(shape)], sort_keys=True)
 
     def judged(
         self, flags: Flags, label: str, result: RehearsalResult, module: Module, profile: Profile, modelled: int
@@ -199,7 +206,10 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
     base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
     folder = request.out / "trials"
     shutil.rmtree(folder, ignore_errors=True)
-    with open_session(base, folder, python=request.setting.python, cached=request.cached, on_phase=on_phase) as session:
+    with open_session(
+        base, folder, python=request.setting.python, cached=request.cached, on_phase=on_phase,
+        combining=not request.shape,  # a shape goes by name
+    ) as session:  # fmt: skip
         try:
             yield Bench(request, session)
         except BaseException as error:
@@ -231,16 +241,8 @@ def trial_elsewhere(request: TuneRequest, flags: Flags, label: str, shape: Shape
     return _ELSEWHERE[key].trial(flags, label, shape)
 
 
-def _program(named: RehearsalResult, flags: Flags, shape: Shape) -> tuple[str, str]:
-    """What a schedule follows from: the program before scheduling, and what scheduling reads beside it."""
-    late = {name: value for name, value in flags.items() if f"--{name}" in SCHEDULER_FLAGS}
-    program = named.after_optimizations.with_name(BEFORE_SCHEDULING)
-    digest = sha256(program.read_bytes()) if program.exists() else named.fingerprint or str(program)
-    return digest, json.dumps([late, dict(shape)], sort_keys=True)
-
-
 def _table(result: RehearsalResult, module: Module) -> LookupTable:
-    if result.after_optimizations.name == BEFORE_SCHEDULING:
+    if result.after_optimizations.name == BEFORE["scheduling"]:
         return LookupTable(module, module)  # nothing is renamed from there to LHS
     schedule = None if result.schedule is None else read_schedule_dump(result.schedule)
     return LookupTable(module, schedule.module if schedule is not None else None)

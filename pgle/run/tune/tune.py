@@ -191,6 +191,9 @@ class _Search:
     def prove(self, trial: Trial) -> Proof:
         """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
         bench = self.bench
+        bench.session.compiled(
+            f"{bench.folder_of(trial.flags).name}/names", bench.options(trial.flags), named_as_job=True
+        )
         tried = bench.schedule(trial.flags, trial.label, trial.shape)
         profile = shaped(tried.profile, trial.shape)
         folder = self.request.out / "proof"
@@ -211,8 +214,8 @@ class _Search:
             used=use.verdict is ProfileUse.USED,
             why=use.why,
             coverage=min((item.time.value or 0.0 for item in cover(profile, [module], schedules).main), default=0.0),
-            change=_change(found.trial.step_us, tried.trial.step_us),
-            memory_change=_change(found.trial.temp_bytes, tried.trial.temp_bytes),
+            change=_change(found.trial.step_us, trial.step_us),
+            memory_change=_change(found.trial.temp_bytes, trial.temp_bytes),
         )
         if proof.agrees or bench.session.is_distrusted:
             return proof

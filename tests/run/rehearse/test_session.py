@@ -12,9 +12,10 @@ import pytest
 
 from pgle.run.rehearse import compile as compiling
 from pgle.run.rehearse.compile import Compiler
-from pgle.run.rehearse.dumps import BEFORE_SCHEDULING
-from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
-from pgle.run.rehearse.session import _PASSES, Session, _holds, _same_schedule
+from pgle.run.rehearse.dumps import BEFORE
+from pgle.run.rehearse.messages import PASSES
+from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult, holds, same_schedule
+from pgle.run.rehearse.session import Session
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
 from pgle.xla.protos import hlo_pb2
@@ -86,18 +87,18 @@ def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
     environment = compiling.environment()
     monkeypatch.setattr(compiling, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"})
     with Compiler() as compiler:
-        session = Session(compiler, replace(base, before_scheduling=True), tmp_path)
+        session = Session(compiler, replace(base, before_stages=True), tmp_path)
         session.schedule("plain", [LHS])
         alone = session.schedule("again", [LHS, "--xla_gpu_memory_limit_slop_factor=90"])
     whole = tmp_path / "all-passes"
     (_, after), (before, late) = passes(whole / "xla.log"), passes(alone.log)
     del after[after.index("sanitize-constant-names:") + 1]  # which names constants anew, and ran before, too
     assert late == after
-    assert set(_PASSES.split(",")) - {name.rstrip(":") for name in after} == ABSENT[alone.jaxlib]
+    assert set(PASSES["scheduling"].split(",")) - {name.rstrip(":") for name in after} == ABSENT[alone.jaxlib]
     # Both of these ran in the same place before, and leave the module as it is.
     alone_before = {name for name in before if name[-1] != ":" and f"{name}:" not in before}
     assert alone_before <= {"fusion-wrapper", "stream-attribute-annotator"}
-    modules = [read_module(folder / BEFORE_SCHEDULING) for folder in (whole, alone.log.parent)]
+    modules = [read_module(folder / BEFORE["scheduling"]) for folder in (whole, alone.log.parent)]
     assert modules[0].computations == modules[1].computations
 
 
@@ -115,7 +116,7 @@ def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: Rehea
     )
     assert one == other
     assert alone.schedule is None
-    assert not (alone.log.parent / BEFORE_SCHEDULING).exists()
+    assert not (alone.log.parent / BEFORE["scheduling"]).exists()
 
 
 def test_what_saves_time_before_scheduling_leaves_the_schedule_as_in_a_job(
@@ -137,9 +138,25 @@ def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, 
         session = Session(compiler, base, tmp_path)
         session.schedule("plain", [LHS])
         session.schedule("slop", [LHS, "--xla_gpu_memory_limit_slop_factor=80"])
-        assert len(list(tmp_path.glob(f"*/{BEFORE_SCHEDULING}"))) == 1
-        session.schedule("combined", [LHS, "--xla_gpu_all_gather_combine_threshold_bytes=1"])
-    assert len(list(tmp_path.glob(f"*/{BEFORE_SCHEDULING}"))) == 2
+        assert len(list(tmp_path.glob(f"*/{BEFORE['scheduling']}"))) == 1
+        session.schedule("pipelined", [LHS, "--xla_gpu_enable_pipelined_all_gather=true"])
+    assert len(list(tmp_path.glob(f"*/{BEFORE['scheduling']}"))) == 2
+
+
+@pytest.mark.parametrize("threshold", [1, 1 << 30])
+def test_other_thresholds_start_before_combining_and_make_the_program_of_a_whole_compilation(
+    threshold: int, base: RehearsalRequest, tmp_path: Path
+) -> None:
+    flags = [LHS, *(f"--xla_gpu_{kind}_combine_threshold_bytes={threshold}" for kind in ("all_gather", "all_reduce"))]
+    trusted = tmp_path / "trusted"
+    trusted.touch()
+    with Compiler() as compiler:
+        session = Session(compiler, base, tmp_path / "session", trusted)
+        first, combined = session.compiled("first", [LHS]), session.compiled("combined", flags)
+        whole = session.compiled("whole", flags, named_as_job=True)
+    assert [result.log.parent.name for result in (first, combined, whole)] == ["all-passes", "combined2", "all-passes3"]
+    programs = [session.program(result) for result in (first, combined, whole)]
+    assert programs[1] == programs[2] != programs[0]
 
 
 def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -> None:
@@ -201,4 +218,4 @@ def test_a_few_instructions_may_be_computed_again_and_no_collective(
         path = tmp_path / f"{name}.hlo.pb"
         path.write_bytes(proto.SerializeToString())
         results.append(RehearsalResult("m", 1, 1, path, None, schedule, Path(), "", 0, 0, 0, 0, 0, {}, ""))
-    assert _same_schedule(*map(_holds, results)) is same
+    assert same_schedule(*map(holds, results)) is same

@@ -56,6 +56,9 @@ class Bench:
     def folder_of(self, *_: Any) -> Path:
         return Path()
 
+    def compiled(self, *_: Any, **options: bool) -> None:
+        assert options == {"named_as_job": True}
+
 
 def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: Path) -> None:
     request, record = SimpleNamespace(out=tmp_path), SimpleNamespace()
