@@ -172,7 +172,7 @@ def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
 def is_step(module: Path) -> bool:
     """Whether a module of the program's own was executed again and again."""
     program = read_captured(module.parent)
-    return program.executed.get(module.name, 0) > 1 and not _is_of_jax(module, program)
+    return program.executed.get(module.name, 0) > 1 and module.name not in program.of_jax
 
 
 def candidates(modules: Sequence[Path]) -> list[str]:
