@@ -5,7 +5,9 @@ Rules, per module:
    the edge of the window.
 2. *warm-up*: the leading executions, without a gap, whose compute time (collectives left out, since they wait) exceeds
    the median of the second half by more than `WARM_UP_EXCESS`, and by more than `NOISE` times what executions of the
-   second half differ from it on all devices (up to `MAX_WARM_UP_EXCESS`). At most half of the executions are dropped.
+   second half differ from it on all devices (up to `MAX_WARM_UP_EXCESS`), on the typical device: the median over
+   devices, since one that is slow once tells of that device. Or they take longer than the median, from first start to
+   last end, by more than `LONG_EXCESS` and that noise. At most half of the executions are dropped.
 
 An execution dropped on one device is dropped on all: its collectives need every rank.
 """
@@ -28,6 +30,11 @@ the real 4 × A100 step in testdata/ differ by 0.4 %; its warm-up executions are
 
 MAX_WARM_UP_EXCESS = 0.1
 """However much executions differ, a leading one that is slower than this is warm-up: they may all be getting faster."""
+
+LONG_EXCESS = 0.5
+"""A leading execution is warm-up, too, when it takes so much longer than the steady median: libraries are loaded and
+communicators made in it. The first of 4 × H100 (MaxText, NVIDIA/JAX-Toolbox) takes 20 times as long as later ones, with
+no more compute than these have on two of the devices."""
 
 BLOCK_ROWS = 1 << 18
 """GPU activities looked at together."""
@@ -172,15 +179,7 @@ def _mark(found: Executions) -> None:
             _drop_truncated(found, here, dropped)
         whole = of_module[~np.isin(found.execution[of_module], list(dropped))]
         by_device = [whole[found.device[whole] == device] for device in distinct(found.device[whole])]
-        ratios = {int(here[0]): ratio for here in by_device if (ratio := _to_steady(found, here)) is not None}
-        limit = _warm_up_limit(list(ratios.values()))
-        slow: dict[int, list[float]] = {}
-        for here in by_device:
-            if (ratio := ratios.get(int(here[0]))) is not None:
-                for execution, excess in _warm_up(found.execution[here], ratio, limit):
-                    slow.setdefault(execution, []).append(excess)
-        for execution, excesses in slow.items():
-            dropped.setdefault(execution, _slow_where(excesses, len(by_device)))
+        dropped |= dict(_warm_up(found, by_device))
         for execution, reason in sorted(dropped.items()):
             found.reasons[int(module), execution] = reason
         found.keep[of_module] = ~np.isin(found.execution[of_module], list(dropped))
@@ -197,35 +196,46 @@ def _drop_truncated(found: Executions, here: npt.NDArray[np.int64], dropped: dic
             )
 
 
-def _to_steady(found: Executions, here: npt.NDArray[np.int64]) -> npt.NDArray[np.float64] | None:
-    """Compute time of one device's executions by the median of the second half; None where that cannot be told."""
-    if len(here) < 3:
-        return None
-    compute = found.compute_ns[here]
-    steady = median(compute[len(here) // 2 :])
-    return compute / steady if steady > 0 else None
+@dataclass(frozen=True)
+class _ToSteady:
+    """How far executions lie above the steady ones, device by device: shares of the median of the second half."""
+
+    number: npt.NDArray[np.int64]  # int64[n], the execution, of every device that ran at least three
+    excess: npt.NDArray[np.float64]  # float64[n]
+    noise: float  # by which executions of the second half differ from their median: `NOISE` normal deviations
+
+    @classmethod
+    def of(cls, found: Executions, values: npt.NDArray[np.float64], by_device: Sequence[Rows]) -> _ToSteady:
+        """Of the values of all executions, those on some devices."""
+        numbers, excesses, apart = [np.empty(0, np.int64)], [np.empty(0)], [np.zeros(1)]
+        for here in by_device:
+            steady = median(values[here[len(here) // 2 :]]) if len(here) > 2 else 0.0
+            if steady > 0:
+                numbers.append(found.execution[here])
+                excesses.append(values[here] / steady - 1)
+                apart.append(np.abs(excesses[-1][len(here) // 2 :]))
+        noise = NOISE * _MAD_TO_DEVIATION * median(np.concatenate(apart[1:] or apart))
+        return cls(np.concatenate(numbers), np.concatenate(excesses), noise)
+
+    def at(self, number: int) -> npt.NDArray[np.float64]:
+        """The excess of one execution on each device that ran it."""
+        here: npt.NDArray[np.float64] = self.excess[self.number == number]
+        return here
 
 
-def _warm_up_limit(ratios: Sequence[npt.NDArray[np.float64]]) -> float:
-    """The excess over the steady median above which an execution is special."""
-    if not ratios:
-        return WARM_UP_EXCESS
-    apart = np.abs(np.concatenate([ratio[len(ratio) // 2 :] for ratio in ratios]) - 1)
-    return min(max(WARM_UP_EXCESS, NOISE * _MAD_TO_DEVIATION * median(apart)), MAX_WARM_UP_EXCESS)
-
-
-def _warm_up(
-    executions: npt.NDArray[np.int64], ratio: npt.NDArray[np.float64], limit: float
-) -> Iterator[tuple[int, float]]:
-    """The leading executions of a device that are slower than the limit, and by how much of the steady median."""
-    for i in range(len(executions) // 2):
-        excess = float(ratio[i]) - 1
-        if excess <= limit:
+def _warm_up(found: Executions, by_device: Sequence[Rows]) -> Iterator[tuple[int, str]]:
+    """The leading executions that are slower than the limits on the typical device, with the reason."""
+    compute = _ToSteady.of(found, found.compute_ns, by_device)
+    span = _ToSteady.of(found, found.span_ns.astype(np.float64), by_device)
+    limit = min(max(WARM_UP_EXCESS, compute.noise), MAX_WARM_UP_EXCESS)
+    numbers = distinct(compute.number)
+    for number in numbers[: len(numbers) // 2].tolist():
+        here = compute.at(number)
+        if median(here) > limit:
+            slow = int((here > limit).sum())
+            where = f" on {slow} of {len(here)} devices" if slow < len(here) else ""
+            yield number, f"warm-up: compute {median(here) * 100:.1f} % above the steady median{where}"
+        elif (longer := median(span.at(number))) > max(LONG_EXCESS, span.noise):
+            yield number, f"warm-up: {1 + longer:.1f} times the steady median from first start to last end"
+        else:
             return
-        yield int(executions[i]), excess
-
-
-def _slow_where(excesses: Sequence[float], devices: int) -> str:
-    """Why an execution is warm-up; how many devices show it, where others ran it as fast as later ones."""
-    where = f" on {len(excesses)} of {devices} devices" if len(excesses) < devices else ""
-    return f"warm-up: compute {excesses[0] * 100:.1f} % above the steady median{where}"

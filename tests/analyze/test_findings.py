@@ -299,9 +299,9 @@ def test_without_hlo_the_stream_says_what_is_synchronous(measured):
 
 def test_the_real_h100_job_is_slowed_by_a_scatter_and_by_ranks_that_differ(maxtext):
     found = {finding.id: finding for finding in find_findings(maxtext)}
-    assert found["scatter-add"].share == pytest.approx(0.41, abs=0.01)
+    assert found["scatter-add"].share == pytest.approx(0.43, abs=0.01)
     assert found["scatter-add"].evidence[0].op_name.startswith("jit(train_step)/")
-    assert found["rank-skew"].share == pytest.approx(12 / 125, abs=0.01)
+    assert found["rank-skew"].share == pytest.approx(9.7 / 124.6, abs=0.01)
     assert found["rank-skew"].evidence[0].name == "input_scatter_fusion"
     assert found["gaps-before-custom-calls"].number.startswith("12 gaps")
 

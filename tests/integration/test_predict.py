@@ -66,7 +66,7 @@ def test_a_job_whose_ranks_differ_is_met_by_its_slowest(tmp_path: Path, capsys: 
     found = predicted(capsys, MAXTEXT / "dump", "--profile", profile)
     measured = measured_us(tmp_path, capsys, MAXTEXT / "rebuilt.sqlite", "--hlo", MAXTEXT / "dump")
     assert found["step_us"] == pytest.approx(measured, rel=0.02)
-    assert found["skew_us"] > 0.08 * measured
+    assert found["skew_us"] > 0.07 * measured
 
 
 def test_a_module_that_is_not_scheduled_is_sent_to_the_compiler(

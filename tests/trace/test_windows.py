@@ -30,9 +30,25 @@ def test_slow_leading_executions_are_warm_up(make_trace):
     assert found.reasons[0, 0].startswith("warm-up")
 
 
-def test_warm_up_that_not_all_devices_show_says_so(make_trace):
-    found = executions(make_trace, [148, 120, 120, 121, 120], [90, 120, 120, 121, 120])
-    assert found.reasons[0, 0].endswith("above the steady median on 1 of 2 devices")
+def test_an_execution_that_is_slow_on_few_devices_is_no_warm_up(make_trace):
+    steady = [120, 120, 120, 121, 120]
+    assert kept(executions(make_trace, [148, *steady[1:]], steady, steady)) == [0, 1, 2, 3, 4] * 3
+    assert kept(executions(make_trace, [148, *steady[1:]], [90, *steady[1:]])) == [0, 1, 2, 3, 4] * 2
+
+
+def test_warm_up_that_most_devices_show_says_how_many(make_trace):
+    found = executions(make_trace, [148, 120, 120, 121, 120], [144, 120, 120, 121, 120], [120, 120, 120, 121, 120])
+    assert kept(found) == [1, 2, 3, 4] * 3
+    assert found.reasons[0, 0] == "warm-up: compute 19.7 % above the steady median on 2 of 3 devices"
+
+
+def test_an_execution_that_waits_long_for_something_is_warm_up(make_trace):
+    rows = [(0, number, "gemm", 0, 10_000 * number + offset, 50) for number in range(4) for offset in (0, 100)]
+    rows[1] = (0, 0, "gemm", 0, 3000, 50)
+    found = find_executions(make_trace(rows), np.zeros(1, bool))
+    assert (kept(found), found.reasons[0, 0]) == (
+        [1, 2, 3], "warm-up: 20.3 times the steady median from first start to last end"
+    )  # fmt: skip
 
 
 def test_at_most_half_is_dropped_when_everything_gets_faster(make_trace):
