@@ -233,7 +233,7 @@ class Session:
         folder = self._next_folder("combined")
         request = replace(wanted, dump_dir=folder, flags=flags, profile=None, until_scheduling=True)
         with suppress(UserError):
-            return self._alone("combining", request, first.compiled, first.fused)
+            return replace(self._alone("combining", request, first.compiled, first.fused), fingerprint="")
         shutil.rmtree(folder, ignore_errors=True)
         return None
 

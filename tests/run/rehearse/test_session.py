@@ -153,10 +153,12 @@ def test_other_thresholds_start_before_combining_and_make_the_program_of_a_whole
     with Compiler() as compiler:
         session = Session(compiler, base, tmp_path / "session", trusted)
         first, combined = session.compiled("first", [LHS]), session.compiled("combined", flags)
+        schedules = [session.schedule("plain", [LHS]), session.schedule("other", flags)]
         whole = session.compiled("whole", flags, named_as_job=True)
     assert [result.log.parent.name for result in (first, combined, whole)] == ["all-passes", "combined2", "all-passes3"]
     programs = [session.program(result) for result in (first, combined, whole)]
     assert programs[1] == programs[2] != programs[0]
+    assert schedules[1].fingerprint != schedules[0].fingerprint
 
 
 def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -> None:
