@@ -162,13 +162,20 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
             f"next: {onward.look_closer(run)}",
             f"on your GPUs, which alone prove it: {launch.line('run', there)}",
         ]
+    flags = onward.against_other_flags(run)
     if found.verdict == "faster":
         return [
             "Keep the profile in your jobs (the first prints the lines to set), and keep slowdowns out (the second):",
             f"next: {typed('pgle', 'flags', 'preset', 'pgle-perf', '--profile', profile)}",
             f"next: {typed('pgle', 'init', 'github')}",
+            *([] if flags is None else [f"what the flags bring, against the run under other ones: {flags}"]),
         ]
     if found.verdict == "same" or (found.verdict == "slower" and found.change < WORTH_SHARE):
+        if flags is not None:
+            return [
+                "The profile alone changes next to nothing. What the flags bring, against the run under other ones:",
+                f"next: {flags}",
+            ]
         return ["The profile alone changes next to nothing here; flags beside it may:", f"next: {onward.tune(run)}"]
     if found.verdict == "slower":
         return [

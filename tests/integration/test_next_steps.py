@@ -100,6 +100,22 @@ def test_what_was_compared_is_looked_at(tmp_path: Path) -> None:
     assert onward.following(run) == f"pgle analyze {run.path}"
 
 
+@pytest.mark.parametrize(
+    ("flags", "age", "said"), [("", 0, "pgle compare "), ("", 9, "pgle tune "), (ASKED["XLA_FLAGS"], 0, "pgle tune ")]
+)
+def test_a_run_under_new_flags_is_compared_with_the_last_before_under_others(
+    flags: str, age: int, said: str, tmp_path: Path
+) -> None:
+    before, run = (run_directory(tmp_path / name, WHOLE) for name in ("untuned", "tuned"))
+    extend_manifest(before.path, StageRecord("profile", started="2", asked={**ASKED, "XLA_FLAGS": flags}))
+    os.utime(before.path / "perf/output.log", (1e9 + age, 1e9 + age))
+    line = report.after_stages(run, compared("same"))[-1]
+    assert line.startswith(f"next: {said}")
+    if said == "pgle compare ":
+        assert line.endswith(f"{before.path}/perf {run.path}/perf")
+        assert report.after_stages(run, compared("faster"))[-1].endswith(line.removeprefix("next: "))
+
+
 def test_the_flags_of_the_environment_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", ASKED["XLA_FLAGS"])  # type: ignore[arg-type]
     assert "--flag" not in onward.following(run_directory(tmp_path, CONVERTED))

@@ -100,6 +100,24 @@ def tune(run: RunDirectory) -> str:
     return typed("pgle", "tune", run.path, "-o", free(run.path / "tuned"))
 
 
+def against_other_flags(run: RunDirectory) -> str | None:
+    """Step times against those of the last run before, beside it, of the same program under other flags; None: none."""
+    mine, log = _asked(run), run.stage("perf").rank().log
+    with suppress(OSError):
+        beside = (RunDirectory(run.path.parent / path.name) for path in run.path.resolve().parent.iterdir())
+        before = {}
+        for other in (
+            found for found in beside if found.is_recorded and _is_older(found.stage("perf").rank().log, log)
+        ):
+            asked = _asked(other)
+            same = asked and all(asked.get(name) == mine.get(name) for name in ("command", "capture", *_OPTIONS))
+            if same and asked.get("XLA_FLAGS") != mine.get("XLA_FLAGS"):
+                before[other.stage("perf").rank().log.stat().st_mtime_ns] = other
+        if before:
+            return typed("pgle", "compare", before[max(before)].stage("perf").path, run.stage("perf").path)
+    return None
+
+
 def more_runs(run: RunDirectory) -> str:
     """Pairs of runs of a program, without and with the profile of its run directory."""
     from pgle.xla.flags.text import format_flags
