@@ -1,9 +1,9 @@
 """Imports only look down: cli, report, run, steps, analyze, tune, schedule, costs, trace, xla, then the ground."""
 
 import ast
+from collections import Counter
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import pgle
 
@@ -30,37 +30,44 @@ PRIVATE = ("jax._src", "jaxlib._")
 PRIVATE_AT = ("run/ask/jax_private/", "run/launch/hook_site/pgle_hook/jax_private.py")
 
 
-def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
-    tree = ast.parse(path.read_text())
-    nodes = tree.body if top_level_only else list(ast.walk(tree))
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
     found: set[str] = set()
-    for node in nodes:
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
 
 
-def sources() -> list[Path]:
-    return sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT and "_pb2" not in path.name)
+def below(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_only_look_down(path: Path) -> None:
-    own = FLOORS.get(path.relative_to(ROOT).parts[0], 99)
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] != "pgle" or len(parts) < 2 or parts[1] not in FLOORS:
-            continue
-        assert FLOORS[parts[1]] <= own, f"{path.name} on floor {own} imports {name}"
+def floor_of(path: Path) -> int:
+    return FLOORS.get(path.relative_to(ROOT).parts[0], 99)
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_pure_floors_stay_pure(path: Path) -> None:
-    if path.relative_to(ROOT).parts[0] in PURE:
-        assert not {name.split(".")[0] for name in imports(path)} & IMPURE_IMPORTS
+SOURCES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT and "_pb2" not in path.name)
+
+
+def test_imports_only_look_down() -> None:
+    ours = [(path, name) for path in SOURCES for name in imports(path) if name.startswith("pgle.")]
+    up = [(path, name) for path, name in ours if FLOORS.get(name.split(".")[1], 0) > floor_of(path)]
+    assert [f"{below(path)} on floor {floor_of(path)} imports {name}" for path, name in up] == []
+
+
+def test_pure_floors_stay_pure() -> None:
+    pure = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PURE]
+    assert [
+        (below(path), name) for path in pure for name in imports(path) if name.split(".")[0] in IMPURE_IMPORTS
+    ] == []
 
 
 def test_the_command_list_imports_no_command() -> None:
@@ -68,17 +75,17 @@ def test_the_command_list_imports_no_command() -> None:
     assert not any(name.startswith("pgle.cli.") for name in names)
 
 
-@pytest.mark.parametrize(
-    "room", sorted({path.parent for path in sources()}), ids=lambda path: str(path.relative_to(ROOT))
-)
-def test_a_room_holds_at_most_a_dozen_files(room: Path) -> None:
-    if room != ROOT and room.relative_to(ROOT).parts[0] in ROOMY:
-        assert len([path for path in sources() if path.parent == room and path.name != "__init__.py"]) <= DOZEN
+def test_a_room_holds_at_most_a_dozen_files() -> None:
+    rooms = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    roomy = {below(room): count for room, count in rooms.items() if room.relative_to(ROOT).parts[0] in ROOMY}
+    assert {room: count for room, count in roomy.items() if count > DOZEN} == {}
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_private_parts_of_jax_are_named_in_two_places(path: Path) -> None:
-    if not str(path.relative_to(ROOT)).startswith(PRIVATE_AT):
-        words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-        named = imports(path) | {word for word in words if isinstance(word, str) and " " not in word}
-        assert not [name for name in named if name.startswith(PRIVATE)]
+def test_private_parts_of_jax_are_named_in_two_places() -> None:
+    named = []
+    for path in SOURCES:
+        if not below(path).startswith(PRIVATE_AT):
+            texts = (node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant))
+            words = {text for text in texts if isinstance(text, str) and " " not in text}
+            named += [(below(path), word) for word in imports(path) | words if word.startswith(PRIVATE)]
+    assert named == []

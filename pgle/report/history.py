@@ -49,9 +49,9 @@ def show_text(history: History, last: int) -> None:
     warn(history.warnings)
 
 
-def sparkline(trend: Trend, width: int = 80) -> str:
-    """The last medians as bars, ``|`` before each change of level."""
-    entries = trend.entries[-width:]
+def sparkline(trend: Trend) -> str:
+    """The last eighty medians as bars, ``|`` before each change of level."""
+    entries = trend.entries[-80:]
     first = len(trend.entries) - len(entries)
     times = [entry.median_s for entry in entries]
     low, high = min(times), max(times)

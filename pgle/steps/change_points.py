@@ -8,13 +8,14 @@ import numpy as np
 
 from pgle.steps.series import Floats
 
+MANY = 2000  # longer series are thinned to so many medians of blocks, since the search is quadratic
 SHORTEST = 3  # values in a segment; fewer are an excursion, no new level
 PENALTY = 3.0
 """A further change point must lower the sum of squares by this many ``noise² · ln n`` (the Bayesian information
 criterion has 2; autocorrelation asks for more)."""
 
 
-def change_points(values: Floats, *, noise: float | None = None, shortest: int = SHORTEST) -> tuple[int, ...]:
+def change_points(values: Floats) -> tuple[int, ...]:
     """Indices at which a new level begins, by penalised least squares, solved exactly.
 
     Optimal partitioning (Jackson et al., "An algorithm for optimal partitioning of data on an interval", IEEE Signal
@@ -23,13 +24,11 @@ def change_points(values: Floats, *, noise: float | None = None, shortest: int =
 
     Args:
         values: in order of time; pass logarithms to find relative changes.
-        noise: standard deviation of a value about its level; None: from successive differences, robustly.
-        shortest: the fewest values of a segment.
     """
     count = len(values)
-    if count < 2 * shortest:
+    if count < 2 * SHORTEST:
         return ()
-    sigma = robust_noise(values) if noise is None else noise
+    sigma = robust_noise(values)
     penalty = PENALTY * max(sigma, 1e-12) ** 2 * np.log(count)
     centred = without_excursions(values - np.median(values), sigma)
     sums = np.concatenate([[0.0], np.cumsum(centred)])
@@ -37,9 +36,9 @@ def change_points(values: Floats, *, noise: float | None = None, shortest: int =
     best = np.full(count + 1, np.inf)
     best[0] = -penalty
     begins = np.zeros(count + 1, np.int64)
-    for end in range(shortest, count + 1):
-        start = np.arange(0, end - shortest + 1)
-        start = start[(start == 0) | (start >= shortest)]
+    for end in range(SHORTEST, count + 1):
+        start = np.arange(0, end - SHORTEST + 1)
+        start = start[(start == 0) | (start >= SHORTEST)]
         residual = squares[end] - squares[start] - (sums[end] - sums[start]) ** 2 / (end - start)
         cost = best[start] + residual + penalty
         chosen = int(np.argmin(cost))
@@ -65,12 +64,9 @@ def robust_noise(values: Floats) -> float:
     return float(1.4826 * np.median(differences) / np.sqrt(2)) if len(differences) else 0.0
 
 
-def level_shift(values: Floats, least: float, *, at_most: int = 2000) -> tuple[int, float] | None:
-    """The largest lasting change of level: (index, difference of the medians after and before); None below `least`.
-
-    Long series are thinned to `at_most` block medians first.
-    """
-    block = -(-len(values) // at_most) if len(values) else 1
+def level_shift(values: Floats, least: float) -> tuple[int, float] | None:
+    """The largest lasting change of level: (index, difference of the medians after and before); None below `least`."""
+    block = -(-len(values) // MANY) if len(values) else 1
     whole = len(values) // block * block
     thinned = np.median(values[:whole].reshape(-1, block), axis=1) if whole else values
     points = change_points(thinned)

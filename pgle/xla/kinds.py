@@ -54,6 +54,9 @@ _SUFFIX = r"(\.\d+|\.double_buffer_clone|\.peeled_double_buffer|\.clone|\.remat\
 _ANY_SUFFIX = re.compile(rf"{_SUFFIX}\Z")
 _NAMES = sorted({name for kind in KINDS.values() for name in (kind.name, *kind.primitives)}, key=len, reverse=True)
 _COLLECTIVE = re.compile(rf"({'|'.join(_NAMES)})(-start|-done)?{_SUFFIX}")
+_FROM_RANK_TO_RANK = re.compile(
+    "|".join(name for kind in KINDS.values() if not kind.ends_together for name in (kind.name, *kind.primitives))
+)
 _COPY = re.compile(rf"(copy-(start|done)|(dynamic-slice|dynamic-update-slice)-start){_SUFFIX}")
 _LOOP = re.compile(rf"(while|conditional|call){_SUFFIX}")
 
@@ -65,6 +68,11 @@ def guess_kind(name: str) -> str:
     if _COPY.fullmatch(name):
         return "copy"
     return "loop" if _LOOP.fullmatch(name) else "compute"
+
+
+def ends_together(name: str) -> bool:
+    """Whether no rank can end a collective of this opcode, or of this name, before the last has begun."""
+    return _FROM_RANK_TO_RANK.search(name) is None
 
 
 def stem(name: str) -> str:

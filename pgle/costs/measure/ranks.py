@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from pgle.costs.profile.match import Floats
 from pgle.costs.profile.value import CostKind, Ends
 from pgle.trace.column import distinct
 from pgle.trace.table import Trace
+from pgle.xla.kinds import ends_together
 
 MAX_EXECUTIONS = 128  # executions of each rank that are looked at
 MAX_NAMES = 16  # collectives that are looked at
@@ -62,9 +62,7 @@ def renumbered(trace: Trace, programs: Sequence[Program], aligned: Sequence[Alig
 def _compared(filed: Sequence[Filed]) -> list[int]:
     """The collectives to look at: those that end together on all ranks, so if possible none from rank to rank."""
     every = [number for number, item in enumerate(filed) if item.kind == CostKind.COLLECTIVE]
-    together = [
-        number for number in every if not re.search("permute|send|recv", filed[number].opcode or filed[number].name)
-    ]
+    together = [number for number in every if ends_together(filed[number].opcode or filed[number].name)]
     # chosen by name alone: the same on every rank, though each is reduced on its own and one may lack a name
     return sorted(together or every, key=lambda number: zlib.crc32(filed[number].name.encode()))[:MAX_NAMES]
 

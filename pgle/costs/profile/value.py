@@ -124,10 +124,10 @@ class Cost(NamedTuple):
         return self.kind or likely_kind(self.name)
 
 
-def most_skewed(costs: Sequence[Cost], limit: int = 5) -> tuple[Cost, ...]:
-    """The costs that take most longer on the slowest rank, the largest first."""
+def most_skewed(costs: Sequence[Cost]) -> tuple[Cost, ...]:
+    """The five costs that take most longer on the slowest rank, the largest first."""
     slower = [cost for cost in costs if cost.skew_us is not None and cost.skew_us > 0]
-    return tuple(sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:limit])
+    return tuple(sorted(slower, key=lambda cost: (-(cost.skew_us or 0.0), cost.full_name))[:5])
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,15 +216,15 @@ def blocks(values: Floats, length: int) -> Floats:
     return np.median(values[len(values) - count * length :].reshape(count, length), axis=1)
 
 
-def bootstrap_medians(values: Floats, block: int, *, resamples: int = RESAMPLES, seed: int = SEED) -> Floats:
-    """float64[resamples], medians of series resampled in blocks of `block` steps.
+def bootstrap_medians(values: Floats, block: int, *, seed: int = SEED) -> Floats:
+    """float64[RESAMPLES], medians of series resampled in blocks of `block` steps.
 
     Circular block bootstrap: Politis and Romano, "A circular block-resampling procedure for stationary data", in
     Exploring the Limits of Bootstrap, 1992.
     """
     count = len(values)
     per_series = -(-count // block)
-    begin = np.random.default_rng(seed).integers(0, count, (resamples, per_series))
+    begin = np.random.default_rng(seed).integers(0, count, (RESAMPLES, per_series))
     lengths = np.append(np.full(per_series - 1, block), count - (per_series - 1) * block)
     order = np.argsort(values)
     ranks = np.empty(count, np.int64)

@@ -51,7 +51,6 @@ def write_xplane(
     trace: Trace,
     *,
     hlo: Mapping[ModuleKey, bytes] | None = None,
-    hostname: str | None = None,
     extra_stats: Mapping[str, StatValue] | None = None,
 ) -> bytes:
     """A trace of one process as a serialized XSpace; `read_xplane` gives the same rows back.
@@ -62,7 +61,6 @@ def write_xplane(
     Args:
         trace: n GPU activities of one process.
         hlo: HloProtos to embed; `trace.hlo` where None.
-        hostname: the process's host; where None, what stands before ``:`` in the devices' process.
         extra_stats: stats that every event gets, as a profiler's context id or occupancy.
 
     Raises:
@@ -84,7 +82,7 @@ def write_xplane(
     if recording is not None and recording.utc_ns is not None:
         out.append(length_delimited(1, _environment_plane(recording.utc_ns)))
     out.extend(length_delimited(3, warning.encode()) for warning in trace.warnings)
-    out.append(length_delimited(4, (hostname or host).encode()))
+    out.append(length_delimited(4, host.encode()))
     return b"".join(out)
 
 

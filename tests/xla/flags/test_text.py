@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pgle.xla.flags.text import Flag, as_bool, effective, format_flags, merge_flags, parse_flags, same_value
 
-NAMES = st.from_regex(r"xla_[a-z0-9_]{1,12}", fullmatch=True)
+NAMES = st.text(alphabet="az09_", min_size=1, max_size=12).map("xla_{}".format)
 VALUES = st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 FLAGS = st.lists(st.builds(Flag, NAMES, VALUES), max_size=6)
 
