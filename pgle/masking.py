@@ -14,7 +14,8 @@ ALLOWED = (
 )
 """Variables that may be kept."""
 _SECRET_NAME = (
-    r"(?i:secret|token(?!s|i[sz])|passw|credential|auth|passphrase|pwd|(?:api|access|private)key|[a-z0-9]+[_-]key\b)"
+    r"(?i:secret|token(?!s|i[sz])|passw|credential|auth|passphrase|pwd|(?:api|access|private)key"
+    r"|(?<![a-z0-9])[a-z0-9]+[_-]key\b)"
 )
 _SECRET_VALUE = (
     r"://[^/\s:@]+:[^/\s@]+@"  # a password in a URL
@@ -23,10 +24,19 @@ _SECRET_VALUE = (
     r"|\beyJ[\w-]{10,}\.[\w-]+"  # a JSON web token
     r"|-----BEGIN "
     r"|\b(?i:bearer|basic) [\w+/=.-]{8,}"
-    rf"|{_SECRET_NAME}[\w-]*[\"']?\s*[=:]\s*[\"']?(?!\d+\b)[^\s\"']{{4,}}"  # of a shell command or a header: NAME=value
+    # of a shell command or a header: NAME=value
+    rf"|{_SECRET_NAME}[\w-]{{0,64}}[\"']?\s*[=:]\s*[\"']?(?!\d+\b)(?:(?i:bearer|basic|token) +)?[^\s\"']{{4,}}"
 )
 
 
+_PEM = rb"-----BEGIN [\s\S]*?(?:-----END [^\r\n]*|\Z)"
+_HINTS = (
+    rb"://[^/\s:@]+:[^/\s@]+@",
+    *(name + rb"[\w-]{0,64}[\"']?\s*[=:]" for name in b"secret token passw credential auth pwd passphrase key".split()),
+    *b"hf_ sk- ghp_ gho_ ghu_ ghs_ ghr_ akia asia xox ya29. k_live_ k_test_ aiza github_pat_ glpat- npm_ pypi-".split(),
+    *(b"eyj", b"-----begin ", b"bearer ", b"basic "),
+)
+"""Of what `_SECRET_VALUE` finds, one is there in small letters; each begins with a word, which is looked for fast."""
 _KEY = re.compile(r"--?k(ey)?")
 _KEY_VALUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=~-]{12,}")
 """What follows an option that may be of a credential, or the k of the k best, or the name of a metric."""
@@ -62,6 +72,20 @@ def kept_flags(text: str) -> str:
 def kept_text(text: str) -> str:
     """A sentence with what looks like a credential masked."""
     return re.sub(_SECRET_VALUE, MASK, text)
+
+
+def kept_output(lines: bytes) -> bytes:
+    """Lines that a program printed with what looks like a credential masked; every other byte as it was."""
+    if not _is_suspect(lines):
+        return lines
+    lines, value, mask = re.sub(_PEM, MASK.encode(), lines), _SECRET_VALUE.encode(), MASK.encode()
+    kept = (re.sub(value, mask, line) if _is_suspect(line) else line for line in lines.splitlines(keepends=True))
+    return b"".join(kept)
+
+
+def _is_suspect(text: bytes) -> bool:
+    small = text.lower()
+    return any(re.search(hint, small) for hint in _HINTS)
 
 
 def _masked(name: str, value: str) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pgle.errors import UserError, WorkloadError, shell_code
+from pgle.errors import UserError, WorkloadError
 from pgle.files import read_bytes, write_files
 from pgle.masking import kept_argv
 from pgle.run.experiment.directory import free
-from pgle.run.launch.process import last_line, started
+from pgle.run.launch.process import last_line, launch
 
 SCHEMA = "pgle.abba/1"
 PLAN = "abba.json"
@@ -142,9 +141,7 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
     words = [word.replace("{run}", str(folder)) for word in command]
     folder.mkdir(parents=True)
     log = folder / "output.log"
-    with log.open("wb") as output:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        code = shell_code(started(words, {**os.environ, "PGLE_RUN_DIR": str(folder)}, **streams).wait())
+    code = launch(words, {**os.environ, "PGLE_RUN_DIR": str(folder)}, log, is_shown=False)
     if code:
         last = last_line(log)
         reason = f": {last[:200]}" if last else ""

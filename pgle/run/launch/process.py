@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pgle.errors import UserError, shell_code
+from pgle.masking import kept_output
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
@@ -38,8 +39,9 @@ def launch(
     *,
     words: Collection[bytes] = (),
     stdout: int = 1,
+    is_shown: bool = True,
 ) -> int:
-    """Run a command, its output teed unbuffered to ours and to a log.
+    """Run a command, its output passed on unbuffered as it is, and kept in a log without what looks like a credential.
 
     Args:
         command: the words of the command; no shell is involved.
@@ -48,6 +50,7 @@ def launch(
         on_line: called with every complete line of either stream, decoded; carriage returns end lines too.
         words: in small letters; where given, `on_line` may be spared lines in which none of them stands.
         stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
+        is_shown: False: the output goes into the log alone, and the command has an empty stdin.
 
     Returns:
         The exit code; 128 + N where signal N ended the command.
@@ -58,13 +61,17 @@ def launch(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab", buffering=0) as file, _Forwarding() as forwarding:
         unbuffered = {**environment, "PYTHONUNBUFFERED": environment.get("PYTHONUNBUFFERED", "1")}
-        child = started(command, unbuffered, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
+        child = started(command, unbuffered, **streams, stdin=None if is_shown else subprocess.DEVNULL)
         forwarding.to(child)
         assert child.stdout is not None  # both are pipes
         assert child.stderr is not None
         pumps = [
             threading.Thread(target=_pump, args=(stream, descriptor, file, on_line, words), daemon=True)
-            for stream, descriptor in ((child.stdout, stdout), (child.stderr, 2))
+            for stream, descriptor in (
+                (child.stdout, stdout if is_shown else None),
+                (child.stderr, 2 if is_shown else None),
+            )
         ]
         for pump in pumps:
             pump.start()
@@ -138,8 +145,10 @@ def last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | None, words: Collection[bytes]) -> None:
-    """Copy a stream to one of ours at once and to the log by lines, byte for byte; a failure stops no program.
+def _pump(
+    stream: BinaryIO, descriptor: int | None, log: BinaryIO, on_line: OnLine | None, words: Collection[bytes]
+) -> None:
+    """Copy a stream to one of ours at once, byte for byte, and to the log by lines; a failure stops no program.
 
     By lines, since an unbuffered program writes a line in pieces, between which those of the other stream would come.
     Where the reader of ours has gone (``| head``) the program's is closed: it then ends, or goes on, as it would alone.
@@ -148,7 +157,8 @@ def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | No
     broken: set[str] = set()
     while data := os.read(stream.fileno(), CHUNK_BYTES):
         try:
-            _try("output", broken, partial(_write, descriptor, data))
+            if descriptor is not None:
+                _try("output", broken, partial(_write, descriptor, data))
         except BrokenPipeError:
             stream.close()
             break
@@ -158,12 +168,12 @@ def _pump(stream: BinaryIO, descriptor: int, log: BinaryIO, on_line: OnLine | No
             end = len(text)
         whole, rest = text[:end], text[end:]
         if whole:
-            _try("log", broken, partial(log.write, whole))
+            _try("log", broken, partial(log.write, kept_output(whole)))
         if whole and on_line is not None and mentions(whole, words):
             for line in re.split(rb"[\r\n]", whole)[:-1]:
                 _try("line", broken, partial(on_line, line.decode(errors="replace")))
     if rest:
-        _try("log", broken, partial(log.write, rest))
+        _try("log", broken, partial(log.write, kept_output(rest)))
 
 
 def mentions(text: bytes, words: Collection[bytes]) -> bool:

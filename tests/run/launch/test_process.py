@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
+from pgle.masking import kept_output
 from pgle.run.launch.process import check_program, last_line, launch
 
 
@@ -34,6 +35,25 @@ def test_both_streams_go_where_they_went_and_into_the_log(start):
     assert (code, out, err) == (0, "a\nb", "c\n")
     assert log == "a\nbc\n"
     assert lines == ["a", "c"]
+
+
+SECRETS = ["HF_TOKEN=hunter2secret", "https://me:hunter2secret@host/x", "Authorization: Bearer hunter2secret"]
+PEM = "-----BEGIN PRIVATE KEY-----\nhunter2secret\n-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("secret", [*SECRETS, PEM])
+def test_the_terminal_shows_all_and_the_log_keeps_no_credential(tmp_path, capfd, secret):
+    log = tmp_path / "output.log"
+    script = f"print('step 1: 0.2 s'); print({secret!r}); print('step 2: 0.2 s', end='')"
+    assert launch([sys.executable, "-c", script], os.environ, log) == 0
+    assert secret in capfd.readouterr().out
+    assert "hunter2secret" not in log.read_text()
+    assert [log.read_text().split("\n")[i] for i in (0, -1)] == ["step 1: 0.2 s", "step 2: 0.2 s"]
+
+
+def test_an_endless_line_is_looked_through_in_no_more_than_its_length():
+    assert kept_output(b"a" * 60_000 + b"key") == b"a" * 60_000 + b"key"
+    assert kept_output(b"token" * 12_000) == b"token" * 12_000
 
 
 def test_pieces_of_a_line_stay_together_in_the_log(start):
