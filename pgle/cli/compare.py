@@ -101,10 +101,17 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     (report.show_json if options["as_json"] else report.show_text)(result, checks)
     if not options["as_json"]:
         broken = [check for check in checks if not check.ok and check.name != "step time"]  # each says what to do
-        show_next([] if broken else after_comparison(result, checks))
+        show_next([] if broken else after_comparison(result, checks, more=_more_runs(options)))
     for path in written:
         say(f"wrote {path}")
     ctx.exit(0 if all(check.ok for check in checks) else 1)
+
+
+def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
+    """The words that run twice as many rounds, where rounds were run."""
+    profile = ("--profile", options["profile"]) if options["profile"] else ()
+    words = ("--abba", 2 * options["rounds"], *profile, "--run-dir", options["run_dir"], "--", *options["words"])
+    return words if options["rounds"] else ()
 
 
 def _request(options: dict[str, Any]) -> Any:

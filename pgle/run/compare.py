@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.run.experiment.directory import COMPARED
-from pgle.run.inputs.step_times import read_side
-from pgle.run.launch.abba import PLAN, Plan, plan_with_profile, run_abba, sides, split_commands
+from pgle.run.inputs.step_times import read_runs, read_side
+from pgle.run.launch.abba import PLAN, RUN, Plan, plan_with_profile, run_abba, sides, split_commands
 from pgle.steps.compare import Comparison, compare
 from pgle.steps.gate import Check, Limits, gate
 from pgle.steps.history import launch_spread, make_history
 from pgle.steps.methods.method import Assumptions
 from pgle.steps.side import check_runs
 from pgle.steps.steady import Rules
-
-_ABBA_RUN = re.compile(r"\d\d+-[AB](?:\.\d+)?")  # folder of a run in ABBA order
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def _paths(request: CompareRequest, tell: Callable[[str], None]) -> tuple[list[s
     """The paths of both sides and whether they come in pairs."""
     words = request.words
     if request.rounds:
-        return *run_abba(_plan(request), tell), True
+        return *run_abba(_plan(request), tell, partial(read_runs, pattern=request.pattern)), True
     if len(words) == 1 and not request.base and not request.new:
         folder = Path(words[0])
         if (folder / PLAN).is_file():
@@ -104,6 +102,6 @@ def _labels(base: list[str], new: list[str]) -> tuple[str, str]:
     """Short names of the sides: the last part of the path in which they differ."""
     for one, two in zip(reversed(Path(base[0]).parts), reversed(Path(new[0]).parts), strict=False):
         if one != two and len(one) <= 24 and len(two) <= 24:
-            letters = [_ABBA_RUN.fullmatch(name) for name in (one, two)]
+            letters = [RUN.fullmatch(name) for name in (one, two)]
             return ("A", "B") if all(letters) else (one, two)
     return "base", "new"

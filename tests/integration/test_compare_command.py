@@ -285,6 +285,36 @@ def test_abba_does_not_mix_commands(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "holds runs of other commands" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "finished", ["[3, 4]", '"ab"', "null", '["../../x-A", "02-B"]', '["01-A", "02-A"]', '{"a": 1}']
+)
+def test_a_damaged_plan_is_one_line(finished: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "abba.json").write_text(f'{{"schema": "pgle.abba/1", "finished": {finished}, "inside": ["", ""]}}')
+    assert run(["compare", str(tmp_path)]) == 2
+    assert "abba.json: is not a plan of pgle compare --abba" in capsys.readouterr().err
+
+
+def test_abba_does_not_mix_states_of_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), "1.0"]
+    words = ["--run-dir", str(tmp_path / "abba"), "--", *command, "--vs", *command]
+    assert run(["compare", "--abba", "1", *words]) == 0
+    program.write_text(PROGRAM + "\n# edited\n")
+    capsys.readouterr()
+    assert run(["compare", "--abba", "2", *words]) == 2
+    assert f"holds runs of another state of the program: {program} has changed since" in capsys.readouterr().err
+
+
+def test_abba_ends_after_the_first_run_that_tells_no_step_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--run-dir", str(tmp_path / "abba"), "--", "echo", "a", "--vs", "echo", "b"]
+    assert run(["compare", "--abba", "3", *words]) == 2
+    assert "01-A/output.log: no line of it holds a step time" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "abba").iterdir() if path.is_dir()] == ["01-A"]
+
+
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "run.log")
     assert run(["compare", str(tmp_path / "run.log"), base]) == 2
