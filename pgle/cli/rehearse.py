@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from threading import Thread
 from typing import Any
 
 import click
@@ -59,9 +61,7 @@ def command(
     cat step.hlo | pgle rehearse - --target b200
     pgle rehearse --devices 8 -- python train.py --config x
     """
-    from pgle.report import rehearse as report
     from pgle.report.phases import phases
-    from pgle.report.rehearse_json import show_json
     from pgle.run.rehearse.command import RehearseCommand, run
 
     shape = topology or (f"1x1x{devices}" if devices else None)
@@ -69,7 +69,12 @@ def command(
         options["target"] = ""  # of a run directory its own
     asked = RehearseCommand(words=module, topology=shape, devices=devices, out=output, **options)
     with phases() as on_phase:
+        # Pages take half a second to import, and the compiler is at work meanwhile.
+        Thread(target=import_module, args=("pgle.report.rehearse",), daemon=True).start()
         result = run(asked, on_phase)
+    from pgle.report import rehearse as report
+    from pgle.report.rehearse_json import show_json
+
     picture = report.write_pictures(result)
     if as_json:
         show_json(result, picture)

@@ -14,7 +14,7 @@ from pgle.cli.main import run
 from pgle.run.rehearse.compile import Compiler
 from pgle.run.rehearse.dumps import LOG, SCHEDULED
 from pgle.run.rehearse.messages import PROFILE_FLAG
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.request import OnPhase, RehearsalRequest
 
 TESTDATA = Path(__file__).parents[2] / "testdata"
 JAXLIB = "0.12.0.1"
@@ -24,7 +24,7 @@ MEMORY = b"\x0a\x0e\x08\x80\x80\x80\x10\x1a\x07\x08\x01\x10\x80\x80\x80\x08"
 """XLA's memory report: one space of 32 MiB, whose last allocation, that of temporary buffers, takes 16."""
 
 
-def answer(_: Compiler, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
+def answer(_: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
     """What the compiler's process says, and the files that it leaves: collectives are asynchronous under a profile or
     under flags of a trial, and it is the log alone that tells of the profile.
     """

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from pgle.errors import UserError
 from pgle.run.rehearse.dumps import (
     LOG,
+    SCHEDULING,
     find_before,
     find_dump,
     find_schedule,
@@ -122,11 +123,15 @@ class Compilation(Child):
         super().__init__(request, work)
         self.program = program
         self._left = list(self.PHASES)
+        self._is_scheduling = False
 
     def new_phases(self) -> list[str]:
         """Phases that have begun since the last call."""
         begun = [said for dump, said in self._left if find_dump(self.folder, self.program.name, f"{dump}.hlo.pb")]
         self._left = [(dump, said) for dump, said in self._left if said not in begun]
+        if not self._is_scheduling and self._is_written(find_before(self.folder, "scheduling")):
+            self._is_scheduling = True
+            begun.append(SCHEDULING)
         return begun
 
     def written(self) -> Path | None:
@@ -134,6 +139,9 @@ class Compilation(Child):
         if self.request["until_scheduling"]:
             return find_before(self.folder, "scheduling")
         return scheduled_module(self.folder, self.program.name)
+
+    def _is_written(self, dump: Path | None) -> bool:
+        return dump is not None and bool(dump.stat().st_size) and dump.resolve() not in _open_files(self.pid)
 
     def may_end(self) -> bool:
         """Whether the schedule and the memory report are written: what is left is code generation."""
@@ -143,7 +151,7 @@ class Compilation(Child):
         if module is None:
             return False
         if self.request["until_scheduling"]:
-            return bool(module.stat().st_size) and module.resolve() not in _open_files(self.pid)
+            return self._is_written(module)
         reports = list(self.folder.glob("*-memory-usage-report.*"))
         schedule = find_schedule(self.folder, self.program.name)  # of XLA's threads that dump any may be late
         wanted = [module, *reports, *([] if schedule is None else [schedule])]

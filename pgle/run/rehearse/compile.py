@@ -32,6 +32,7 @@ from pgle.run.rehearse.dumps import (
     keep_before_stages,
     memory_of,
     remove_generated_code,
+    remove_passes,
     scheduled_module,
 )
 from pgle.run.rehearse.messages import PASSES, check, environment, message
@@ -68,8 +69,9 @@ class Compiler:
         self._process: subprocess.Popen[bytes] | None = None
         self._jaxlib = ""
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `close`
-        self._waiting: dict[int, tuple[RehearsalRequest, queue.SimpleQueue[dict[str, Any]]]] = {}
+        self._waiting: dict[int, tuple[RehearsalRequest, OnPhase, queue.SimpleQueue[dict[str, Any]]]] = {}
         self._count = 0
+        self._is_closed = False
 
     def __enter__(self) -> Compiler:
         return self
@@ -78,7 +80,8 @@ class Compiler:
         self.close()
 
     def close(self) -> None:
-        """End the process and every compilation that still runs."""
+        """End the process and every compilation that still runs; none begins any more."""
+        self._is_closed = True
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None
@@ -86,8 +89,12 @@ class Compiler:
             process.wait()
         self._errors.close()
 
-    def compile(self, request: RehearsalRequest) -> RehearsalResult:
+    def compile(self, request: RehearsalRequest, on_phase: OnPhase = lambda phase: None) -> RehearsalResult:
         """Compile `request.module` up to its schedule.
+
+        Args:
+            request: what to compile.
+            on_phase: called with the phases of this compilation, too.
 
         Raises:
             UserError: jax or its CUDA plugin is missing or too old; the module, target, topology, profile or a flag
@@ -97,7 +104,7 @@ class Compiler:
         began = time.perf_counter()
         folder = request.dump_dir.resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        answer = self._kept_or_compiled(request, folder)
+        answer = self._kept_or_compiled(request, folder, on_phase)
         if is_full(folder):
             raise UserError("no space is left for what XLA dumps", where=folder, remedy="choose another with -o DIR")
         log = folder / LOG
@@ -131,9 +138,9 @@ class Compiler:
             kept="kept" in answer,
         )
 
-    def _kept_or_compiled(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
+    def _kept_or_compiled(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
         if self._cache is None:
-            return self._ask(request, folder)
+            return self._ask(request, folder, on_phase)
         key = self._key(request)
         names = {"@FOLDER@": str(folder)}
         if request.profile is not None:
@@ -145,7 +152,7 @@ class Compiler:
             return kept | {"kept": True}
         for laid in folder.iterdir():  # of a damaged entry
             laid.unlink()
-        answer = self._ask(request, folder)
+        answer = self._ask(request, folder, on_phase)
         # The module may have been written anew since its content was asked for.
         if "module_name" in answer and key == self._key(request):
             self._cache.store(key, folder, names, answer)
@@ -161,20 +168,21 @@ class Compiler:
         }
         return key_of(self.python, request.module, request.flags, request.profile, switches)
 
-    def _ask(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
+    def _ask(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
         """Send a request and wait for its answer."""
         answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         with self._lock:
             process = self._started()
             self._count += 1
             number = self._count
-            self._waiting[number] = (request, answers)
+            self._waiting[number] = (request, on_phase, answers)
         try:
             self._send(process, message(number, request, folder))
             answer = answers.get(timeout=request.timeout_s)
             remove_generated_code(folder)
             if request.before_stages or request.until_scheduling:
                 keep_before_stages(folder)
+                remove_passes(folder)
             return answer | {"jaxlib": self._jaxlib}
         except queue.Empty:
             what = f"not compiled after {request.timeout_s:g} s"
@@ -194,6 +202,8 @@ class Compiler:
                 return
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if self._is_closed:
+            raise UserError("the compiler has been ended", where=self.python)
         if self._process is not None and self._process.poll() is None:
             return self._process
         # The child may be another Python, without pgle: ours comes last on its path, so that nothing is shadowed.
@@ -228,17 +238,19 @@ class Compiler:
         """Hand answers to those who wait for them, until the process ends."""
         for line in stream:
             said = json.loads(line)
-            request, answers = self._waiting.get(said["id"], (None, None))
-            if request is None or answers is None:
+            if (waiting := self._waiting.get(said["id"])) is None:
                 continue
+            request, on_phase, answers = waiting
             if "answer" in said:
                 self._waiting.pop(said["id"], None)
                 answers.put(said["answer"])
             else:
-                self._on_phase(Phase(request, said["phase"], said.get("module", ""), said.get("devices", 0)))
+                phase = Phase(request, said["phase"], said.get("module", ""), said.get("devices", 0))
+                on_phase(phase)
+                self._on_phase(phase)
         code = process.wait()
         for number in list(self._waiting):
-            _, answers = self._waiting.pop(number)
+            *_, answers = self._waiting.pop(number)
             answers.put({"crashed": code})
 
     def _last_words(self) -> str:

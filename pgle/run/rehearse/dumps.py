@@ -27,6 +27,8 @@ _FIRST: dict[Stage, tuple[str, str]] = {
     "scheduling": ("fusion-wrapper", "pre-scheduling-passes"),
 }
 """The pass that a stage begins with, and its pipeline as the names of dumps have it."""
+SCHEDULING = "scheduling"
+"""The phase that begins when the module is written as it was before that stage, where that was asked for."""
 CODE_GENERATION = (".ll", ".ptx", ".ttir")  # dumps of code generation (jax before 0.12)
 
 TAIL = 200_000  # characters at the end of the log that are searched
@@ -80,12 +82,16 @@ def find_before(folder: Path, stage: Stage) -> Path | None:
 
 
 def keep_before_stages(folder: Path) -> None:
-    """Keep the module as it was before each stage, where it was dumped, as `BEFORE` names it; other passes' go."""
+    """Keep the module as it was before each stage, where it was dumped, as `BEFORE` names it."""
     for stage, name in BEFORE.items():
-        dump = find_before(folder, stage)
-        data = None if dump is None else hlo_module_bytes(dump.read_bytes())
+        dump, kept = find_before(folder, stage), folder / name
+        data = None if dump is None or kept.exists() else hlo_module_bytes(dump.read_bytes())
         if data is not None:
-            (folder / name).write_bytes(without_fields(data, {7: None}))  # HloModuleProto.schedule
+            kept.write_bytes(without_fields(data, {7: None}))  # HloModuleProto.schedule
+
+
+def remove_passes(folder: Path) -> None:
+    """Remove the modules as they were before and after single passes."""
     for path in folder.glob("module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"):
         path.unlink()
 

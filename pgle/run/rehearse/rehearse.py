@@ -17,6 +17,7 @@ from pgle.costs.profile.sidecar import sidecar
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import write_files
+from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.compile import matches_job
 from pgle.run.rehearse.request import OnPhase, RehearsalResult
@@ -30,8 +31,6 @@ from pgle.xla.flags.catalogue import release
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
-from pgle.xla.hlo.reader import read_module
-from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
 
@@ -127,34 +126,38 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     flags = (LHS, *request.setting.flags)
     python = request.setting.python
     with (
-        ThreadPoolExecutor(2) as pool,  # outside the session, whose end ends what still compiles
+        ThreadPoolExecutor(3) as pool,  # outside the session, whose end ends what still compiles
         open_session(
             base, request.out, python=python, cached=request.cached, checked=True, on_phase=on_phase
         ) as session,
     ):
-        # While it is tried whether the scheduling passes alone make the same of it, the profile's schedule is made.
-        whole = session.compiled("baseline", flags)
+        # The other schedules are made while the module is compiled whole, and while it is tried whether its scheduling
+        # passes alone make the same of it.
+        whole = session.begun("baseline", flags)
+        own = request.setting.flags
+        plain = pool.submit(session.schedule, "default", own) if _has_default(request) else None
         guess = request.profile
-        if guess is None and whole.schedule is not None:
-            guess = _estimated(request.out, whole, hardware)
+        if guess is None and whole.result().schedule is not None:
+            guess = _estimated(request.out, whole.result(), hardware)
         estimates = None if guess is None else guess.read_bytes()
         ahead = None if guess is None else pool.submit(session.schedule, "profiled", flags, guess)
         first = session.schedule("baseline", flags)
-        plain = (
-            pool.submit(session.schedule, "default", request.setting.flags) if _has_default(request, first) else None
-        )
         profile = request.profile or _estimated(request.out, first, hardware)
+        given = read_profile(profile)
+        # Estimates of the scheduled modules are nearer than those of what LHS had.
+        costs = None if request.profile is None else given
+
+        def side(made: RehearsalResult) -> Side:
+            found = session.predicted(made) if costs is None else predict(made.scheduled, costs, hardware)
+            return Side(made, made.scheduled, found)
+
+        baseline = side(first)
         second = None if ahead is None else ahead.result()
         if second is None or profile.read_bytes() != estimates:
             shutil.rmtree(request.out / "profiled", ignore_errors=True)
             second = session.schedule("profiled", flags, profile)
-        third = None if plain is None else plain.result()
-    module = read_module(first.after_optimizations)
-    given = read_profile(profile)
-    # Estimates of the scheduled modules are nearer than those of what LHS had.
-    costs = None if request.profile is None else given
-    baseline = _side(first, module, costs, hardware)
-    profiled = _side(second, read_module(second.after_optimizations), costs, hardware)
+        profiled = side(second)
+        default = None if plain is None else side(plain.result())
     verdict = confirm(ConfirmRequest(second.log, schedule=second.schedule, profile=given, whole=True)).main
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
@@ -164,7 +167,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     return Rehearsal(
         setting=request.setting,
         target=request.target,
-        default=None if third is None else _side(third, read_module(third.after_optimizations), costs, hardware),
+        default=default,
         baseline=baseline,
         profiled=profiled,
         verdict=verdict,
@@ -197,10 +200,11 @@ def _check_folder(out: Path) -> None:
         raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
 
 
-def _has_default(request: RehearseRequest, baseline: RehearsalResult) -> bool:
+def _has_default(request: RehearseRequest) -> bool:
     """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by the user's choice."""
+    jaxlib = release(installed(request.setting.python).jaxlib)
     asked = any(flag.startswith(LHS.partition("=")[0]) for flag in request.setting.flags)
-    recent = request.target.compute_capability >= LHS_BY_DEFAULT and release(baseline.jaxlib) >= (0, 9)
+    recent = request.target.compute_capability >= LHS_BY_DEFAULT and jaxlib >= (0, 9)
     return not asked and not recent
 
 
@@ -210,10 +214,7 @@ def _estimated(out: Path, compiled: RehearsalResult, hardware: Hardware) -> Path
     They are of the instructions that LHS saw, where it left a dump: later passes rename and repeat some. In the order
     of their names, since LHS breaks ties in an order of its own.
     """
-    seen = compiled.schedule
-    profile = estimate_profile(
-        read_module(compiled.after_optimizations) if seen is None else read_schedule_dump(seen).module, hardware
-    )
+    profile = estimate_profile(compiled.scheduled if compiled.lhs is None else compiled.lhs.module, hardware)
     profile = replace(profile, costs=tuple(sorted(profile.costs, key=lambda cost: cost.name)))
     if not profile.costs:
         raise UserError("the module has no instruction that costs anything", where=out)
@@ -221,10 +222,6 @@ def _estimated(out: Path, compiled: RehearsalResult, hardware: Hardware) -> Path
     data = encode_profile(profile, path.suffix)
     write_files({path: data, sidecar_path(path): sidecar(profile, data)}, force=True)  # of a guess
     return path
-
-
-def _side(compiled: RehearsalResult, module: Module, profile: Profile | None, hardware: Hardware) -> Side:
-    return Side(compiled, module, predict(module, profile, hardware))
 
 
 def _matches(request: RehearseRequest, compiled: RehearsalResult) -> bool | None:

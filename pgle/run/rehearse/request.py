@@ -11,7 +11,9 @@ from typing import Literal, TypeAlias
 
 from pgle.run.rehearse.dumps import Stage
 from pgle.xla.collectives import is_collective_opcode
-from pgle.xla.hlo.schedule_dump import Statistics, read_schedule_dump
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_module
+from pgle.xla.hlo.schedule_dump import LhsSchedule, Statistics, read_schedule_dump
 
 MEMORY_TIES = 0.01
 """Part by which the memory of two schedules that are otherwise the same may differ; measured: 0.003. And part of their
@@ -86,14 +88,29 @@ class RehearsalResult:
         return self.memory.get("total")
 
     @property
+    def scheduled(self) -> Module:
+        """The module of `after_optimizations`."""
+        return _scheduled(self.after_optimizations, self.after_optimizations.stat().st_mtime_ns)
+
+    @property
+    def lhs(self) -> LhsSchedule | None:
+        """What the latency-hiding scheduler saw and believed; None where it left no dump."""
+        return None if self.schedule is None else _lhs(self.schedule, self.schedule.stat().st_mtime_ns)
+
+    @property
     def believed(self) -> Mapping[str, Statistics]:
-        """What the scheduler believed of every computation, loop bodies once; empty where it left no dump."""
-        return {} if self.schedule is None else _believed(self.schedule, self.schedule.stat().st_mtime_ns)
+        """What it believed of every computation, loop bodies once; empty where it left no dump."""
+        return {} if self.lhs is None else {name: item.statistics for name, item in self.lhs.computations.items()}
 
 
-@lru_cache(maxsize=4)
-def _believed(schedule: Path, written_ns: int) -> Mapping[str, Statistics]:
-    return {name: item.statistics for name, item in read_schedule_dump(schedule).computations.items()}
+@lru_cache(maxsize=3)
+def _scheduled(path: Path, written_ns: int) -> Module:
+    return read_module(path)
+
+
+@lru_cache(maxsize=3)
+def _lhs(path: Path, written_ns: int) -> LhsSchedule:
+    return read_schedule_dump(path)
 
 
 @dataclass(frozen=True)
@@ -108,7 +125,9 @@ class Held:
 def holds(made: RehearsalResult) -> Held:
     """What a compilation holds of that."""
     times = {name: (item.total_cycles, item.total_wasted_cycles) for name, item in made.believed.items()}
-    return Held(times, made.memory.get("total", 0), _opcodes(made.after_optimizations))
+    opcodes = Counter(item.opcode for item in made.scheduled.walk())
+    del opcodes["bitcast"]  # of bitcasts XLA may make one, and it costs nothing
+    return Held(times, made.memory.get("total", 0), opcodes)
 
 
 def same_schedule(one: Held, other: Held) -> bool:
@@ -121,15 +140,6 @@ def same_schedule(one: Held, other: Held) -> bool:
         return False
     differing = (one.opcodes - other.opcodes) + (other.opcodes - one.opcodes)
     return not any(map(is_collective_opcode, differing)) and differing.total() <= MEMORY_TIES * one.opcodes.total()
-
-
-def _opcodes(dump: Path) -> Counter[str]:
-    from pgle.xla.protos import hlo_pb2
-
-    module = hlo_pb2.HloProto.FromString(dump.read_bytes()).hlo_module
-    found = Counter(item.opcode for computation in module.computations for item in computation.instructions)
-    del found["bitcast"]  # of bitcasts XLA may make one, and it costs nothing
-    return found
 
 
 def _same_times(one: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:

@@ -23,12 +23,19 @@ from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.rehearse.cache import Cache
 from pgle.run.rehearse.compile import Compiler
-from pgle.run.rehearse.dumps import BEFORE, Stage, dataflow_of
+from pgle.run.rehearse.dumps import BEFORE, SCHEDULING, Stage, dataflow_of, keep_before_stages
 from pgle.run.rehearse.messages import ONLY, SCHEDULER_FLAGS, before_combiners
-from pgle.run.rehearse.request import TIME_TIES, OnPhase, RehearsalRequest, RehearsalResult, holds, same_schedule
-from pgle.schedule.predict import predict
+from pgle.run.rehearse.request import (
+    TIME_TIES,
+    OnPhase,
+    Phase,
+    RehearsalRequest,
+    RehearsalResult,
+    holds,
+    same_schedule,
+)
+from pgle.schedule.predict import Prediction, predict
 from pgle.xla.hardware import find_hardware
-from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import parse_target
 
 T = TypeVar("T")
@@ -39,20 +46,29 @@ _GRAPHS = "--xla_gpu_enable_command_buffer="
 
 
 @dataclass(frozen=True)
+class _Stopped:
+    """A module as it was before a stage."""
+
+    path: Path
+    devices: int  # that it is compiled for
+
+
+@dataclass(frozen=True)
 class _Prepared:
-    """A module compiled with certain flags."""
+    """A module compiled with certain flags, or about to be: it is there before its own schedule is."""
 
     flags: tuple[str, ...]  # all of them
-    compiled: RehearsalResult  # with all passes and without a profile
-    module: Path | None  # as it was before scheduling; None where only whole compilations are to be trusted
+    whole: Future[RehearsalResult]  # with all passes and without a profile
+    module: _Stopped | None  # before scheduling; None where only whole compilations are to be trusted
     # the schedule that the scheduling passes alone make of it, where that is tried; None where it is another
     check: Future[RehearsalResult | None] | None = None
     is_from_combining: bool = False  # from where it was before combining
 
     @property
-    def fused(self) -> Path:
-        """The module as it was before combining."""
-        return self.compiled.after_optimizations.with_name(BEFORE["combining"])
+    def fused(self) -> _Stopped | None:
+        """The module as it was before combining, where that was kept."""
+        path = self.module and self.module.path.with_name(BEFORE["combining"])
+        return _Stopped(path, self.module.devices) if self.module and path and path.exists() else None
 
     @property
     def agrees(self) -> bool:
@@ -111,6 +127,7 @@ class Session:
         self._combining = combining
         self._fused: dict[tuple[str, ...], _Prepared] = {}  # by flags but those of combiners
         self._programs: dict[Path, str] = {}
+        self._predicted: dict[Path, Prediction] = {}
         self._combines: dict[Path, bool] = {}  # whether the passes from combining on, alone, make their programs
 
     def schedule(self, name: str, flags: Sequence[str], profile: Path | None = None) -> RehearsalResult:
@@ -129,19 +146,19 @@ class Session:
         if profile is None and wanted.flags == prepared.flags and not self.is_distrusted:
             check = prepared.check.result() if prepared.check else None
             if check is not None or not prepared.agrees:
-                return check or prepared.compiled
+                return check or prepared.whole.result()
         if prepared.module is not None and not self.is_distrusted:
             with suppress(UserError):  # whatever it is, a whole compilation has the last word
-                found = self._alone("scheduling", wanted, prepared.compiled, prepared.module)
+                found = self._alone("scheduling", wanted, prepared.module, prepared.whole)
                 if prepared.agrees:
                     return found
             shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return self.compiler.compile(wanted)
 
-    def compiled(self, name: str, flags: Sequence[str], *, named_as_job: bool = False) -> RehearsalResult:
+    def begun(self, name: str, flags: Sequence[str], *, named_as_job: bool = False) -> Future[RehearsalResult]:
         """The module without a profile: for what it holds. It may have been left as it was before scheduling
-        (`dumps.BEFORE`), and else ties may break otherwise than in `schedule`. Whether the scheduling passes alone make
-        the same of it may still be tried when this returns.
+        (`dumps.BEFORE`), and else ties may break otherwise than in `schedule`. When this returns further schedules can
+        be made, while all passes go on, and while it is tried whether those of scheduling alone make the same.
 
         Args:
             name: of a folder that may be needed.
@@ -152,10 +169,17 @@ class Session:
             UserError: as `Compiler.compile`.
         """
         wanted = replace(self.base, dump_dir=self.folder / name, flags=_without_graphs(flags))
-        return self._prepared_for(wanted, named_as_job=named_as_job).compiled
+        return self._prepared_for(wanted, named_as_job=named_as_job).whole
+
+    def predicted(self, made: RehearsalResult) -> Prediction:
+        """A schedule's step with estimated costs; predicted once."""
+        if made.after_optimizations not in self._predicted:
+            hardware = find_hardware(parse_target(self.base.target, name="target"))
+            self._predicted[made.after_optimizations] = predict(made.scheduled, None, hardware)
+        return self._predicted[made.after_optimizations]
 
     def program(self, compiled: RehearsalResult) -> str:
-        """What tells programs before scheduling apart, of what `compiled` returns; empty where that is not known."""
+        """What tells programs before scheduling apart, of what `begun` gives; empty where that is not known."""
         module = compiled.after_optimizations.with_name(BEFORE["scheduling"])
         if module not in self._programs:
             self._programs[module] = dataflow_of(module) if module.exists() else compiled.fingerprint
@@ -193,20 +217,39 @@ class Session:
         is_limited = any(flag.startswith(ONLY) for flag in early)
         if not is_limited and self._is_trusted():
             with suppress(UserError):  # as may be of a module that is not scheduled: then it is compiled whole
-                compiled = self.compiler.compile(replace(request, until_scheduling=True))
-                return self._kept(early, _Prepared(wanted.flags, compiled, compiled.after_optimizations))
+                found = self.compiler.compile(replace(request, until_scheduling=True))
+                stopped = _Stopped(found.after_optimizations, found.num_devices)
+                return self._kept(early, _Prepared(wanted.flags, _done(found), stopped))
             shutil.rmtree(folder, ignore_errors=True)
-        compiled = self.compiler.compile(request)
-        module = folder / BEFORE["scheduling"]
-        if not module.exists() or compiled.schedule is None or is_limited or self.is_distrusted:
-            return _Prepared(wanted.flags, compiled, None)
+        whole, module = self._begun_whole(request)
+        if module is None or is_limited or self.is_distrusted:
+            whole.result()
+            return _Prepared(wanted.flags, whole, None)
         check = folder / "check" if wanted.profile else wanted.dump_dir
         again = replace(request, dump_dir=check, before_stages=False)
-        checking = _begun(lambda: self._checked(again, compiled, module))
-        return self._kept(early, _Prepared(wanted.flags, compiled, module, checking))
+        checking = _begun(lambda: self._checked(again, module, whole))
+        return self._kept(early, _Prepared(wanted.flags, whole, module, checking))
+
+    def _begun_whole(self, request: RehearsalRequest) -> tuple[Future[RehearsalResult], _Stopped | None]:
+        """A whole compilation, once the module is as it is before scheduling; None where it is never dumped so."""
+        stopped, path = Future[_Stopped | None](), request.dump_dir / BEFORE["scheduling"]
+
+        def on_phase(phase: Phase) -> None:
+            if phase.name == SCHEDULING and not stopped.done():
+                keep_before_stages(request.dump_dir)
+                stopped.set_result(_Stopped(path, phase.devices) if path.exists() else None)
+
+        def on_end(whole: Future[RehearsalResult]) -> None:
+            if not stopped.done():
+                found = None if whole.exception() else whole.result()
+                stopped.set_result(_Stopped(path, found.num_devices) if found and path.exists() else None)
+
+        whole = _begun(lambda: self.compiler.compile(request, on_phase))
+        whole.add_done_callback(on_end)
+        return whole, stopped.result()
 
     def _kept(self, early: tuple[str, ...], prepared: _Prepared) -> _Prepared:
-        if self._combining and prepared.fused.exists():
+        if self._combining and prepared.fused:
             self._fused.setdefault(before_combiners(early), prepared)
         return prepared
 
@@ -219,13 +262,14 @@ class Session:
         if first is None or not self._is_trusted():
             return None
         with self._turn("combining", *first.flags):
-            if (key := first.compiled.log) not in self._combines:
+            if (key := first.whole.result().log) not in self._combines:
                 found = self._from_combining(wanted, first, first.flags)
-                self._combines[key] = found is not None and self.program(found) == self.program(first.compiled)
+                self._combines[key] = found is not None and self.program(found) == self.program(first.whole.result())
         compiled = self._from_combining(wanted, first, wanted.flags) if self._combines[key] else None
         if compiled is None:
             return None
-        return _Prepared(wanted.flags, compiled, compiled.after_optimizations, is_from_combining=True)
+        stopped = _Stopped(compiled.after_optimizations, compiled.num_devices)
+        return _Prepared(wanted.flags, _done(compiled), stopped, is_from_combining=True)
 
     def _from_combining(
         self, wanted: RehearsalRequest, first: _Prepared, flags: tuple[str, ...]
@@ -233,7 +277,8 @@ class Session:
         folder = self._next_folder("combined")
         request = replace(wanted, dump_dir=folder, flags=flags, profile=None, until_scheduling=True)
         with suppress(UserError):
-            return replace(self._alone("combining", request, first.compiled, first.fused), fingerprint="")
+            if first.fused:
+                return replace(self._alone("combining", request, first.fused, first.whole), fingerprint="")
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
@@ -241,14 +286,16 @@ class Session:
         number = next(self._numbers)
         return self.folder / f"{name}{number or ''}"
 
-    def _checked(self, wanted: RehearsalRequest, compiled: RehearsalResult, module: Path) -> RehearsalResult | None:
+    def _checked(
+        self, wanted: RehearsalRequest, module: _Stopped, compiled: Future[RehearsalResult]
+    ) -> RehearsalResult | None:
         """What the scheduling passes alone make of a module, where that is what the whole compilation made of it."""
-        reading = _begun(lambda: (holds(compiled), self._step_us(compiled)))
+        reading = _begun(lambda: (holds(compiled.result()), self.predicted(compiled.result()).step_us))
         try:
-            again = self._alone("scheduling", wanted, compiled, module)
+            again = self._alone("scheduling", wanted, module, compiled)
             whole, step_us = reading.result()
             near = TIME_TIES * step_us  # what LHS takes for equal may not be
-            if same_schedule(whole, holds(again)) and abs(self._step_us(again) - step_us) <= near:
+            if same_schedule(whole, holds(again)) and abs(self.predicted(again).step_us - step_us) <= near:
                 self._same = True
                 if self._trusted is not None:
                     write_files({self._trusted: ""}, force=True)
@@ -258,17 +305,13 @@ class Session:
         shutil.rmtree(wanted.dump_dir, ignore_errors=True)
         return None
 
-    def _step_us(self, made: RehearsalResult) -> float:
-        """What a step is predicted to take with estimated costs."""
-        hardware = find_hardware(parse_target(self.base.target, name="target"))
-        return predict(read_module(made.after_optimizations), None, hardware).step_us
-
     def _alone(
-        self, stage: Stage, wanted: RehearsalRequest, compiled: RehearsalResult, module: Path
+        self, stage: Stage, wanted: RehearsalRequest, module: _Stopped, whole: Future[RehearsalResult]
     ) -> RehearsalResult:
-        """What the passes of a stage alone make of a module that was compiled up to there."""
-        topology = wanted.topology or f"1x1x{compiled.num_devices}"
-        found = self.compiler.compile(replace(wanted, module=module, topology=topology, passes=stage))
+        """What the passes of a stage alone make of a module that was compiled up to there, where `whole` succeeds."""
+        topology = wanted.topology or f"1x1x{module.devices}"
+        found = self.compiler.compile(replace(wanted, module=module.path, topology=topology, passes=stage))
+        compiled = whole.result()
         return replace(
             found, before_optimizations=compiled.before_optimizations,
             fingerprint=compiled.fingerprint or found.fingerprint,
@@ -292,4 +335,10 @@ def _begun(work: Callable[[], T]) -> Future[T]:
             found.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
+    return found
+
+
+def _done(value: T) -> Future[T]:
+    found: Future[T] = Future()
+    found.set_result(value)
     return found

@@ -110,10 +110,9 @@ class Worker:
         """In a child: compile to the end."""
         temporary = Path(request["dump_dir"]) / TEMPORARY
         temporary.mkdir(exist_ok=True)
-        given = request["xla_flags"]
-        mine = " ".join(() if request["as_job"] else self.api.needed_flags(self.release, given))
+        flags = request["xla_flags"]
         os.environ |= {
-            "XLA_FLAGS": f"{mine} {given}",  # the user's come later and win
+            "XLA_FLAGS": flags if request["as_job"] else self.api.fitted_flags(self.release, flags),
             "TMPDIR": str(temporary),
         }
         profile = request["fdo_profile"] and read_bytes(Path(request["fdo_profile"]))

@@ -155,7 +155,7 @@ class Bench:
         return priced(self._prices, table, estimator(table.module, self.hardware))
 
     def _named(self, flags: Flags) -> RehearsalResult:
-        return self.session.compiled(f"{self.folder_of(flags).name}/names", self.options(flags))
+        return self.session.begun(f"{self.folder_of(flags).name}/names", self.options(flags)).result()
 
     def _program(self, named: RehearsalResult, flags: Flags, shape: Shape) -> tuple[str, str]:
         """What a schedule follows from: the program before scheduling, and what scheduling reads beside it."""

@@ -191,9 +191,9 @@ class _Search:
     def prove(self, trial: Trial) -> Proof:
         """A setting compiled whole, confirmed by XLA's log and schedule, simulated again."""
         bench = self.bench
-        bench.session.compiled(
+        bench.session.begun(
             f"{bench.folder_of(trial.flags).name}/names", bench.options(trial.flags), named_as_job=True
-        )
+        ).result()
         tried = bench.schedule(trial.flags, trial.label, trial.shape)
         profile = shaped(tried.profile, trial.shape)
         folder = self.request.out / "proof"

@@ -42,10 +42,12 @@ def test_module_inside_an_hlo_proto() -> None:
 
 
 def test_passes_that_only_try_kernels_are_left_out_but_where_passes_are_listed_as_xla_takes_no_two_lists() -> None:
-    others, listed = "--xla_disable_hlo_passes=rematerialization", "--xla_enable_hlo_passes_only=dce"
-    assert "--xla_disable_hlo_passes=config-assigner" in jax_private.needed_flags((0, 12, 0, 1), others)
-    assert not any("passes" in flag for flag in jax_private.needed_flags((0, 12, 0, 1), listed))
-    assert jax_private.needed_flags((0, 10, 2), others) == ()
+    others, listed = "--xla_disable_hlo_passes=rematerialization", "--xla_enable_hlo_passes_only=dce,autotuner,cse"
+    fitted = jax_private.fitted_flags((0, 12, 0, 1), others)
+    assert "--xla_disable_hlo_passes=config-assigner " in fitted
+    assert fitted.endswith(others)
+    assert jax_private.fitted_flags((0, 12, 0, 1), listed).endswith(" --xla_enable_hlo_passes_only=dce,cse")
+    assert jax_private.fitted_flags((0, 10, 2), listed) == listed
 
 
 def test_an_hlo_module_proto_is_taken_as_it_is() -> None:

@@ -13,7 +13,7 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.rehearse.cache import Cache, key_of
 from pgle.run.rehearse.compile import Compiler
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.request import OnPhase, RehearsalRequest
 
 NAMES = {"@FOLDER@": "/here"}
 
@@ -124,7 +124,7 @@ class Pretended(Compiler):
 
     edit = ""
 
-    def _ask(self, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
+    def _ask(self, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
         (folder / MODULE).write_bytes(request.module.read_bytes())
         if self.edit:
             request.module.write_text(self.edit)
@@ -133,7 +133,7 @@ class Pretended(Compiler):
 
 def compiled(compiler: Compiler, module: Path, folder: Path) -> dict[str, Any]:
     folder.mkdir()
-    return compiler._kept_or_compiled(RehearsalRequest(module, "target", folder), folder)
+    return compiler._kept_or_compiled(RehearsalRequest(module, "target", folder), folder, lambda phase: None)
 
 
 def test_what_was_compiled_while_the_module_was_edited_is_not_kept(cache: Cache, tmp_path: Path) -> None:

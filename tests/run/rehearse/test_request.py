@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.rehearse.compile import matches_job, rehearse_compile
+from pgle.run.rehearse.compile import Compiler, matches_job, rehearse_compile
 from pgle.run.rehearse.dumps import fingerprint_of
 from pgle.run.rehearse.messages import xla_flags
 from pgle.run.rehearse.request import RehearsalRequest
@@ -101,6 +101,13 @@ def test_a_compiler_that_dies(request_for: RehearsalRequest, tmp_path: Path) -> 
     dies = f"{HELLO}echo out of luck > {request_for.dump_dir}/xla.log\nkill -SEGV $$"
     with pytest.raises(UserError, match=r"crashed \(signal 11\): out of luck; the whole log: .*xla.log"):
         rehearse_compile(request_for, python=python_that(tmp_path, dies))
+
+
+def test_a_compiler_that_was_ended_does_not_start_again(request_for: RehearsalRequest, tmp_path: Path) -> None:
+    with Compiler(python_that(tmp_path, "echo started >&2")) as compiler:
+        pass
+    with pytest.raises(UserError, match=r"the compiler has been ended"):
+        compiler.compile(request_for)
 
 
 def test_a_compiler_that_hangs_is_given_up(request_for: RehearsalRequest, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -152,9 +153,11 @@ def test_other_thresholds_start_before_combining_and_make_the_program_of_a_whole
     trusted.touch()
     with Compiler() as compiler:
         session = Session(compiler, base, tmp_path / "session", trusted)
-        first, combined = session.compiled("first", [LHS]), session.compiled("combined", flags)
+        first, combined = (
+            session.begun(name, given).result() for name, given in (("first", [LHS]), ("combined", flags))
+        )
         schedules = [session.schedule("plain", [LHS]), session.schedule("other", flags)]
-        whole = session.compiled("whole", flags, named_as_job=True)
+        whole = session.begun("whole", flags, named_as_job=True).result()
     assert [result.log.parent.name for result in (first, combined, whole)] == ["all-passes", "combined2", "all-passes3"]
     programs = [session.program(result) for result in (first, combined, whole)]
     assert programs[1] == programs[2] != programs[0]
@@ -197,7 +200,7 @@ def test_where_passes_alone_give_another_schedule_all_of_them_run(
     base: RehearsalRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = iter((100.0, 100.2))  # microseconds, a little more than the part by which they may differ
-    monkeypatch.setattr(Session, "_step_us", lambda session, made: next(steps))
+    monkeypatch.setattr(Session, "predicted", lambda session, made: SimpleNamespace(step_us=next(steps)))
     with Compiler() as compiler:
         result = Session(compiler, base, tmp_path, tmp_path / "trusted").schedule("plain", [LHS])
     assert "xla_enable_hlo_passes_only" not in next(result.log.parent.glob("*.config.pbtxt")).read_text()
@@ -214,9 +217,9 @@ def test_a_few_instructions_may_be_computed_again_and_no_collective(
     results = []
     for name, opcodes in (("one", ()), ("other", more)):
         proto = hlo_pb2.HloProto()
-        computation = proto.hlo_module.computations.add()
-        for opcode in ("negate",) * 200 + opcodes:
-            computation.instructions.add(opcode=opcode)
+        computation = proto.hlo_module.computations.add(name="main")
+        for number, opcode in enumerate(("negate",) * 200 + opcodes):
+            computation.instructions.add(name=f"{opcode}.{number}", id=number, opcode=opcode)
         path = tmp_path / f"{name}.hlo.pb"
         path.write_bytes(proto.SerializeToString())
         results.append(RehearsalResult("m", 1, 1, path, None, schedule, Path(), "", 0, 0, 0, 0, 0, {}, ""))

@@ -56,8 +56,9 @@ class Bench:
     def folder_of(self, *_: Any) -> Path:
         return Path()
 
-    def compiled(self, *_: Any, **options: bool) -> None:
+    def begun(self, *_: Any, **options: bool) -> Any:
         assert options == {"named_as_job": True}
+        return SimpleNamespace(result=lambda: None)
 
 
 def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: Path) -> None:
@@ -72,11 +73,11 @@ def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: P
 def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compiled(*_: Any) -> None:
+    def begun(*_: Any) -> None:
         raise UserError("empty file")
 
     monkeypatch.setattr("pgle.run.tune.bench.shutil.disk_usage", lambda _: SimpleNamespace(free=free))
-    session: Any = SimpleNamespace(folder=tmp_path, base=SimpleNamespace(flags=()), compiled=compiled)
+    session: Any = SimpleNamespace(folder=tmp_path, base=SimpleNamespace(flags=()), begun=begun)
     bench = RealBench(SimpleNamespace(), session)  # type: ignore[arg-type]
     with nullcontext() if free else pytest.raises(UserError, match="empty file"):
         assert bench.trial(FLAGS, "a").failure == "empty file"

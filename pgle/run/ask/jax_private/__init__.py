@@ -15,12 +15,16 @@ from pgle.run.ask.jax_private.programs import Program, first_line, read_program
 from pgle.run.ask.jax_private.wire import number_field, submessage
 
 __all__ = [
-    "Plugin", "Program", "XlaError", "compile_options", "compile_program", "first_line", "library", "needed_flags",
+    "Plugin", "Program", "XlaError", "compile_options", "compile_program", "first_line", "fitted_flags", "library",
     "read_program",
 ]  # fmt: skip
 
 EXECUTABLE_BUILD_OPTIONS, DEVICE_MEMORY_SIZE = 3, 15
 """Fields of CompileOptionsProto and of what is in it (openxla/xla ``xla/pjrt/proto/compile_options.proto``)."""
+
+TRIALS = "config-assigner"
+"""The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is switched on) to take the
+first configuration of all, since it can time none: nothing looks at that before the schedule is made."""
 
 OLDEST_JAX = (0, 4, 34)  # first release whose CUDA plugin compiles without a device (0.4.36 alone cannot)
 
@@ -44,21 +48,21 @@ def version() -> tuple[int, ...]:
     return found
 
 
-def needed_flags(release: tuple[int, ...], given: str) -> tuple[str, ...]:
-    """Flags without which that jaxlib cannot compile where there is no GPU, or wastes its time.
+def fitted_flags(release: tuple[int, ...], flags: str) -> str:
+    """XLA flags, and those without which that jaxlib cannot compile where there is no GPU, or wastes its time.
 
     Args:
         release: of jaxlib.
-        given: all other flags.
+        flags: as in ``XLA_FLAGS``; what they say wins, but that a list of the only passes to run loses `TRIALS`.
     """
     if release < (0, 9):  # its autotuner fails without a device
-        return ("--xla_gpu_autotune_level=0",)
+        return f"--xla_gpu_autotune_level=0 {flags}"
     if release < (0, 11):
-        return ()
-    # It compiles every fusion and matrix product to take the first configuration of all, since it can time none.
-    fusions = "--xla_gpu_experimental_enable_fusion_autotuner=false"
-    listed = "--xla_enable_hlo_passes_only=" in given
-    return (fusions,) if listed else (fusions, "--xla_disable_hlo_passes=config-assigner")
+        return flags
+    fitted = f"--xla_gpu_experimental_enable_fusion_autotuner=false {flags}"
+    if "--xla_enable_hlo_passes_only=" in flags:  # XLA takes no two lists; a pipeline in one runs with all its passes
+        return re.sub(rf"(?<=[=,])(autotuner|{TRIALS}),", "", fitted)
+    return f"--xla_disable_hlo_passes={TRIALS} {fitted}"
 
 
 def topology_devices(target: str, topology: str) -> Sequence[Any]:
