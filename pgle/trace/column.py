@@ -20,12 +20,17 @@ class Column(Generic[Number]):
 
     Batches are copied into blocks so large that the C library gives their memory back as soon as they are freed; kept
     as they come, they would leave holes that add up to a third of the memory of a long trace.
+
+    Args:
+        dtype: of its values.
+        most: how many there are at most, where that is known: then it is one block, never copied. What of it is not
+            filled takes no memory.
     """
 
-    def __init__(self, dtype: type[Number]) -> None:
+    def __init__(self, dtype: type[Number], most: int = 0) -> None:
         self._dtype = dtype
         self._full: list[npt.NDArray[Number]] = []
-        self._block = np.empty(0, dtype)
+        self._block = np.empty(most, dtype)
         self._used = 0
 
     def __len__(self) -> int:

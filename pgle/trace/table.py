@@ -109,7 +109,7 @@ class Recording:
     capability: tuple[int, int] | None = None  # compute capability of the GPUs; None where unknown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """GPU activities of one or several inputs, n rows."""
 

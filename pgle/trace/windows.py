@@ -45,7 +45,7 @@ NOISE = 3.0  # normal deviations that executions differ by from their median wit
 _MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Executions:
     """Executions of modules on devices, n rows ordered by (module, device, execution)."""
 

@@ -64,7 +64,7 @@ class AggregateOptions:
     keep_all: bool = False  # use warm-up and truncated executions too
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """What a trace says of the costs of its programs."""
 

@@ -46,7 +46,7 @@ class Filed(NamedTuple):
         return self.trace_name or self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Naming:
     """How the instruction names of a trace map to the names that one program's costs are filed under."""
 

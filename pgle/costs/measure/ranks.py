@@ -24,7 +24,7 @@ MAX_NAMES = 16  # collectives that are looked at
 Codes = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AlignedProgram:
     """How the windows of the devices that ran one program lie on each other."""
 

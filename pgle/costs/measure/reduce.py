@@ -31,7 +31,7 @@ Codes = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reduced:
     """Occurrences of collectives after the minimum over the devices of a group, n rows."""
 

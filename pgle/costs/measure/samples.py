@@ -23,7 +23,7 @@ Codes = npt.NDArray[np.integer[Any]]
 CHUNK_ROWS = 1 << 18  # GPU activities reduced at a time: bounds the working memory, whatever the length of the trace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Samples:
     """Occurrences of the instructions of one module, n rows ordered by (device, execution, name, occurrence)."""
 
@@ -59,8 +59,9 @@ def collect_samples(
         kept: bool[executions] by module index, True for the executions to use.
     """
     counts = len(naming.filed), len(trace.devices), int(trace.execution.max(initial=0)) + 1
+    most = sum(int(np.count_nonzero(trace.module == module)) for module in modules)
     types = (*(np.int16 if count < 2**15 else np.int32 for count in counts), np.int32, np.int32, np.float64)
-    columns: tuple[Column[Any], ...] = tuple(Column(dtype) for dtype in types)
+    columns: tuple[Column[Any], ...] = tuple(Column(dtype, most) for dtype in types)
     for module in modules:
         for rows in _chunks(trace, module):
             part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept[module]), naming), naming)

@@ -26,7 +26,7 @@ MAX_DURATION_NS = 10**15  # eleven days: no GPU activity lasts longer
 MAX_TIME_NS = 2**61  # 73 years from the start of the session
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Calls:
     """CUDA API calls, c rows."""
 
@@ -108,7 +108,7 @@ class KernelNames:
         return {where: frozenset(names) for where, names in found.items()}
 
 
-@dataclass
+@dataclass(eq=False)
 class Activities:
     """GPU activities of instructions as columns, and what was left out."""
 

@@ -28,7 +28,7 @@ TRACED = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # one row per graph launch in graph 
 RECORD_WITHOUT = "record with XLA_FLAGS=--xla_gpu_enable_command_buffer= (or `nsys profile --cuda-graph-trace=node`)"
 
 
-@dataclass
+@dataclass(eq=False)
 class Graphs:
     """The graphs of an export."""
 

@@ -30,7 +30,7 @@ class NoPlainTable(Exception):  # noqa: N818 - no error of the user's: SQLite re
     """The table is not stored as rows with numbers of their own."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """Rows of some pages."""
 

@@ -24,7 +24,7 @@ BLOCK = 1 << 18  # ranges that are nested at once; memory is bounded by it
 MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Launches:
     """What XLA launched: t thunk ranges inside m module ranges. It outlives `Ranges`."""
 
@@ -38,7 +38,7 @@ class Launches:
     compiling: Mapping[int, Ints] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ranges:
     """XLA's push/pop ranges, n rows ordered by (thread, start, longest first)."""
 

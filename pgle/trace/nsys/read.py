@@ -87,6 +87,7 @@ def read_nsys(path: AnyPath, *, progress: Callable[[int, int], None] | None = No
         del ranges  # the times of ranges are not needed any more
         names = KernelNames(tables, launches)
         found = read_activities(tables, calls, graphs, names, step)
+        del calls  # nor are they
         return replace(
             _trace(tables, launches, graphs, found), kernels=names.by_instruction(graphs.instructions) if names else {}
         )

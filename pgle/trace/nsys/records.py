@@ -25,7 +25,7 @@ _WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)
 """Bytes of a value by serial type; types 8 and 9 are the constants 0 and 1, 7 is a float."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """The records of one block: where each begins, its bytes on this page and in all, and the columns to fill."""
 
