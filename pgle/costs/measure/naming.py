@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pgle.costs.fit.lookup import LookupTable
     from pgle.xla.hlo.module import Module
 
+_LOOP = CostKind.LOOP  # asked for once: a member of an enum takes as long as all else of a name
 _NEVER_A_COST = {"while", "conditional", "call", "get-tuple-element", "tuple", "bitcast", "parameter", "constant"}
 
 
@@ -119,7 +120,7 @@ def _file_by_guess(name: str) -> Filed | str:
     if name.startswith("command_buffer"):
         return "command buffer"
     kind = likely_kind(name)
-    if kind == CostKind.LOOP:
+    if kind is _LOOP:
         return "control flow"
     bare = strip_remat(name)
     return Filed(bare, kind, trace_name="" if bare == name else name)

@@ -34,7 +34,7 @@ def join_name(fingerprint: str, name: str) -> str:
 
 def strip_remat(name: str) -> str:
     """The name without a ``.remat`` or ``.remat7`` at its end, which marks a copy made by rematerialisation."""
-    return _REMAT_SUFFIX.sub("", name)
+    return _REMAT_SUFFIX.sub("", name) if has_remat(name) else name
 
 
 def has_remat(name: str) -> bool:

@@ -14,7 +14,16 @@ from pgle.errors import UserError
 from pgle.trace.column import Column
 from pgle.trace.intervals import union
 from pgle.trace.nsys.tables import NULL, PROCESS, Codes, Ints, Lookup, Tables, by_value
-from pgle.trace.nsys.text import MAX_TEXT, PREFIXES, RangeKind, module_key, range_kind, thunk_instruction
+from pgle.trace.nsys.text import (
+    MAX_TEXT,
+    MODULE,
+    PREFIXES,
+    THUNK,
+    RangeKind,
+    module_key,
+    range_kind,
+    thunk_instruction,
+)
 from pgle.trace.table import ModuleKey, Reason
 
 Rows = npt.NDArray[np.intp]
@@ -99,9 +108,9 @@ class _Labels:
         return number
 
     def _meaning(self, kind: RangeKind, text: str) -> int:
-        if kind is RangeKind.THUNK and (name := thunk_instruction(text)):
+        if kind is THUNK and (name := thunk_instruction(text)):
             return self.instructions.setdefault(name, len(self.instructions))
-        if kind is RangeKind.MODULE and (key := module_key(text)) and key.program_id is not None:
+        if kind is MODULE and (key := module_key(text)) and key.program_id is not None:
             return self.modules.setdefault(key, len(self.modules))
         return -1
 

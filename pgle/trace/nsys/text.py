@@ -21,6 +21,9 @@ class RangeKind(IntEnum):
     COMPILE = 2  # compilation or autotuning: GPU work below it is no part of any program
 
 
+THUNK, MODULE, COMPILE = RangeKind  # asked for once: a member of an enum takes as long as all else of a text
+
+
 PREFIXES = ("Thunk:", "XlaModule:", "XlaAutotuner", "XlaCompile", "XlaPass", "XlaEmit", "XlaOptimize", "XlaCreate")
 """How the texts of XLA's ranges begin; every other range (NCCL's, the user's) is left out."""
 
@@ -34,10 +37,10 @@ _XLA_KERNEL = re.compile(r"^(?:\w*fusion|wrapped_\w+?)(?:_\d+)*$")
 def range_kind(text: str) -> RangeKind | None:
     """The kind of the range with this text; None where it is not XLA's."""
     if text.startswith("Thunk:"):
-        return RangeKind.THUNK
+        return THUNK
     if text.startswith("XlaModule:"):
-        return RangeKind.MODULE
-    return RangeKind.COMPILE if text.startswith(PREFIXES) else None
+        return MODULE
+    return COMPILE if text.startswith(PREFIXES) else None
 
 
 def thunk_instruction(text: str) -> str | None:
