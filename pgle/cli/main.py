@@ -95,6 +95,14 @@ class LazyGroup(click.Group):
             ctx.fail("; ".join(filter(None, (f"no command called '{args[0]}'", suggestion(args[0], COMMANDS)))))
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does; where the reader of our output went away (``pgle show … | head``), 0: click says 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The groups of commands, without importing them; one column of names for all."""
         width = max(map(len, COMMANDS))

@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from pgle.errors import LONGEST_LINE, named, printable, shown
-from pgle.report.text import BLANKS_AT_END, GAP, Table, is_width_asked, reader_left
+from pgle.report.text import BLANKS_AT_END, GAP, Table, is_width_asked
 
 SHORT, LABEL, SENTENCE = 14, 24, 20
 """Characters of a cell that stays on one line, and of a row's name that does where that was asked for; the least width
@@ -88,8 +88,8 @@ class Screen(Console):
                 yield Segment("\n".join(map(printable, text.split("\n"))), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """End quietly; rich would end with 1."""
-        reader_left()
+        """Left to the command line, which ends quietly; rich would end with 1."""
+        raise BrokenPipeError
 
 
 def laid_out(content: Table) -> table.Table:

@@ -52,16 +52,11 @@ def _escaped(line: str, stays: Callable[[str], bool]) -> str:
 
 def show(schema: str, value: Mapping[str, Any]) -> None:
     """Print the object on stdout, and its ``warnings`` on stderr as well."""
-    try:
-        found = text(schema, value)
-        if (sys.stdout.encoding or "").lower().replace("-", "") not in ("utf8", "utf16", "utf32"):
-            found = _escaped(found, str.isascii)
-        sys.stdout.write(found)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        from pgle.report.text import reader_left
-
-        reader_left()
+    found = text(schema, value)
+    if (sys.stdout.encoding or "").lower().replace("-", "") not in ("utf8", "utf16", "utf32"):
+        found = _escaped(found, str.isascii)
+    sys.stdout.write(found)
+    sys.stdout.flush()
     if value.get("warnings"):
         from pgle.report.text import warn
 

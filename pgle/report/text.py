@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pgle.errors import LONGEST_LINE, named, one_line, printable, shown
 from pgle.files import Progress
@@ -31,12 +31,6 @@ BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 PLAIN = re.compile("[ -~¡-¬®-ʯ‐-‧←-⇿─-▟]*")
 """Lines of characters that are one column wide each, whatever the terminal: what rich has nothing to do for."""
 _RICH = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # what tells rich that a pipe is more than that
-
-
-def reader_left() -> NoReturn:
-    """End quietly, with 0, when the reader of stdout went away (``pgle show … | head``); click and rich say 1."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(0)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -64,8 +58,9 @@ class Console:
         text = self._plainly(*objects or ("",), soft_wrap=soft_wrap) if self._is_pipe and len(objects) < 2 else None
         if text is None:
             self.screen.print(*objects, soft_wrap=soft_wrap, **options)
-        else:
-            self._stream.write(text)
+            return
+        self._stream.write(text)
+        self._stream.flush()  # the result of a stage is there when the stage ends
 
     def _plainly(self, item: Any, *, soft_wrap: bool) -> str | None:
         """Text or a table as lines, where each fits as it is."""

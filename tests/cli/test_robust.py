@@ -155,3 +155,14 @@ def test_an_input_is_never_the_output(testdata: Path, tmp_path: Path, capsys: py
         assert run([*map(str, words), "--force"]) == 2
         assert "is an input too" in capsys.readouterr().err
     assert (trace.read_bytes(), profile.read_bytes()) == before
+
+
+@pytest.mark.parametrize("words", [["show"], ["show", "--json"], ["flags", "list"]], ids=" ".join)
+def test_a_reader_that_went_away_is_no_failure(words: list[str], testdata: Path) -> None:
+    profile = [str(testdata / PROFILE)] * (words[0] == "show")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "pgle", *words, *profile]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
