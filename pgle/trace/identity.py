@@ -76,7 +76,8 @@ class _Window:
     def of(cls, trace: Trace, process: str) -> _Window:
         mine = [device.process == process for device in trace.devices]
         rows = slice(None) if all(mine) else np.array(mine)[trace.device]
-        start, end = trace.start_ns[rows], trace.end_ns[rows]
+        start = trace.start_ns[rows]
+        end = start + trace.duration_ns[rows]
         numbers = {
             device.ordinal: device.global_id
             for device in trace.devices

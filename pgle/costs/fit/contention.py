@@ -198,7 +198,8 @@ def _launches(
     """Every launch but those of collectives, in one execution on one device: owner, microseconds, share beside one."""
     rows = rows[target[trace.instruction[rows]] >= 0]
     code = target[trace.instruction[rows]].astype(np.int64)
-    start, end, instance = trace.start_ns[rows], trace.end_ns[rows], trace.instance[rows].astype(np.int64)
+    start, instance = trace.start_ns[rows], trace.instance[rows].astype(np.int64)
+    end = start + trace.duration_ns[rows]
     communicates = collective[code]
     beside = covered(union(start[communicates], end[communicates]), start, end)
     code, instance, beside = code[~communicates], instance[~communicates], beside[~communicates]

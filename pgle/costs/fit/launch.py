@@ -121,7 +121,8 @@ def _gaps(
         return np.empty(0), np.empty(0)
     main = np.bincount(np.unique(stream[compute], return_inverse=True)[1]).argmax()
     on_main = compute & (stream == distinct(stream[compute])[main])
-    start, end = trace.start_ns[rows], trace.end_ns[rows]
+    start = trace.start_ns[rows]
+    end = start + trace.duration_ns[rows]
     s, e, launch = start[on_main], end[on_main], trace.instance[rows][on_main]
     gap = (s[1:] - e[:-1]).astype(np.float64)
     other_end = np.maximum.accumulate(end[~on_main]) if (~on_main).any() else np.empty(0, np.int64)

@@ -52,7 +52,9 @@ def compute_costs(
         use: bool[n], those of compute.
         slowest_us: float64[names], from `slowest_rank_us`.
     """
-    sizes = np.bincount(samples.name[use], minlength=len(filed))
+    sizes = np.zeros(len(filed), np.int64)
+    for rows in _chunks(samples, use):
+        sizes += np.bincount(samples.name[rows], minlength=len(filed))
     edges = np.searchsorted(np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right")
     parts = []
     for low, high in pairwise(distinct(np.array([0, *edges, len(filed)])).tolist()):
@@ -278,7 +280,7 @@ def _spans_us(trace: Trace, program: Program, codes: list[int], kept: Mapping[in
     first = np.full(devices * executions, np.iinfo(np.int64).max)
     last = np.full(devices * executions, np.iinfo(np.int64).min)
     np.minimum.at(first, key, trace.start_ns[rows])
-    np.maximum.at(last, key, trace.end_ns[rows])
+    np.maximum.at(last, key, trace.start_ns[rows] + trace.duration_ns[rows])
     seen = last > np.iinfo(np.int64).min
     spans = np.full(devices * executions, np.inf)
     spans[seen] = last[seen] - first[seen]
