@@ -61,6 +61,11 @@ def call_it(program: str, commands: Iterable[str]) -> None:
     _names[program] = rf"(?<![\w./-])pgle(?= (?:{'|'.join(commands)}|--help)\b)"
 
 
+def call_stdin(path: str) -> None:
+    """Have the file that keeps what came on stdin be called ``-`` wherever it is printed."""
+    _names["-"] = re.escape(path)
+
+
 def named(text: str) -> str:
     """A text with the commands of pgle in it as the user can type them."""
     for program, word in _names.items():

@@ -51,7 +51,15 @@ def piped(ctx: click.Context, words: tuple[str, ...]) -> tuple[str, ...]:
     """Names of files, with a file of what comes on stdin for ``-``."""
     if "-" not in words:
         return words
-    return tuple(os.fspath(_stdin_file(ctx)) if word == "-" else word for word in words)
+
+    from pgle.errors import call_stdin
+
+    def kept() -> str:
+        path = os.fspath(_stdin_file(ctx))
+        call_stdin(path)
+        return path
+
+    return tuple(kept() if word == "-" else word for word in words)
 
 
 class _Dash(type(Path())):  # type: ignore[misc]

@@ -105,7 +105,8 @@ def append(found: Comparison, checks: Sequence[Check], environ: Mapping[str, str
                 with Path(environ[name]).open("a", encoding="utf-8") as file:
                     file.write(text)
             except OSError as error:
-                raise UserError(f"cannot be written ({error.strerror})", where=f"${name}") from None
+                remedy = "name a file that can be written, or leave --github out"
+                raise UserError(f"cannot be written ({error.strerror})", where=f"${name}", remedy=remedy) from None
 
 
 def xml(found: Comparison, checks: Sequence[Check]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
+from pgle.run.experiment.onward import typed
 
 PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 
@@ -166,3 +168,19 @@ def test_a_reader_that_went_away_is_no_failure(words: list[str], testdata: Path)
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_what_came_on_stdin_is_called_a_dash(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert run(["history", "add", "-", "--name", "x"]) == 2
+    assert capsys.readouterr().err == "pgle: -: is empty; did the run end before its first step?\n"
+
+
+def test_a_command_with_a_name_that_cannot_be_printed_can_be_typed() -> None:
+    name = "a b\n\x1b[31m\u202e'\\\\é.pbtxt"
+    line = typed("printf", "%s", name)
+    assert line.isprintable()
+    shown = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, env={"LC_ALL": "C.UTF-8"}, check=True)
+    assert shown.stdout.decode() == name

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgle.errors import UserError
+from pgle.errors import UserError, printable
 from pgle.run.experiment.directory import COMPARED, RunDirectory, free
 
 if TYPE_CHECKING:
@@ -30,8 +30,15 @@ _OF_PROFILING = {"mode": "sync", "window": "auto"}
 
 
 def typed(*words: object) -> str:
-    """A command line of these words, quoted for a shell."""
-    return shlex.join(map(str, words))
+    """A command line of these words, quoted for a shell; what cannot be printed stands in ``$'…'`` of bash and zsh."""
+    return " ".join(_quoted(str(word)) for word in words)
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    text = word.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{printable(text)}'"
 
 
 @dataclass(frozen=True)
