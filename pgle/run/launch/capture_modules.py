@@ -42,6 +42,9 @@ SAY_S = 30.0  # a program that has compiled nothing for so long is said to be wa
 GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
 
 
+UNHOOKED = "no jax was seen by pgle's hook: a script that sets PYTHONPATH has to keep the old, PYTHONPATH=…:$PYTHONPATH"
+
+
 def capture_modules(
     command: Sequence[str],
     folder: Path,
@@ -82,8 +85,13 @@ def capture_modules(
         _say(f"not executed on the CPU, their results were zeros: {left_out}")
     found, shown = modules_in(folder), shlex.join(kept_argv(command))
     _copy_for_user(base.get("JAX_DUMP_IR_TO", ""), found)
+    unhooked = "" if read_captured(folder).python else UNHOOKED
     if not found and code:
-        raise WorkloadError(code, f"{shown} {ended(code)} before it had compiled anything")
+        raise WorkloadError(
+            code, f"{shown} {ended(code)} before it had compiled anything{unhooked and f'; {unhooked}'}"
+        )
+    if unhooked and found:
+        _say(f"{unhooked}; how often a module was executed is not known")
     if not found:
         remedy = "does it call a jitted function, and do its processes get the environment that it is given?"
         raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
@@ -145,19 +153,18 @@ def capture_environment(
         devices: virtual CPU devices; those of the job where the command starts several processes.
         compute: execute large modules too, instead of taking their results as zeros.
     """
-    flags = base.get("XLA_FLAGS", "")
-    is_ours = "xla_force_host_platform_device_count" not in flags
-    if is_ours:
-        flags = f"{flags} --xla_force_host_platform_device_count={devices}".strip()
-    if "xla_backend_optimization_level" not in flags:  # the code for CPUs is thrown away
-        flags = f"{flags} --xla_backend_optimization_level=0"
+    given = base.get("XLA_FLAGS", "")
+    is_ours = "xla_force_host_platform_device_count" not in given
+    flags = [f"--xla_force_host_platform_device_count={devices}"] if is_ours else []
+    if "xla_backend_optimization_level" not in given:  # the code for CPUs is thrown away
+        flags.append("--xla_backend_optimization_level=0")
     files = {"program": PROGRAM, "lowered": LOWERED} | ({} if compute else {"uncomputed": UNCOMPUTED})
     files = {what: str(folder.resolve() / name) for what, name in files.items()}
     return {
-        **with_hook(base, {"captured": files, "devices": devices if is_ours else None}),
+        **with_hook(base, {"captured": files, "devices": devices if is_ours else None, "flags": flags}),
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the plugin has no CUDA libraries to look for
-        "XLA_FLAGS": flags,
+        "XLA_FLAGS": " ".join([given, *flags]).strip(),
         "JAX_DUMP_IR_TO": str(folder.resolve()),
         "JAX_ENABLE_COMPILATION_CACHE": "false",
     }

@@ -117,6 +117,30 @@ def test_of_modules_executed_once_the_last_large_one_is_the_step(captured):
     assert module_name(captured(f"{TWO}train_step(weights, x)")) == "jit_train_step"
 
 
+FOR_GPUS = """
+import os
+os.environ.update(XLA_FLAGS="--xla_gpu_autotune_level=0", JAX_PLATFORMS="cuda")
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_platforms", "cuda")
+mesh = jax.sharding.Mesh(np.array(jax.devices("gpu")), ("data",))
+x = jax.device_put(jnp.ones((8, 8)), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
+train_step = jax.jit(lambda x: jnp.tanh(x @ x))
+for _ in range(jax.local_device_count(backend="gpu")): x = train_step(x)
+"""
+
+
+def test_a_program_that_wants_gpus_and_sets_its_own_flags_gets_the_devices(captured):
+    module = captured(FOR_GPUS)
+    assert "mhlo.num_partitions = 2" in module.read_text()
+    assert read_captured(module.parent).executed[module.name] == 2
+
+
+def test_a_script_that_replaces_pythonpath_is_told_to_keep_it(tmp_path):
+    words = ["sh", "-c", f"PYTHONPATH=/ exec {sys.executable} -c 'import jax; raise SystemExit(3)'"]
+    with pytest.raises(WorkloadError, match=r"has to keep the old, PYTHONPATH=…:\$PYTHONPATH"):
+        capture_modules(words, tmp_path / "captured", devices=1, quiet_s=60)
+
+
 LOADER = """
 import os, jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec as P

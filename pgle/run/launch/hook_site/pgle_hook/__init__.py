@@ -38,7 +38,9 @@ def _attach(config, place, jax):
 
 def _capture(jax, config):
     from pgle_hook.capture import capture
+    from pgle_hook.place import restore_flags
 
+    restore_flags(config["flags"])
     capture(jax, config["captured"], config.get("devices"))
 
 

@@ -4,12 +4,16 @@ Several processes that one command starts as one job have the devices asked for 
 without this each of eight would have eight devices, all together 64, and all would write the same files.
 """
 
+import functools
 import math
 import os
 
 from pgle_hook import guarded, jax_private
 
 DEVICES = "--xla_force_host_platform_device_count="
+PLATFORMS = ("jax_platforms", "jax_platform_name")  # settings of jax
+GPUS = ("gpu", "cuda")
+ASK_FOR_DEVICES = ("devices", "local_devices", "device_count", "local_device_count")
 
 
 def capture(jax, files, devices):
@@ -24,11 +28,32 @@ def capture(jax, files, devices):
     from pgle_hook.capture.executed import Executed
     from pgle_hook.capture.uncomputed import Uncomputed
 
+    guarded(lambda: _stay_on_cpus(jax))
     results = Uncomputed(files["uncomputed"]).results if "uncomputed" in files else lambda call, execute: execute()
     executed = Executed(files["program"])
     guarded(lambda: executed.watch(results))
     guarded(lambda: _watch_processes(jax, devices, executed))
     offload.watch(files["lowered"])
+
+
+def _stay_on_cpus(jax):
+    """Give the program CPU devices where it, or the script that starts it, says that it wants GPUs."""
+    update = jax.config.update
+    update(PLATFORMS[0], "cpu")
+    type(jax.config).update = lambda this, name, value: None if name in PLATFORMS else update(name, value)
+    for name in ASK_FOR_DEVICES:
+        setattr(jax, name, _without_gpus(getattr(jax, name)))
+
+
+def _without_gpus(ask):
+    """jax's function with no platform in place of GPUs."""
+
+    @functools.wraps(ask)
+    def new_ask(*args, **kwargs):
+        args = [None if value in GPUS else value for value in args]
+        return ask(*args, **{name: None if value in GPUS else value for name, value in kwargs.items()})
+
+    return new_ask
 
 
 def _watch_processes(jax, devices, executed):
