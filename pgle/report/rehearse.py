@@ -16,7 +16,7 @@ from pgle.run.rehearse.settings import Setting
 from pgle.run.tune.quick import QuickLook
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
-from pgle.schedule.worth import WORTH_SHARE, in_percent
+from pgle.schedule.worth import MOSTLY, WORTH_SHARE, in_percent, stuck_share
 from pgle.tune.search import ROOM
 from pgle.tune.trial import Trial
 
@@ -145,12 +145,24 @@ def advice(result: Rehearsal) -> str:
     if not parts.communication_us and not parts.copy_us:
         where = typed("pgle", "analyze", near(folder_of(result)))
         return f"Next: the step communicates nothing, so its time is compute and launches; where it goes:\n  {where}"
+    placed = [move.after for move in result.moves if move.after is not None]
+    is_stuck = stuck_share(prediction, placed) > MOSTLY
     if room < ROOM:
+        what = "what is exposed has nothing to hide behind" if is_stuck else "communication is hidden as it is"
+        more = ", other sharding or more work for each device might" if is_stuck else ""
         return (
-            f"Next: communication is hidden as it is, so no profile and no flag can shorten this step by more than "
-            f"{max(room, 0.0):.1%}; where its time goes:\n  {typed('pgle', 'analyze', near(folder_of(result)))}"
+            f"Next: {what}, so no profile and no flag can shorten this step by more than {max(room, 0.0):.1%}{more}; "
+            f"where its time goes:\n  {typed('pgle', 'analyze', near(folder_of(result)))}"
         )
-    if result.look is not None and result.look.trials and result.look.best is None:
+    tried = result.look is not None and bool(result.look.trials)
+    helpless = result.look is None or result.look.best is None
+    if helpless and is_stuck:
+        alone = ", and of the nearest flags none helps alone" if tried else ""
+        return (
+            f"Next: no order of these instructions hides most of that{alone}; flags that make others (combined or "
+            f"pipelined collectives, copies of loop bodies) may, by up to {room:.1%} of the step:\n  {result.tune}"
+        )
+    if tried and helpless:
         return (
             f"Next: up to {room:.1%} of the step could be hidden; none of the nearest flags does so alone. Try more "
             f"flags, and several together:\n  {result.tune}"

@@ -12,6 +12,9 @@ WORTH_SHARE = 0.005
 models are 1 to 2 %, and null results are common (see docs)."""
 
 
+MOSTLY = 0.5  # of the exposed time, from which on what has nothing to hide behind is the answer
+
+
 def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move], costs_are: str) -> str:
     """The sentence; it says where the costs are not measured.
 
@@ -50,17 +53,22 @@ def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move
     if kept > 0.5:
         flag = next(item.kept_by for item in before if item.kept_by)
         return f"No: {flag} keeps {kept:.0%} of the {what} synchronous, whatever the profile says{by}."
-    stuck = _share([item for item in before if item.reason == NOTHING_INDEPENDENT], baseline)
-    if stuck > 0.5:
+    stuck = stuck_share(baseline, before)
+    if stuck > MOSTLY:
         return (
-            f"No: {exposed:.1%} of the step is {what}, "
-            f"but {stuck:.0%} of it has nothing independent to hide behind{by}."
+            f"No: {exposed:.1%} of the step is {what}, but {stuck:.0%} of it has nothing independent to hide behind, "
+            f"so no profile hides it{by}."
         )
     room = max(0.0, (step - baseline.ceiling.step_us) / step)
     return (
         f"No: {exposed:.1%} of the step is {what}; perfect overlap would save {room:.1%}, "
         f"but {_change(gained.share)}{by}."
     )
+
+
+def stuck_share(prediction: Prediction, placed: Sequence[Placement]) -> float:
+    """The part of a schedule's exposed time, of its placements, that no other order of its instructions hides."""
+    return _share([item for item in placed if item.reason == NOTHING_INDEPENDENT], prediction)
 
 
 def _exposed(prediction: Prediction) -> float:

@@ -98,8 +98,9 @@ class Cache:
                 archive.writestr(ANSWER, json.dumps(answer))
                 for path in sorted(path for path in folder.iterdir() if path.is_file()):
                     archive.writestr(path.name, _renamed(path.name, path.read_bytes(), back))
-            temporary.replace(self.folder / f"{key}.zip")
-            self._prune()
+            if temporary.stat().st_size <= self.limit_bytes:  # else it would drive out all others, and go itself
+                temporary.replace(self.folder / f"{key}.zip")
+                self._prune()
         except OSError:
             pass
         finally:

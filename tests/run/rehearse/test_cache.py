@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import zipfile
 from pathlib import Path
@@ -71,6 +72,24 @@ def test_the_least_recently_used_go_first(cache: Cache, dumps: Path, tmp_path: P
     size = (cache.folder / "a.zip").stat().st_size
     Cache(cache.folder, 2 * size).store("d", dumps, NAMES, {})
     assert sorted(path.name for path in cache.folder.iterdir()) == ["a.zip", "d.zip"]
+
+
+def test_what_is_kept_stays_below_the_users_bound_and_the_newest_stays(
+    dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGLE_CACHE_MIB", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    cache, draw = Cache.of_user(), random.Random(0)
+    for number in range(6):
+        (dumps / MODULE).write_bytes(draw.randbytes(300_000))  # which nothing compresses
+        cache.store(f"k{number}", dumps, NAMES, {})
+        kept = {path.stem: path.stat().st_size for path in cache.folder.glob("*.zip")}
+        assert sum(kept.values()) <= 1 << 20
+        assert f"k{number}" in kept
+    assert len(kept) == 3
+    (dumps / MODULE).write_bytes(draw.randbytes(2 << 20))  # more than the bound
+    cache.store("large", dumps, NAMES, {})
+    assert {path.name for path in cache.folder.iterdir()} == {f"{name}.zip" for name in kept}
 
 
 def test_a_limit_of_nothing_keeps_nothing(dumps: Path, tmp_path: Path) -> None:
