@@ -25,6 +25,7 @@ MIB = 1 << 20
 START_BYTES = 8 * MIB
 """Where thresholds start; two to five trials from here find nine tenths of the gain (simulated, five programs)."""
 MOST_UNROLLED = 4_000  # instructions of a loop over all its iterations; 1,900 unrolled took jaxlib 0.12 8 CPU-s
+PART = 0.1  # of all exposed time, from which on a kind that is combined is tried before others
 TIGHT = 0.5  # part of the GPU's memory from which on the scheduler may give up overlap for memory
 _THRESHOLD = "_combine_threshold_bytes"
 _ON = ("on", "true")
@@ -42,6 +43,7 @@ class Axis:
     kind: str  # the collective whose exposed time it is about; `ALL`, `LOOPS`; or empty: none in particular
     settings: tuple[Flags, ...]  # flag values to try, each on top of the best so far, in this order
     number: str = ""  # the flag whose value is halved and doubled, on as long as that helps; empty where there is none
+    parts: bool = False  # whether it takes apart what is combined
 
 
 def axes(module: Module, jaxlib: str, given: Collection[str], memory_share: float = 0.0) -> tuple[Axis, ...]:
@@ -128,7 +130,9 @@ class _Program:
         """The axis of a setting, beside flags that the user has set."""
         if setting.name.endswith(_THRESHOLD):
             start = {setting.name: str(self.start_bytes(setting.about))}
-            return Axis(f"{setting.about} combined to", setting.about, (start,), setting.name)
+            return Axis(
+                f"{setting.about} combined to", setting.about, (start,), setting.name, self.is_combined(setting.about)
+            )
         name = setting.name.removeprefix("xla_gpu_")
         name = name.removeprefix("experimental_")
         # On several streams XLA asks its autotuner, which has no GPU here.
@@ -136,10 +140,14 @@ class _Program:
         kind = setting.about or (LOOPS if setting.where.endswith("loop") else "")
         return Axis(name, kind, tuple({setting.name: value, **beside} for value in values))
 
+    def is_combined(self, kind: str) -> bool:
+        """Whether a collective of a kind carries several tensors."""
+        return any(count > 1 for (other, _), sizes in self.sizes.items() if other == kind for _, count in sizes)
+
     def start_bytes(self, kind: str) -> int:
         """The threshold that is tried first; where nothing is combined, the size of two of the smallest together."""
         groups = [sizes for (other, _), sizes in self.sizes.items() if other == kind and len(sizes) > 1]
-        if any(count > 1 for (other, _), sizes in self.sizes.items() if other == kind for _, count in sizes):
+        if self.is_combined(kind):
             return START_BYTES
         pair = min((sum(sorted(size for size, _ in sizes)[:2]) for sizes in groups), default=0)
         return max(START_BYTES, 1 << max(pair - 1, 0).bit_length())
@@ -199,8 +207,17 @@ def _presets(program: _Program, jaxlib: str, taken: Collection[str]) -> Iterable
 
 
 def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:
-    """Axes about all kinds first, then in order of the exposed time, by kind, that they are about; about none last."""
-    return sorted(found, key=lambda axis: (axis.kind not in (ALL, LOOPS), -exposed.get(axis.kind, 0.0)))
+    """Axes about all kinds first, then in order of the exposed time, by kind, that they are about; about none last.
+
+    What takes combined collectives apart, where a good part of that time is theirs, comes before other kinds: they
+    begin when the last of what they carry is there, and nothing of it can be used before all of it is.
+    """
+    many = PART * sum(exposed.values())
+    apart = {axis.kind for axis in found if axis.parts and exposed.get(axis.kind, 0.0) >= many}
+    return sorted(
+        found,
+        key=lambda axis: (axis.kind not in (ALL, LOOPS), axis.kind not in apart, -exposed.get(axis.kind, 0.0)),
+    )
 
 
 def neighbours(value: int) -> tuple[int, int]:

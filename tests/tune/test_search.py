@@ -301,3 +301,13 @@ def test_a_number_between_two_that_made_the_same_program_is_not_tried() -> None:
 
     search(PGLE, CEILING_US, [AXIS], attempt, budget=20, memory_limit=None)
     assert seen == [8, 16, 4]
+
+
+@pytest.mark.parametrize(("exposed", "first"), [(20.0, "all-reduce"), (5.0, "all-gather")])
+def test_combined_collectives_are_taken_apart_first_where_a_good_part_of_the_exposed_time_is_theirs(
+    exposed: float, first: str
+) -> None:
+    joins, parts = (
+        Axis(kind, kind, ({kind: "8"},), kind, kind == "all-reduce") for kind in ("all-gather", "all-reduce")
+    )
+    assert by_exposure([joins, parts], {"all-gather": 80.0, "all-reduce": exposed})[0].kind == first
