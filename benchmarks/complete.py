@@ -18,8 +18,8 @@ from pgle.costs.fit.complete import complete_profile
 from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files
-from pgle.run.rehearse.compile import rehearse_compile
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.compiler.compile import rehearse_compile
+from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.schedule.simulate import simulate
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Module

@@ -31,7 +31,7 @@ from typing import Any
 
 from pgle.report.text import duration, say
 from pgle.run.rehearse.command import RehearseCommand, prepared
-from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.compiler.compile import Compiler
 from pgle.run.tune.bench import open_bench
 from pgle.run.tune.record import begun
 from pgle.run.tune.request import SAME_STEP, TuneRequest, Tuning

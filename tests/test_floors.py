@@ -26,6 +26,7 @@ PURE = ("steps", "analyze", "tune", "schedule", "costs", "trace", "xla")
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
 ROOMY = ("costs", "xla", "run")
 DOZEN = 12
+MOST_LINES = 300
 PRIVATE = ("jax._src", "jaxlib._")
 PRIVATE_AT = ("run/ask/jax_private/", "run/launch/hook_site/pgle_hook/jax_private.py")
 
@@ -79,6 +80,11 @@ def test_a_room_holds_at_most_a_dozen_files() -> None:
     rooms = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
     roomy = {below(room): count for room, count in rooms.items() if room.relative_to(ROOT).parts[0] in ROOMY}
     assert {room: count for room, count in roomy.items() if count > DOZEN} == {}
+
+
+def test_a_file_is_read_in_one_sitting() -> None:
+    lines = {below(path): path.read_text(encoding="utf-8").count("\n") for path in SOURCES}
+    assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
 
 
 def test_private_parts_of_jax_are_named_in_two_places() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pgle.report.text import say
-from pgle.run.rehearse.request import OnPhase, Phase
+from pgle.run.rehearse.compiler.request import OnPhase, Phase
 
 SILENT_S = 2.0  # what is done sooner is not spoken of
 AGAIN_S = 30.0  # how often a compilation in a log is spoken of though nothing has changed

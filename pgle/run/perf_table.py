@@ -29,8 +29,8 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, write_files
 from pgle.run.convert import ConvertRequest
 from pgle.run.inputs.traces import read_traces
-from pgle.run.rehearse.compile import Compiler
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.compiler.compile import Compiler
+from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.schedule.predict import Gain, Prediction, gain, predict
 from pgle.tune.prices import priced, prices_of
 from pgle.xla.hardware import find_hardware

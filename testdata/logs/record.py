@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from pgle.errors import UserError
-from pgle.run.rehearse.compile import LOG, RehearsalRequest, rehearse_compile
+from pgle.run.rehearse.compiler.compile import LOG, RehearsalRequest, rehearse_compile
 from pgle.xla.log.events import read_events
 from pgle.xla.log.wordings import Kind
 from pgle.xla.targets import load_target

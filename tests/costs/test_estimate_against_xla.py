@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.run.rehearse.compile import rehearse_compile
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.compiler.compile import rehearse_compile
+from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.schedule.program import kind_of
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.schedule_dump import read_schedule_dump

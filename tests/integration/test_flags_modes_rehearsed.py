@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.rehearse.compile import rehearse_compile
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.compiler.compile import rehearse_compile
+from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.xla.collectives import walk_collectives
 from pgle.xla.flags.catalogue import release
 from pgle.xla.flags.modes import RENAMES_SINCE, flags_for

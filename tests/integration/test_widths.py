@@ -28,7 +28,7 @@ from pgle.run.experiment.auto import AutoRequest, AutoResult
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.stage import StageRequest, StageResult
 from pgle.run.perf_table import PerfTable, Step
-from pgle.run.rehearse.compile import Compiler
+from pgle.run.rehearse.compiler.compile import Compiler
 from pgle.schedule.predict import Gain
 
 COMMANDS = {

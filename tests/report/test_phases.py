@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgle.report import phases as report
-from pgle.run.rehearse.request import Phase, RehearsalRequest
+from pgle.run.rehearse.compiler.request import Phase, RehearsalRequest
 
 REQUEST = RehearsalRequest(Path("m.mlir"), "", Path("out/baseline"))
 

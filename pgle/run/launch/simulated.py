@@ -30,8 +30,8 @@ from pgle.run.launch.captured import capture_warnings, choose_module, fitted, mo
 from pgle.run.launch.console_steps import write_steps
 from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of
 from pgle.run.launch.process import check_program
-from pgle.run.rehearse.compile import rehearse_compile
-from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.compiler.compile import rehearse_compile
+from pgle.run.rehearse.compiler.request import RehearsalRequest, RehearsalResult
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import record as simulate
 from pgle.trace.table import Trace

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pgle.errors import UserError, points_into
+from pgle.errors import UserError
 from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.manifest import read_manifest
 from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, typed
@@ -21,9 +17,10 @@ from pgle.run.inputs.piped import STDIN, keep_module
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import CapturedProgram, fitted, modules_in, read_captured
 from pgle.run.launch.process import check_program
-from pgle.run.rehearse.messages import devices_in
+from pgle.run.rehearse.compiler.messages import devices_in
+from pgle.run.rehearse.compiler.request import OnPhase
+from pgle.run.rehearse.folder import opened
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
-from pgle.run.rehearse.request import OnPhase
 from pgle.run.rehearse.settings import Setting, settle
 from pgle.run.tune.quick import QuickLook, quick_look
 from pgle.run.tune.request import TuneRequest
@@ -40,9 +37,6 @@ DEFAULT_DEVICES = 4  # virtual CPU devices for a captured program whose user nam
 LOOK_S = 5.0  # rehearsals that took longer get no look at flags: it takes up to three times as long
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
-
-_MADE = ("captured", "rehearsal", "all-passes", "default", "baseline", "profiled", "trials", "proof")
-"""Folders that a rehearsal or a search for flags makes in the one it is given."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +209,7 @@ def prepared(
     load_target(command.target)  # an unknown target is said before a program runs for minutes
     if command.topology:
         devices_in(command.topology)
-    with _folder(command.out, resumes) as out:
+    with opened(command.out, resumes) as out:
         modules, program = _modules(command, out)
         try:
             yield out, _fitted(settle(modules, command.choose, program, command.flags), command)
@@ -232,52 +226,6 @@ def _fitted(setting: Setting, command: RehearseCommand) -> Setting:
         return setting
     topology, said = fitted(setting.module, asked)
     return replace(setting, topology=topology, warnings=(*said, *setting.warnings)) if said else setting
-
-
-@contextmanager
-def _folder(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]:
-    """The folder for all files, empty; after a failure nothing of ours stays in it unless the message points there.
-
-    Raises:
-        UserError: the user's folder is none, is not empty, or another process is at work in it.
-    """
-    there_before = named is not None and Path(named).exists()
-    out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
-    with _held(out):
-        if there_before and any(out.iterdir()) and not resumes(out):
-            raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
-        try:
-            yield out
-        except BaseException as error:
-            if not resumes(out):
-                for made in [out / name for name in _MADE] if named else [out]:
-                    if not points_into(error, made):
-                        shutil.rmtree(made, ignore_errors=True)
-                if not there_before and out.is_dir() and not any(out.iterdir()):
-                    out.rmdir()
-            raise
-
-
-@contextmanager
-def _held(out: Path) -> Iterator[None]:
-    """The folder, made and kept from other processes that would use it too."""
-    if out.exists() and not out.is_dir():
-        raise UserError("is a file, a directory is needed", where=out, remedy="choose a new one with -o DIR")
-    out.mkdir(parents=True, exist_ok=True)
-    folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(folder)
-        raise UserError(
-            "another pgle is at work in it", where=out, remedy="wait, or choose another with -o DIR"
-        ) from None
-    except OSError:
-        pass  # a file system without locks
-    try:
-        yield
-    finally:
-        os.close(folder)
 
 
 def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], CapturedProgram]:

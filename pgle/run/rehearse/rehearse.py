@@ -19,9 +19,9 @@ from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.rehearse.compile import matches_job
-from pgle.run.rehearse.request import OnPhase, RehearsalResult
-from pgle.run.rehearse.session import open_session
+from pgle.run.rehearse.compiler.compile import matches_job
+from pgle.run.rehearse.compiler.request import OnPhase, RehearsalResult
+from pgle.run.rehearse.compiler.session import open_session
 from pgle.run.rehearse.settings import Setting
 from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings, unread_warnings
 from pgle.schedule.moves import Move, compare_placements, placements

@@ -14,7 +14,7 @@ from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
 from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module
 from pgle.run.launch.environment import user_flags
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.xla.flags.text import Finding, Flag, FlagList, parse_flags
 from pgle.xla.targets import Target
 

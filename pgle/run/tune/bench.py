@@ -19,12 +19,12 @@ from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import sha256, write_files
-from pgle.run.rehearse.compile import is_full
-from pgle.run.rehearse.dumps import BEFORE
-from pgle.run.rehearse.messages import SCHEDULER_FLAGS
+from pgle.run.rehearse.compiler.compile import is_full
+from pgle.run.rehearse.compiler.dumps import BEFORE
+from pgle.run.rehearse.compiler.messages import SCHEDULER_FLAGS
+from pgle.run.rehearse.compiler.request import OnPhase, RehearsalResult
+from pgle.run.rehearse.compiler.session import Session, open_session
 from pgle.run.rehearse.rehearse import LHS
-from pgle.run.rehearse.request import OnPhase, RehearsalResult
-from pgle.run.rehearse.session import Session, open_session
 from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.schedule.predict import predict
 from pgle.tune.moves import Axis, axes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from pgle.run.rehearse.request import OnPhase
+from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.tune.bench import open_bench
 from pgle.run.tune.request import TuneRequest
 from pgle.tune.moves import by_exposure

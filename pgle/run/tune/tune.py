@@ -15,7 +15,7 @@ from pgle.costs.profile.files import profile_files
 from pgle.files import write_files
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.executor import executor
-from pgle.run.rehearse.request import OnPhase
+from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.tune.bench import NO_SHAPE, Bench, open_bench, trial_elsewhere
 from pgle.run.tune.record import Record, check
 from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgle.run.rehearse.request import RehearsalResult
+from pgle.run.rehearse.compiler.request import RehearsalResult
 from pgle.run.rehearse.warnings import memory_warnings
 from pgle.xla.targets import load_target
 

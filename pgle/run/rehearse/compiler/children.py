@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pgle.errors import UserError
-from pgle.run.rehearse.dumps import (
+from pgle.run.rehearse.compiler.dumps import (
     LOG,
     SCHEDULING,
     find_before,

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from pgle.run.rehearse.dumps import Stage
+from pgle.run.rehearse.compiler.dumps import Stage
 from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module

@@ -19,10 +19,10 @@ import pytest
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
 from pgle.run.confirm import ConfirmRequest, confirm
-from pgle.run.rehearse.cache import Cache
-from pgle.run.rehearse.compile import Compiler, matches_job, rehearse_compile
-from pgle.run.rehearse.dumps import fingerprint_of
-from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.compiler.cache import Cache
+from pgle.run.rehearse.compiler.compile import Compiler, matches_job, rehearse_compile
+from pgle.run.rehearse.compiler.dumps import fingerprint_of
+from pgle.run.rehearse.compiler.request import RehearsalRequest, RehearsalResult
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events
@@ -45,7 +45,7 @@ Rehearse = Callable[..., RehearsalResult]
 
 @pytest.fixture(scope="module")
 def module() -> Path:
-    folder = Path(__file__).parents[3] / "testdata/stablehlo"
+    folder = Path(__file__).parents[4] / "testdata/stablehlo"
     newest = sys.version_info >= (3, 12)
     return folder / ("fsdp_mlp_jax_0.12.0.1.mlir" if newest else "fsdp_mlp_jax_0.10.2.mlir")
 
@@ -145,8 +145,8 @@ def test_the_same_compilation_is_made_once(module: Path, costs: str, tmp_path: P
 CLIENT = """
 import sys
 from pathlib import Path
-from pgle.run.rehearse.compile import Compiler
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.compiler.compile import Compiler
+from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.xla.targets import load_target
 def phase(phase):
     print(phase.name, compiler._process.pid, flush=True)

@@ -1,6 +1,6 @@
 """The compiler's process: loads XLA's plugin once and forks a child for every compilation, ended at its schedule.
 
-Started by `pgle.run.rehearse.compile`, maybe in another Python than ours. Requests and answers are lines of JSON on
+Started by `compile.py`, maybe in another Python than ours. Requests and answers are lines of JSON on
 stdin and stdout. XLA reads XLA_FLAGS once in a process and ends it on a bad one, so each compilation has a process of
 its own; this one starts no thread, so that it can fork. Modules are read in a child as well, since that takes jax.
 Nothing outlives it: the children end when it does, and it ends when its stdin is closed.
@@ -20,7 +20,7 @@ from typing import Any
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
-from pgle.run.rehearse.children import TEMPORARY, Child, Compilation, Reader, key_of
+from pgle.run.rehearse.compiler.children import TEMPORARY, Child, Compilation, Reader, key_of
 
 POLL_S = 0.02
 

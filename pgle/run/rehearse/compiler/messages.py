@@ -10,8 +10,8 @@ from typing import Any
 
 from pgle.errors import UserError
 from pgle.files import check_file
-from pgle.run.rehearse.dumps import BEFORE, Stage, dump_before
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.compiler.dumps import BEFORE, Stage, dump_before
+from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.xla.flags.catalogue import catalogue
 from pgle.xla.hlo.proto import MAX_HLO_BYTES
 

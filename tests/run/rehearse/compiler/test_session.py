@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pgle.run.rehearse import compile as compiling
-from pgle.run.rehearse.compile import Compiler
-from pgle.run.rehearse.dumps import BEFORE
-from pgle.run.rehearse.messages import PASSES
-from pgle.run.rehearse.request import RehearsalRequest, RehearsalResult, holds, same_schedule
-from pgle.run.rehearse.session import Session
+from pgle.run.rehearse.compiler import compile as compiling
+from pgle.run.rehearse.compiler.compile import Compiler
+from pgle.run.rehearse.compiler.dumps import BEFORE
+from pgle.run.rehearse.compiler.messages import PASSES
+from pgle.run.rehearse.compiler.request import RehearsalRequest, RehearsalResult, holds, same_schedule
+from pgle.run.rehearse.compiler.session import Session
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
 from pgle.xla.protos import hlo_pb2

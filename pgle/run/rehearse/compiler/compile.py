@@ -1,6 +1,6 @@
 """Compile modules with the real XLA:GPU compiler on a machine that needs no GPU, up to the finished schedule.
 
-A `Compiler` is one session: a child process (`pgle.run.rehearse.worker`) that has XLA's plugin loaded and forks once
+A `Compiler` is one session: a child process (`worker.py`) that has XLA's plugin loaded and forks once
 for every compilation, so that XLA's flags, its log and its crashes stay apart. Code generation is left out: the
 scheduled module, the schedule that the latency-hiding scheduler believed in and the memory report are written before.
 """
@@ -21,8 +21,8 @@ from typing import IO, Any
 
 import pgle
 from pgle.errors import UserError
-from pgle.run.rehearse.cache import Cache, key_of
-from pgle.run.rehearse.dumps import (
+from pgle.run.rehearse.compiler.cache import Cache, key_of
+from pgle.run.rehearse.compiler.dumps import (
     BEFORE,
     LOG,
     crash,
@@ -35,8 +35,8 @@ from pgle.run.rehearse.dumps import (
     remove_passes,
     scheduled_module,
 )
-from pgle.run.rehearse.messages import PASSES, check, environment, message
-from pgle.run.rehearse.request import OnPhase, Phase, RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.compiler.messages import PASSES, check, environment, message
+from pgle.run.rehearse.compiler.request import OnPhase, Phase, RehearsalRequest, RehearsalResult
 
 FULL_BYTES = 1 << 20  # of free space, below which a disk is full: dumps of the smallest step need more
 
@@ -208,7 +208,7 @@ class Compiler:
             return self._process
         # The child may be another Python, without pgle: ours comes last on its path, so that nothing is shadowed.
         root = str(Path(pgle.__file__).resolve().parent.parent)
-        start = f"import sys; sys.path.append({root!r}); from pgle.run.rehearse.worker import main; main()"
+        start = f"import sys; sys.path.append({root!r}); from pgle.run.rehearse.compiler.worker import main; main()"
         try:
             process = subprocess.Popen(
                 [self.python, "-c", start],

@@ -108,7 +108,7 @@ class Cache:
                 temporary.unlink(missing_ok=True)
 
     def trusted(self, python: str) -> Path:
-        """The file that says that this compiler's scheduling passes can be run alone (`pgle.run.rehearse.session`)."""
+        """The file that says that this compiler's scheduling passes can be run alone (`session.py`)."""
         digest = hashlib.sha256(json.dumps(_compiler(python)).encode()).hexdigest()
         return self.folder / f"scheduling-{digest[:16]}.trusted"
 

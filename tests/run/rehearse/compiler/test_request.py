@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.rehearse.compile import Compiler, matches_job, rehearse_compile
-from pgle.run.rehearse.dumps import fingerprint_of
-from pgle.run.rehearse.messages import xla_flags
-from pgle.run.rehearse.request import RehearsalRequest
+from pgle.run.rehearse.compiler.compile import Compiler, matches_job, rehearse_compile
+from pgle.run.rehearse.compiler.dumps import fingerprint_of
+from pgle.run.rehearse.compiler.messages import xla_flags
+from pgle.run.rehearse.compiler.request import RehearsalRequest
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.rehearse.cache import Cache, key_of
-from pgle.run.rehearse.compile import Compiler
-from pgle.run.rehearse.request import OnPhase, RehearsalRequest
+from pgle.run.rehearse.compiler.cache import Cache, key_of
+from pgle.run.rehearse.compiler.compile import Compiler
+from pgle.run.rehearse.compiler.request import OnPhase, RehearsalRequest
 
 NAMES = {"@FOLDER@": "/here"}
 

@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 from pgle.errors import UserError
 from pgle.files import write_files
-from pgle.run.rehearse.cache import Cache
-from pgle.run.rehearse.compile import Compiler
-from pgle.run.rehearse.dumps import BEFORE, SCHEDULING, Stage, dataflow_of, keep_before_stages
-from pgle.run.rehearse.messages import ONLY, SCHEDULER_FLAGS, before_combiners
-from pgle.run.rehearse.request import (
+from pgle.run.rehearse.compiler.cache import Cache
+from pgle.run.rehearse.compiler.compile import Compiler
+from pgle.run.rehearse.compiler.dumps import BEFORE, SCHEDULING, Stage, dataflow_of, keep_before_stages
+from pgle.run.rehearse.compiler.messages import ONLY, SCHEDULER_FLAGS, before_combiners
+from pgle.run.rehearse.compiler.prepared import Prepared, Stopped, begun, done
+from pgle.run.rehearse.compiler.request import (
     TIME_TIES,
     OnPhase,
     Phase,
@@ -43,37 +44,6 @@ T = TypeVar("T")
 _GRAPHS = "--xla_gpu_enable_command_buffer="
 # Observed with jaxlib 0.4.38: after scheduling, a pass wraps most of the step into a call, whose instructions the final
 # HLO then shows no costs of. The schedule itself is the same with and without; later releases leave the HLO alone.
-
-
-@dataclass(frozen=True)
-class _Stopped:
-    """A module as it was before a stage."""
-
-    path: Path
-    devices: int  # that it is compiled for
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A module compiled with certain flags, or about to be: it is there before its own schedule is."""
-
-    flags: tuple[str, ...]  # all of them
-    whole: Future[RehearsalResult]  # with all passes and without a profile
-    module: _Stopped | None  # before scheduling; None where only whole compilations are to be trusted
-    # the schedule that the scheduling passes alone make of it, where that is tried; None where it is another
-    check: Future[RehearsalResult | None] | None = None
-    is_from_combining: bool = False  # from where it was before combining
-
-    @property
-    def fused(self) -> _Stopped | None:
-        """The module as it was before combining, where that was kept."""
-        path = self.module and self.module.path.with_name(BEFORE["combining"])
-        return _Stopped(path, self.module.devices) if self.module and path and path.exists() else None
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the scheduling passes alone may be trusted; waits until that is known."""
-        return self.module is not None and (self.check is None or self.check.result() is not None)
 
 
 @contextmanager
@@ -122,10 +92,10 @@ class Session:
         self.is_distrusted = self._same = False
         self._lock = threading.Lock()
         self._turns: dict[tuple[str, ...], threading.Lock] = {}
-        self._prepared: dict[tuple[str, ...], _Prepared] = {}
+        self._prepared: dict[tuple[str, ...], Prepared] = {}
         self._numbers = count()
         self._combining = combining
-        self._fused: dict[tuple[str, ...], _Prepared] = {}  # by flags but those of combiners
+        self._fused: dict[tuple[str, ...], Prepared] = {}  # by flags but those of combiners
         self._programs: dict[Path, str] = {}
         self._predicted: dict[Path, Prediction] = {}
         self._combines: dict[Path, bool] = {}  # whether the passes from combining on, alone, make their programs
@@ -201,7 +171,7 @@ class Session:
         with self._lock:
             return self._turns.setdefault(what, threading.Lock())
 
-    def _prepared_for(self, wanted: RehearsalRequest, *, named_as_job: bool = False) -> _Prepared:
+    def _prepared_for(self, wanted: RehearsalRequest, *, named_as_job: bool = False) -> Prepared:
         early = tuple(flag for flag in wanted.flags if flag.partition("=")[0] not in SCHEDULER_FLAGS)
         with self._turn(*early):  # other flags are compiled at the same time
             prepared = self._prepared.get(early)
@@ -210,7 +180,7 @@ class Session:
                 self._prepared[early] = prepared = prepared or self._prepare(wanted, early)
             return prepared
 
-    def _prepare(self, wanted: RehearsalRequest, early: tuple[str, ...]) -> _Prepared:
+    def _prepare(self, wanted: RehearsalRequest, early: tuple[str, ...]) -> Prepared:
         """Compile with all passes, and see whether those from scheduling on are enough from now on."""
         folder = self._next_folder("all-passes")
         request = replace(wanted, dump_dir=folder, profile=None, before_stages=True)
@@ -218,42 +188,42 @@ class Session:
         if not is_limited and self._is_trusted():
             with suppress(UserError):  # as may be of a module that is not scheduled: then it is compiled whole
                 found = self.compiler.compile(replace(request, until_scheduling=True))
-                stopped = _Stopped(found.after_optimizations, found.num_devices)
-                return self._kept(early, _Prepared(wanted.flags, _done(found), stopped))
+                stopped = Stopped(found.after_optimizations, found.num_devices)
+                return self._kept(early, Prepared(wanted.flags, done(found), stopped))
             shutil.rmtree(folder, ignore_errors=True)
         whole, module = self._begun_whole(request)
         if module is None or is_limited or self.is_distrusted:
             whole.result()
-            return _Prepared(wanted.flags, whole, None)
+            return Prepared(wanted.flags, whole, None)
         check = folder / "check" if wanted.profile else wanted.dump_dir
         again = replace(request, dump_dir=check, before_stages=False)
-        checking = _begun(lambda: self._checked(again, module, whole))
-        return self._kept(early, _Prepared(wanted.flags, whole, module, checking))
+        checking = begun(lambda: self._checked(again, module, whole))
+        return self._kept(early, Prepared(wanted.flags, whole, module, checking))
 
-    def _begun_whole(self, request: RehearsalRequest) -> tuple[Future[RehearsalResult], _Stopped | None]:
+    def _begun_whole(self, request: RehearsalRequest) -> tuple[Future[RehearsalResult], Stopped | None]:
         """A whole compilation, once the module is as it is before scheduling; None where it is never dumped so."""
-        stopped, path = Future[_Stopped | None](), request.dump_dir / BEFORE["scheduling"]
+        stopped, path = Future[Stopped | None](), request.dump_dir / BEFORE["scheduling"]
 
         def on_phase(phase: Phase) -> None:
             if phase.name == SCHEDULING and not stopped.done():
                 keep_before_stages(request.dump_dir)
-                stopped.set_result(_Stopped(path, phase.devices) if path.exists() else None)
+                stopped.set_result(Stopped(path, phase.devices) if path.exists() else None)
 
         def on_end(whole: Future[RehearsalResult]) -> None:
             if not stopped.done():
                 found = None if whole.exception() else whole.result()
-                stopped.set_result(_Stopped(path, found.num_devices) if found and path.exists() else None)
+                stopped.set_result(Stopped(path, found.num_devices) if found and path.exists() else None)
 
-        whole = _begun(lambda: self.compiler.compile(request, on_phase))
+        whole = begun(lambda: self.compiler.compile(request, on_phase))
         whole.add_done_callback(on_end)
         return whole, stopped.result()
 
-    def _kept(self, early: tuple[str, ...], prepared: _Prepared) -> _Prepared:
+    def _kept(self, early: tuple[str, ...], prepared: Prepared) -> Prepared:
         if self._combining and prepared.fused:
             self._fused.setdefault(before_combiners(early), prepared)
         return prepared
 
-    def _combined(self, wanted: RehearsalRequest, early: tuple[str, ...]) -> _Prepared | None:
+    def _combined(self, wanted: RehearsalRequest, early: tuple[str, ...]) -> Prepared | None:
         """Start before combining, where that was kept of a compilation with the same flags but those of combiners.
 
         None where it was not, and where its own program does not come out of it by the passes from there on alone.
@@ -268,11 +238,11 @@ class Session:
         compiled = self._from_combining(wanted, first, wanted.flags) if self._combines[key] else None
         if compiled is None:
             return None
-        stopped = _Stopped(compiled.after_optimizations, compiled.num_devices)
-        return _Prepared(wanted.flags, _done(compiled), stopped, is_from_combining=True)
+        stopped = Stopped(compiled.after_optimizations, compiled.num_devices)
+        return Prepared(wanted.flags, done(compiled), stopped, is_from_combining=True)
 
     def _from_combining(
-        self, wanted: RehearsalRequest, first: _Prepared, flags: tuple[str, ...]
+        self, wanted: RehearsalRequest, first: Prepared, flags: tuple[str, ...]
     ) -> RehearsalResult | None:
         folder = self._next_folder("combined")
         request = replace(wanted, dump_dir=folder, flags=flags, profile=None, until_scheduling=True)
@@ -287,10 +257,10 @@ class Session:
         return self.folder / f"{name}{number or ''}"
 
     def _checked(
-        self, wanted: RehearsalRequest, module: _Stopped, compiled: Future[RehearsalResult]
+        self, wanted: RehearsalRequest, module: Stopped, compiled: Future[RehearsalResult]
     ) -> RehearsalResult | None:
         """What the scheduling passes alone make of a module, where that is what the whole compilation made of it."""
-        reading = _begun(lambda: (holds(compiled.result()), self.predicted(compiled.result()).step_us))
+        reading = begun(lambda: (holds(compiled.result()), self.predicted(compiled.result()).step_us))
         try:
             again = self._alone("scheduling", wanted, module, compiled)
             whole, step_us = reading.result()
@@ -306,7 +276,7 @@ class Session:
         return None
 
     def _alone(
-        self, stage: Stage, wanted: RehearsalRequest, module: _Stopped, whole: Future[RehearsalResult]
+        self, stage: Stage, wanted: RehearsalRequest, module: Stopped, whole: Future[RehearsalResult]
     ) -> RehearsalResult:
         """What the passes of a stage alone make of a module that was compiled up to there, where `whole` succeeds."""
         topology = wanted.topology or f"1x1x{module.devices}"
@@ -322,23 +292,3 @@ class Session:
 def _without_graphs(flags: Sequence[str]) -> tuple[str, ...]:
     """Flags by which no step is wrapped into command buffers."""
     return (*(flag for flag in flags if not flag.startswith(_GRAPHS)), _GRAPHS)
-
-
-def _begun(work: Callable[[], T]) -> Future[T]:
-    """What a function returns that runs beside; a process that ends does not wait for it."""
-    found: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(work())
-        except BaseException as error:
-            found.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return found
-
-
-def _done(value: T) -> Future[T]:
-    found: Future[T] = Future()
-    found.set_result(value)
-    return found
