@@ -170,12 +170,20 @@ def test_a_reader_that_went_away_is_no_failure(words: list[str], testdata: Path)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(
+    ("stdin", "said"),
+    [
+        (io.TextIOWrapper(io.BytesIO(b"")), "is empty; did the run end before its first step?"),
+        (None, "stdin is closed; pipe a file in: cat FILE | pgle …"),
+    ],
+    ids=["empty", "closed"],
+)
 def test_what_came_on_stdin_is_called_a_dash(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stdin: io.TextIOBase | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    monkeypatch.setattr(sys, "stdin", stdin)
     assert run(["history", "add", "-", "--name", "x"]) == 2
-    assert capsys.readouterr().err == "pgle: -: is empty; did the run end before its first step?\n"
+    assert capsys.readouterr().err == f"pgle: -: {said}\n"
 
 
 def test_a_command_with_a_name_that_cannot_be_printed_can_be_typed() -> None:

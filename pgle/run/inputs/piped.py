@@ -39,7 +39,8 @@ def keep_stdin(folder: Path, *, binary: str = ".log") -> Path:
         UserError: nothing is piped in, or more than `MAX_FILE_BYTES`.
     """
     if sys.stdin is None or sys.stdin.isatty():
-        raise UserError("stdin is a terminal", where=STDIN, remedy="pipe a file in: cat FILE | pgle …")
+        what = "stdin is closed" if sys.stdin is None else "stdin is a terminal"
+        raise UserError(what, where=STDIN, remedy="pipe a file in: cat FILE | pgle …")
     raw, left = folder / "stdin", MAX_FILE_BYTES
     with raw.open("wb") as file:
         while piece := sys.stdin.buffer.read(1 << 20):

@@ -42,7 +42,7 @@ SAY_S = 30.0  # a program that has compiled nothing for so long is said to be wa
 GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
 
 
-UNHOOKED = "no jax was seen by pgle's hook: a script that sets PYTHONPATH has to keep the old, PYTHONPATH=…:$PYTHONPATH"
+UNHOOKED = "no jax was seen by pgle's hook (if a script sets PYTHONPATH, let it keep the old: PYTHONPATH=…:$PYTHONPATH)"
 
 
 def capture_modules(

@@ -137,7 +137,7 @@ def test_a_program_that_wants_gpus_and_sets_its_own_flags_gets_the_devices(captu
 
 def test_a_script_that_replaces_pythonpath_is_told_to_keep_it(tmp_path):
     words = ["sh", "-c", f"PYTHONPATH=/ exec {sys.executable} -c 'import jax; raise SystemExit(3)'"]
-    with pytest.raises(WorkloadError, match=r"has to keep the old, PYTHONPATH=…:\$PYTHONPATH"):
+    with pytest.raises(WorkloadError, match=r"let it keep the old: PYTHONPATH=…:\$PYTHONPATH"):
         capture_modules(words, tmp_path / "captured", devices=1, quiet_s=60)
 
 
