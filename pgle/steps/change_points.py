@@ -15,6 +15,11 @@ PENALTY = 3.0
 criterion has 2; autocorrelation asks for more)."""
 
 
+CLEAR = 4.0
+"""Standard errors by which the means of two levels must differ: of skewed noise alone (5 %, exponential, 10 to 60
+values) 2 to 4 of 100 series pass, and 9 to 15 pass the penalty."""
+
+
 def change_points(values: Floats) -> tuple[int, ...]:
     """Indices at which a new level begins, by penalised least squares, solved exactly.
 
@@ -65,7 +70,10 @@ def robust_noise(values: Floats) -> float:
 
 
 def level_shift(values: Floats, least: float) -> tuple[int, float] | None:
-    """The largest lasting change of level: (index, difference of the medians after and before); None below `least`."""
+    """The largest lasting change of level: (index, difference of the medians after and before).
+
+    None where it is below `least`, or not `CLEAR` of what the values before and after it differ among themselves.
+    """
     block = -(-len(values) // MANY) if len(values) else 1
     whole = len(values) // block * block
     thinned = np.median(values[:whole].reshape(-1, block), axis=1) if whole else values
@@ -73,9 +81,11 @@ def level_shift(values: Floats, least: float) -> tuple[int, float] | None:
     if not points:
         return None
     edges = (0, *points, len(thinned))
-    medians = [float(np.median(thinned[a:b])) for a, b in pairwise(edges)]
-    shifts = np.diff(medians)
+    levels = [thinned[a:b] for a, b in pairwise(edges)]
+    shifts = np.diff([float(np.median(level)) for level in levels])
     largest = int(np.argmax(np.abs(shifts)))
-    if abs(shifts[largest]) < least:
+    before, after = levels[largest : largest + 2]
+    error = np.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
+    if abs(shifts[largest]) < least or abs(after.mean() - before.mean()) < CLEAR * error:
         return None
     return points[largest] * block, float(shifts[largest])

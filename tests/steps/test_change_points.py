@@ -48,3 +48,13 @@ def test_the_largest_shift_of_a_long_series() -> None:
     assert found is not None
     assert found[0] == pytest.approx(3000, abs=5)
     assert found[1] == pytest.approx(0.1, abs=0.002)
+
+
+def test_skewed_noise_is_hardly_ever_taken_for_another_level() -> None:
+    random = np.random.default_rng(1)
+    alarms = [level_shift(random.exponential(0.05, 40), 0.03) is not None for _ in range(200)]
+    assert sum(alarms) < 12
+
+
+def test_a_small_shift_is_found_in_little_noise() -> None:
+    assert level_shift(levels((10, 0.0), (10, 0.04), noise=0.005), 0.03) is not None

@@ -34,7 +34,8 @@ DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
 
 DEFAULT_DEVICES = 4  # virtual CPU devices for a captured program whose user names no topology
 
-LOOK_S = 5.0  # rehearsals that took longer get no look at flags: it takes up to three times as long
+LOOK_S = 5.0  # rehearsals that took longer get no look at flags: it takes several times as long
+ANSWER_S = 12.0  # and has ended so long after the rehearsal began
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
@@ -78,7 +79,7 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
         found = replace(rehearse(request, on_phase), tune=tune_line(command), measure=measure(command))
         if time.monotonic() - began > LOOK_S or not _leaves_room(found):
             return found
-        return replace(found, look=_look(request, on_phase))
+        return replace(found, look=_look(request, began + ANSWER_S, on_phase))
 
 
 def _leaves_room(found: Rehearsal) -> bool:
@@ -87,7 +88,7 @@ def _leaves_room(found: Rehearsal) -> bool:
     return found.used and change.share < WORTH_SHARE and not no_room(found.profiled.prediction)
 
 
-def _look(request: RehearseRequest, on_phase: OnPhase) -> QuickLook | None:
+def _look(request: RehearseRequest, until: float, on_phase: OnPhase) -> QuickLook | None:
     """What the strongest moves bring; the rehearsal stands whatever becomes of it."""
     try:
         return quick_look(
@@ -95,6 +96,7 @@ def _look(request: RehearseRequest, on_phase: OnPhase) -> QuickLook | None:
                 request.setting, request.target, request.out, request.profile, request.topology, worlds=0,
                 cached=request.cached,
             ),
+            until,
             on_phase,
         )  # fmt: skip
     except UserError:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.tune.bench import open_bench
 from pgle.run.tune.request import TuneRequest
-from pgle.tune.moves import by_exposure
+from pgle.tune.moves import Axis, by_exposure
 from pgle.tune.trial import Trial
 
 MOVES = 3
 AT_ONCE = 2
-LIMIT_S = 30.0  # seconds for each compilation
 
 
 @dataclass(frozen=True)
@@ -33,22 +33,28 @@ class QuickLook:
         return (trial.step_us or 0.0) / max(self.pgle.step_us or 0.0, 1e-9) - 1
 
 
-def quick_look(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> QuickLook:
+def quick_look(request: TuneRequest, until: float, on_phase: OnPhase = lambda phase: None) -> QuickLook:
     """Try the moves that are about the most exposed time; nothing is left in `request.out`.
 
     Args:
         request: the module and what it is compiled for.
+        until: the time (`time.monotonic`) by which it ends; what is not compiled by then is left out.
         on_phase: hears what compilations are at.
 
     Raises:
         UserError: as `tune`.
     """
     with open_bench(request, on_phase) as bench:
-        bench.session.base = replace(bench.session.base, timeout_s=LIMIT_S)
+
+        def tried(axis: Axis) -> Trial:
+            bench.session.base = replace(bench.session.base, timeout_s=max(until - time.monotonic(), 0.0))
+            return bench.trial(axis.settings[0], axis.name)
+
+        bench.session.base = replace(bench.session.base, timeout_s=max(until - time.monotonic(), 0.0))
         bench.start()
         pgle = bench.pgle
         first = by_exposure(bench.axes(), pgle.trial.exposed_by_kind)[:MOVES]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            tried = list(pool.map(lambda axis: bench.trial(axis.settings[0], axis.name), first))
-    compiled = [trial for trial in tried if trial.step_us is not None and not trial.same_as]
+            trials = list(pool.map(tried, first))
+    compiled = [trial for trial in trials if trial.step_us is not None and not trial.same_as]
     return QuickLook(pgle.trial, tuple(sorted(compiled, key=lambda trial: trial.step_us or 0.0)))

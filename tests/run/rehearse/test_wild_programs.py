@@ -54,7 +54,7 @@ def test_a_kernel_behind_the_ffi_is_named_as_of_unknown_cost(tmp_path: Path) -> 
 
 def test_where_the_profile_brings_little_flags_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgle.run.rehearse.command.LOOK_S", 1e6)  # however busy this machine is
-    monkeypatch.setattr("pgle.run.tune.quick.LIMIT_S", 1e6)
+    monkeypatch.setattr("pgle.run.rehearse.command.ANSWER_S", 1e6)
     found = rehearsed("pipeline", tmp_path)
     assert found.look is not None
     assert found.look.best is not None
