@@ -29,7 +29,7 @@ from pgle.cli.main import run
 from pgle.costs.profile.files import read_profile
 from pgle.run.rehearse.compiler.compile import Compiler
 from pgle.run.rehearse.compiler.dumps import LOG
-from pgle.run.rehearse.compiler.request import RehearsalRequest
+from pgle.run.rehearse.compiler.request import OnPhase, RehearsalRequest
 
 TESTDATA = Path(__file__).parent.parent.parent / "testdata"
 HLO = "hlo/jax-0.12.0.1/collectives/module_0001.jit_collectives.sm_8.0_gpu_after_optimizations"
@@ -86,7 +86,7 @@ def profile_and_sidecar(folder: str) -> tuple[bytes, bytes, bytes]:
         return read("x.pbtxt").read_bytes(), read("x.pb").read_bytes(), read("x.pbtxt.json").read_bytes()
 
 
-def compiled(_: Compiler, request: RehearsalRequest, folder: Path) -> dict[str, Any]:
+def compiled(_: Compiler, request: RehearsalRequest, folder: Path, on_phase: OnPhase) -> dict[str, Any]:
     """A compilation from testdata, in the place of `Compiler._kept_or_compiled`."""
     name = f"{HLO}.hlo.pb"
     (folder / Path(name).name).write_bytes(stored(f"{name}.xz"))

@@ -174,13 +174,14 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
             parts = SimpleNamespace(breakdown=SimpleNamespace(communication_us=max(0, new_us - ceiling_us), copy_us=0))
             sides = [SimpleNamespace(step_us=step, ceiling=ceiling, timeline=parts) for step in (100, new_us)]
             best = None if look is None or look > 1 else "a trial"
-            found = SimpleNamespace(
-                good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
-                baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
-                profiled=SimpleNamespace(prediction=sides[1]),
-                look=None if look is None else SimpleNamespace(trials=["a trial"], best=best),
-            )  # fmt: skip
-            yield rehearsal.advice(found)  # type: ignore[arg-type]
+            for is_stuck in (False, True):
+                found = SimpleNamespace(
+                    good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
+                    baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
+                    profiled=SimpleNamespace(prediction=sides[1]), moves=(SimpleNamespace(after="stuck"),) * is_stuck,
+                    look=None if look is None else SimpleNamespace(trials=["a trial"], best=best),
+                )  # fmt: skip
+                yield rehearsal.advice(found)  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
             found = SimpleNamespace(proof=proof, launch=launch(command), costs_are=costs_are, verdict="no-room",
                                     pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
@@ -190,6 +191,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
 def test_every_next_step_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rehearsal, "gain", lambda a, b: SimpleNamespace(share=1 - b.step_us / a.step_us))
+    monkeypatch.setattr(rehearsal, "stuck_share", lambda prediction, placed: float(bool(placed)))
     run, module = run_directory(tmp_path / "a run", WHOLE), tmp_path / "captured/jax_ir0000_jit_f_compile.mlir"
     for file in (module, run.captured / module.name, Path("tuned/flags.txt")):
         file.parent.mkdir(exist_ok=True)
