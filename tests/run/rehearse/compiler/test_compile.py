@@ -89,7 +89,7 @@ def costs(baseline: RehearsalResult) -> str:
 
 def verdict_of(result: RehearsalResult) -> LogVerdict:
     with result.log.open("rb") as log:
-        return judge(collect(read_events(log)))
+        return judge(collect(read_events(log)), whole=True)
 
 
 def test_leaves_a_scheduled_module_and_a_schedule(baseline: RehearsalResult) -> None:
