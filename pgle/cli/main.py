@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             return 0
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -234,14 +234,14 @@ def explained(error: BaseException) -> tuple[str | None, int]:
         case SystemExit() if error.code in ENDS:
             return f"ended by {signal.Signals(ENDS[error.code]).name}", error.code
         case BrokenPipeError():  # the reader of our output went away, e.g. `pgle show | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             return None, 0
         case MemoryError():
             return "out of memory; give fewer inputs at once, then `pgle merge` the profiles", 2
         case OSError() if error.filename:  # a name that is too long, a folder without permission
             return f"{error.filename}: {error.strerror}; check the path", 2
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             return f"the output cannot be written: {error.strerror}; free some space", 2
         case Exception() if not os.environ.get("PGLE_DEBUG"):
             return f"internal error: {type(error).__name__}: {error}; set PGLE_DEBUG=1 to see where", 2
@@ -251,6 +251,11 @@ def explained(error: BaseException) -> tuple[str | None, int]:
 ENDS = {128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)}
 """Exit codes of a shell for the signals that end us: scancel, timeout, kubelet, a closed terminal."""
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
+def _discard_output() -> None:
+    """Have what is still to be printed go nowhere: Python complains at its end where it cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _ended(number: int, _: FrameType | None) -> NoReturn:

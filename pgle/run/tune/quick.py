@@ -46,11 +46,14 @@ def quick_look(request: TuneRequest, until: float, on_phase: OnPhase = lambda ph
     """
     with open_bench(request, on_phase) as bench:
 
-        def tried(axis: Axis) -> Trial:
+        def hurry() -> None:
             bench.session.base = replace(bench.session.base, timeout_s=max(until - time.monotonic(), 0.0))
+
+        def tried(axis: Axis) -> Trial:
+            hurry()
             return bench.trial(axis.settings[0], axis.name)
 
-        bench.session.base = replace(bench.session.base, timeout_s=max(until - time.monotonic(), 0.0))
+        hurry()
         bench.start()
         pgle = bench.pgle
         first = by_exposure(bench.axes(), pgle.trial.exposed_by_kind)[:MOVES]
