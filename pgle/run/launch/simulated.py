@@ -38,7 +38,6 @@ from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane.writer import write_xplane
 from pgle.xla.flags.text import Flag, parse_flags
-from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.module_verdict import ModuleVerdict
 from pgle.xla.targets import load_target
 
@@ -108,7 +107,7 @@ class SimulatedBackEnd:
             python or sys.executable,
         )
         shutil.copyfile(compiled.log, files.log)
-        module = read_module(compiled.after_optimizations)
+        module = compiled.scheduled
         prediction = predict(module, None, target, expand_loops=True)
         executions = PROFILED_STEPS if request.stage == "profile" else TIMED_STEPS
         trace = simulate(

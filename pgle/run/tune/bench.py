@@ -35,8 +35,6 @@ from pgle.tune.worlds import HARDER, HARDER_SEED, World, steps_in, worlds
 from pgle.xla.flags.text import parse_flags
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.reader import read_module
-from pgle.xla.hlo.schedule_dump import read_schedule_dump
 
 NO_SHAPE: Shape = {}
 NO_PROFILE = "no-profile"
@@ -76,9 +74,9 @@ class Bench:
         self._programs.clear()
         shutil.rmtree(self.session.folder / NO_PROFILE, ignore_errors=True)
         result = self.session.schedule(NO_PROFILE, self.session.base.flags)
-        self.jaxlib, module = result.jaxlib, read_module(result.after_optimizations)
+        self.jaxlib, module = result.jaxlib, result.scheduled
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
-        table = _table(result, module)
+        table = _table(result)
         estimate = estimator(table.module, self.hardware)
         self._given = as_if_alone(given) if given else estimate_profile(table.module, self.hardware)
         if not table.costs(self._given):
@@ -123,7 +121,7 @@ class Bench:
             shutil.rmtree(folder / name, ignore_errors=True)
             result = self.session.schedule(f"{folder.name}/{name}", self.options(flags), path)
             cpu_s += result.cpu_s * (not result.kept)
-            module = read_module(result.after_optimizations)
+            module = result.scheduled
             if not self._has_new_names(named, result, module):
                 break
         found = self.judged(flags, label, result, module, profile, modelled)
@@ -133,7 +131,7 @@ class Bench:
         """The costs under the names that a setting gives, and how many collectives are modelled."""
         program = named.after_optimizations  # flags of the scheduler share one
         if program not in self._priced:
-            self._priced[program] = self._price(_table(named, read_module(program)))
+            self._priced[program] = self._price(_table(named))
         return self._priced[program]
 
     def _has_new_names(self, named: RehearsalResult, result: RehearsalResult, module: Module) -> bool:
@@ -148,7 +146,7 @@ class Bench:
         known = final.costs(self._priced[program][0])
         if all(name in known or row.is_optional or not row.accepted for name, row in final.rows.items()):
             return False
-        self._priced[program] = self._price(_table(result, module))
+        self._priced[program] = self._price(_table(result))
         return True
 
     def _price(self, table: LookupTable) -> tuple[Profile, int]:
@@ -241,8 +239,8 @@ def trial_elsewhere(request: TuneRequest, flags: Flags, label: str, shape: Shape
     return _ELSEWHERE[key].trial(flags, label, shape)
 
 
-def _table(result: RehearsalResult, module: Module) -> LookupTable:
+def _table(result: RehearsalResult) -> LookupTable:
+    module = result.scheduled
     if result.after_optimizations.name == BEFORE["scheduling"]:
         return LookupTable(module, module)  # nothing is renamed from there to LHS
-    schedule = None if result.schedule is None else read_schedule_dump(result.schedule)
-    return LookupTable(module, schedule.module if schedule is not None else None)
+    return LookupTable(module, None if result.lhs is None else result.lhs.module)

@@ -23,8 +23,6 @@ from pgle.schedule.moves import placements
 from pgle.tune.search import PROGRESS, best, fits, no_room, search, without_one
 from pgle.tune.shape import Shape, descend, shaped
 from pgle.tune.trial import Flags, Trial, judge, stands
-from pgle.xla.hlo.reader import read_module
-from pgle.xla.hlo.schedule_dump import read_schedule_dump
 from pgle.xla.log.module_verdict import ProfileUse
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
@@ -201,11 +199,11 @@ class _Search:
         path = bench.folder_of(trial.flags, trial.shape) / "profile.pbtxt"
         wanted = replace(bench.session.base, dump_dir=folder, flags=bench.options(trial.flags), profile=path)
         result = bench.session.compiler.compile(wanted)
-        module = read_module(result.after_optimizations)
+        module = result.scheduled
         found = bench.judged(trial.flags, trial.label, result, module, tried.profile, tried.trial.modelled)
         found = replace(found, trial=replace(found.trial, shape=trial.shape))
         use = confirm(ConfirmRequest(result.log, schedule=result.schedule, profile=profile, whole=True)).main
-        schedules = {} if result.schedule is None else {module.name: read_schedule_dump(result.schedule)}
+        schedules = {} if result.lhs is None else {module.name: result.lhs}
         proof = Proof(
             scheduled=found,
             judged=judge(found.trial.worlds_us, self.pgle.worlds_us),

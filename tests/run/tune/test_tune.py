@@ -45,7 +45,7 @@ class Bench:
         return scheduled(*(self.whole if self.is_distrusted else self.alone))
 
     def compile(self, _: Any) -> Any:
-        return SimpleNamespace(after_optimizations=None, schedule=None, log=Path())
+        return SimpleNamespace(scheduled=SimpleNamespace(name="m"), lhs=None, schedule=None, log=Path())
 
     def judged(self, *_: Any) -> Any:
         return scheduled(*self.whole)
@@ -96,7 +96,6 @@ def test_what_helps_and_needs_more_memory_than_allowed_is_named_with_what_it_nee
 
 def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     used = SimpleNamespace(main=SimpleNamespace(verdict=ProfileUse.USED, why=""))
-    monkeypatch.setattr(tune, "read_module", lambda _: SimpleNamespace(name="m"))
     monkeypatch.setattr(tune, "confirm", lambda _: used)
     monkeypatch.setattr(tune, "cover", lambda *_: SimpleNamespace(main=[]))
     request, record = SimpleNamespace(out=tmp_path, memory_limit=None), SimpleNamespace(forget=lambda: None)
