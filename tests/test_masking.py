@@ -2,7 +2,7 @@
 
 import pytest
 
-from pgle.masking import kept_argv, kept_environment, kept_flags
+from pgle.masking import MASK, kept_argv, kept_environment, kept_flags, kept_output, kept_text
 
 
 def test_only_allowed_variables_are_kept():
@@ -77,3 +77,21 @@ def test_credentials_inside_a_word_are_masked(word):
 def test_flags_stay_but_for_credentials():
     assert kept_flags("--xla_a=1 --xla_dump_to=https://me:abc@host") == "--xla_a=1 --xla_dump_to=***"
     assert kept_flags("--xla_gpu_x=a,b  --xla_tokens=5") == "--xla_gpu_x=a,b --xla_tokens=5"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET https://me:hunter2@host/x", "Authorization: Bearer abcdef012345", "authorization: Basic YWxhZGRpbjo=",
+        "SESSION eyJhbGciOiJIUzI1NiJ9.eyJzdWIi", "-----BEGIN RSA PRIVATE KEY-----",
+        *(f"{name}=hunter22" for name in ("secret", "TOKEN", "passwd", "credential", "AUTH", "passphrase", "DB_PWD")),
+        *(f'"{name}": "hunter22"' for name in ("apikey", "accessKey", "privatekey", "wandb_key", "ssh-key")),
+        *(f"x {begin}0123456789ab" for begin in ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "hf_", "sk-", "AKIA", "ASIA")),
+        *(f"x xox{letter}-0123456789ab" for letter in "abepr"), "x ya29.0123456789ab",
+        *(f"x {begin}0123-456789-abcdef" for begin in ("sk-", "sk_live_", "rk_live_", "sk_test_", "rk_test_")),
+        *(f"x {begin}0123-456789-abcdef" for begin in ("github_pat_", "glpat-", "AIza", "npm_", "pypi-")),
+    ],
+)  # fmt: skip
+def test_a_programs_output_is_masked_as_any_other_text(line):
+    assert MASK in kept_text(line)
+    assert MASK.encode() in kept_output(f"step 1\n{line}\nstep 2\n".encode())
