@@ -48,8 +48,8 @@ def doctor_command(
     pgle doctor --prove --bundle proof.tar.gz
     pgle doctor --python /path/to/env/bin/python
     """
-    from pgle.report import doctor as report
     from pgle.report import json
+    from pgle.report.experiment import doctor as report
     from pgle.report.text import say
     from pgle.run.doctor import doctor
     from pgle.run.doctor.machine import this_machine
@@ -95,7 +95,7 @@ def init_command(name: str, folder: Path, force: bool, as_json: bool) -> None:
     pgle init slurm
     pgle init github -o ~/my-project
     """
-    from pgle.report import begin as report
+    from pgle.report.experiment import begin as report
     from pgle.run.init import STARTERS, init
 
     if not name:

@@ -82,8 +82,8 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     if not options["rounds"]:  # else they are a command
         options["words"] = piped(ctx, options["words"])
     with one_blas_thread():
-        from pgle.report import compare as report
         from pgle.report.onward import after_comparison, show_next
+        from pgle.report.steps import compare as report
         from pgle.report.text import say
         from pgle.run.compare import run_compare
 
@@ -91,11 +91,11 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     files = {"html": options["html"], "picture": options["svg"], "junit": options["junit"]}
     written: tuple[Path, ...] = ()
     if any(files.values()):
-        from pgle.report.compare_page import write_reports  # templates take longer to load than all else
+        from pgle.report.steps.compare_page import write_reports  # templates take longer to load than all else
 
         written = write_reports(result, checks, **files, force=options["force"])
     if options["github"]:
-        from pgle.report.ci import append
+        from pgle.report.steps.ci import append
 
         append(result, checks)
     (report.show_json if options["as_json"] else report.show_text)(result, checks)

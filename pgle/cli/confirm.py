@@ -49,7 +49,7 @@ def command(
     pgle confirm run.log --schedule dump/ --profile profile.pbtxt
     """
     from pgle.files import as_path
-    from pgle.report import confirm as report
+    from pgle.report.experiment import confirm as report
     from pgle.report.onward import after_confirmation, show_next
     from pgle.report.text import progress
     from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile

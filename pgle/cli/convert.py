@@ -74,7 +74,7 @@ def convert_command(
     with one_blas_thread():
         from pgle.costs.measure.measured import AggregateOptions
         from pgle.costs.statistic import parse_statistic
-        from pgle.report import convert as report
+        from pgle.report.costs import convert as report
         from pgle.report.text import progress
         from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
@@ -116,7 +116,7 @@ def perf_table_command(
     pgle perf-table runs/a -o cluster.pbtxt
     pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
     """
-    from pgle.report import perf_table as report
+    from pgle.report.costs import perf_table as report
     from pgle.report.text import progress
     from pgle.run.convert import ConvertRequest, default_hlo
     from pgle.run.perf_table import perf_table

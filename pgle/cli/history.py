@@ -62,8 +62,8 @@ def add(
     from datetime import UTC, datetime
 
     from pgle.errors import UserError
-    from pgle.report import history as report
     from pgle.report.onward import after_entry, show_next
+    from pgle.report.steps import history as report
     from pgle.run import history
     from pgle.run.doctor.machine import git_commit
     from pgle.run.inputs.step_times import read_side
@@ -101,8 +101,8 @@ def show(name: str | None, hardware: str | None, last: int, path: Path, as_json:
     \b
     pgle history show --name llama-7b
     """
-    from pgle.report import history as report
     from pgle.report.onward import after_trends, show_next
+    from pgle.report.steps import history as report
     from pgle.run.history import read
     from pgle.steps.history import make_history
 
@@ -132,8 +132,8 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     pgle history plot -o trend.svg --name llama-7b
     """
     from pgle.files import check_absent, write_files
-    from pgle.report import history as report
-    from pgle.report.compare_page import check_svg
+    from pgle.report.steps import history as report
+    from pgle.report.steps.compare_page import check_svg
     from pgle.report.text import say
     from pgle.run.history import read
     from pgle.steps.history import make_history

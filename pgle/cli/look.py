@@ -62,7 +62,7 @@ def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, 
     from pgle.costs.profile.files import read_profile
     from pgle.costs.profile.summary import summarise
     from pgle.costs.profile.value import CostKind, module_records
-    from pgle.report import show as report
+    from pgle.report.costs import show as report
 
     listed = top if top is not None else 0 if as_json else 20
     summary = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort, top=listed)
@@ -76,7 +76,7 @@ def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, 
 
 
 def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
-    from pgle.report import trace as report
+    from pgle.report.costs import trace as report
     from pgle.report.text import progress
     from pgle.run.inputs.traces import convert_command, read_traces
     from pgle.trace.summary import listed, summarise_trace
@@ -158,7 +158,7 @@ def predict_command(as_json: bool, **options: Any) -> None:
     pgle predict dump/ --target a100-80 --json
     cat step.txt | pgle predict - --target h100
     """
-    from pgle.report import predict as report
+    from pgle.report.schedules import predict as report
     from pgle.run.predict import PredictRequest, predict_file
 
     found = predict_file(PredictRequest(**options))

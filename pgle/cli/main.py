@@ -205,7 +205,7 @@ def look_around() -> int:
     """What `pgle` alone prints: what lies in this folder, and the command that goes on from there."""
     from pathlib import Path
 
-    from pgle.report.begin import show_folder
+    from pgle.report.experiment.begin import show_folder
     from pgle.run.inputs.folder import look
 
     show_folder(look(Path()))

@@ -53,7 +53,7 @@ def verify_command(
     pgle verify profile.pbtxt --hlo dump/
     pgle verify profile.pbtxt --hlo dump/ --module train_step --min-time-coverage 0.99
     """
-    from pgle.report import verify as report
+    from pgle.report.costs import verify as report
     from pgle.report.onward import after_verification, show_next
     from pgle.run.coverage import verify
     from pgle.xla.log.module_verdict import Bounds
@@ -93,7 +93,7 @@ def complete_command(as_json: bool, **options: Any) -> None:
     \b
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
-    from pgle.report import profiles as report
+    from pgle.report.costs import profiles as report
     from pgle.report.onward import after_conversion, show_next
     from pgle.run.coverage import complete_file
 
@@ -145,7 +145,7 @@ def merge_command(
     with one_blas_thread():
         from pgle.costs.profile.merge import MergeOptions, Of
         from pgle.costs.statistic import parse_statistic
-        from pgle.report import profiles as report
+        from pgle.report.costs import profiles as report
         from pgle.report.onward import after_summary, show_next
         from pgle.run.profiles import merge_files
 
@@ -176,7 +176,7 @@ def diff_command(old: AnyPath, new: AnyPath, top: int, as_json: bool) -> None:
     """
     from pgle.costs.profile.diff import Change, diff_profiles
     from pgle.costs.profile.files import read_profile
-    from pgle.report import diff as report
+    from pgle.report.costs import diff as report
     from pgle.report.onward import after_difference, show_next
 
     result = diff_profiles(read_profile(old), read_profile(new))

@@ -70,10 +70,10 @@ def command(
     asked = RehearseCommand(words=module, topology=shape, devices=devices, out=output, **options)
     with phases() as on_phase:
         # Pages take half a second to import, and the compiler is at work meanwhile.
-        Thread(target=import_module, args=("pgle.report.rehearse",), daemon=True).start()
+        Thread(target=import_module, args=("pgle.report.schedules.rehearse",), daemon=True).start()
         result = run(asked, on_phase)
-    from pgle.report import rehearse as report
-    from pgle.report.rehearse_json import show_json
+    from pgle.report.schedules import rehearse as report
+    from pgle.report.schedules.rehearse_json import show_json
 
     picture = report.write_pictures(result)
     if as_json:

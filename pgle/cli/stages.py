@@ -48,7 +48,7 @@ def run_command(
     pgle run -- srun python train.py         # several ranks: one pgle, the launcher inside
     pgle run --run-dir runs/a --capture simulated --target a100 -- python train.py
     """
-    from pgle.report import pipeline as report
+    from pgle.report.experiment import pipeline as report
     from pgle.report.text import say
     from pgle.run.experiment.directory import RunDirectory
     from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
@@ -106,7 +106,7 @@ def profile_command(
     pgle profile -- python train.py --config x
     pgle profile --run-dir runs/a --capture simulated --target h100 -- python train.py
     """
-    from pgle.report import stage as report
+    from pgle.report.experiment import stage as report
     from pgle.run.experiment.directory import RunDirectory
     from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
 
@@ -139,7 +139,7 @@ def perf_command(
     pgle perf --run-dir runs/a -- python train.py --config x
     pgle perf --run-dir runs/a --baseline -- python train.py --config x
     """
-    from pgle.report import stage as report
+    from pgle.report.experiment import stage as report
     from pgle.run.experiment.directory import RunDirectory
     from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
     from pgle.xla.log.module_verdict import Bounds
@@ -185,7 +185,7 @@ def auto_command(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, *
     pgle auto -- python train.py
     pgle auto --runs 5 --percentile 50 --then-nsys --run-dir runs/a -- python train.py
     """
-    from pgle.report import stage as report
+    from pgle.report.experiment import stage as report
     from pgle.run.experiment.auto import AutoRequest, run_auto
 
     request = AutoRequest(words, stdout=2 if as_json else 1, **options)

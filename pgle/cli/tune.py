@@ -80,8 +80,8 @@ def command(
     from dataclasses import replace
     from pathlib import Path
 
-    from pgle.report import tune as report
     from pgle.report.phases import phases
+    from pgle.report.schedules import tune as report
     from pgle.run.rehearse.command import RehearseCommand, by_file, launch, of_run, prepared
     from pgle.run.tune.record import begun
     from pgle.run.tune.request import TuneRequest
@@ -126,7 +126,7 @@ def _size_bytes(text: str) -> int:
 
 def run_tuned(request: PipelineRequest, as_json: bool) -> int:
     """`pgle run --tune`: the experiment, the search, the experiment under what it found; the exit code."""
-    from pgle.report import tune
+    from pgle.report.schedules import tune
     from pgle.report.text import say
     from pgle.run.tune.experiment import BUDGET, run_and_tune
 

@@ -16,9 +16,9 @@ import pytest
 
 from pgle.cli.main import COMMANDS, group
 from pgle.report import onward as report
-from pgle.report import rehearse as rehearsal
-from pgle.report import tune as tuning
-from pgle.report.stage import after_auto
+from pgle.report.experiment.stage import after_auto
+from pgle.report.schedules import rehearse as rehearsal
+from pgle.report.schedules import tune as tuning
 from pgle.run.experiment import onward
 from pgle.run.experiment.auto import AutoRequest
 from pgle.run.experiment.directory import RunDirectory

@@ -22,7 +22,10 @@ from rich.cells import cell_len
 from pgle.cli.main import run
 from pgle.costs.estimate.cluster_table import Transfer
 from pgle.costs.estimate.products import Matmul
-from pgle.report import doctor, perf_table, pipeline, rehearse, report, stage, tune
+from pgle.report import report
+from pgle.report.costs import perf_table
+from pgle.report.experiment import doctor, pipeline, stage
+from pgle.report.schedules import rehearse, tune
 from pgle.run.doctor.prove import Proof, links
 from pgle.run.experiment.auto import AutoRequest, AutoResult
 from pgle.run.experiment.directory import RunDirectory

@@ -3,9 +3,9 @@
 import json
 from xml.etree import ElementTree
 
-from pgle.report.ci import chart, outputs, summary, xml
-from pgle.report.compare import document, figures, left_out_text, picture
-from pgle.report.compare_page import page
+from pgle.report.steps.ci import chart, outputs, summary, xml
+from pgle.report.steps.compare import document, figures, left_out_text, picture
+from pgle.report.steps.compare_page import page
 from pgle.steps.compare import Comparison, compare
 from pgle.steps.gate import Check, Limits, gate
 from pgle.steps.series import Mark, Step, make_series

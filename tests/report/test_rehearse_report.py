@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pgle.report.rehearse import advice
+from pgle.report.schedules.rehearse import advice
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.worth import judge_worth
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from pgle.errors import UserError
-from pgle.report.compare import figures
+from pgle.report.steps.compare import figures
 from pgle.steps import compare as compare_module
 from pgle.steps.compare import Comparison, Verdict, compare
 from pgle.steps.gate import Limits, gate, parse_share

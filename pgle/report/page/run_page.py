@@ -9,10 +9,10 @@ from pgle.costs.profile.value import CostKind, Profile
 from pgle.errors import many, some
 from pgle.report import analyze as analyze_report
 from pgle.report import analyze_parts
-from pgle.report import compare as compare_report
-from pgle.report.compare_page import comparison_parts
 from pgle.report.page.measured import step_sections
 from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone, next_steps
+from pgle.report.steps import compare as compare_report
+from pgle.report.steps.compare_page import comparison_parts
 from pgle.report.text import duration
 from pgle.report.timeline.measured import measured_panels
 from pgle.report.timeline.scene import Panel, panel_of

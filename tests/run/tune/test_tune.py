@@ -9,7 +9,7 @@ import pytest
 
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.report.tune_words import advice, promising
+from pgle.report.schedules.tune_words import advice, promising
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.run.tune import tune
 from pgle.run.tune.bench import Bench as RealBench

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from pgle.errors import many
 from pgle.files import write_files
-from pgle.report import compare, json, pipeline
+from pgle.report import json
+from pgle.report.experiment import pipeline
 from pgle.report.onward import after_tuning, show_next
 from pgle.report.page.html import TRACE, page_files
 from pgle.report.page.parts import Prose, Section, Table
 from pgle.report.page.schedules import Schedule, schedules_page
-from pgle.report.rehearse import setting_lines
-from pgle.report.text import console, duration, say, table, warn
-from pgle.report.tune_words import (
+from pgle.report.schedules.rehearse import setting_lines
+from pgle.report.schedules.tune_words import (
     COLUMNS,
     advice,
     figures,
@@ -28,6 +28,8 @@ from pgle.report.tune_words import (
     sentence,
     why_exposed,
 )
+from pgle.report.steps import compare
+from pgle.report.text import console, duration, say, table, warn
 from pgle.run.convert import Conversion
 from pgle.run.experiment.pipeline import Pipeline
 from pgle.run.experiment.stage import StageResult

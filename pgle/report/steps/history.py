@@ -9,10 +9,10 @@ from typing import Any
 
 from pgle.errors import many
 from pgle.report import json
-from pgle.report.compare import BARS
 from pgle.report.page.charts import Panel, seconds, svg, widened
 from pgle.report.page.html import render
 from pgle.report.page.parts import Chart, Page, Part, Prose, Section, Table
+from pgle.report.steps.compare import BARS
 from pgle.report.text import console, duration, printable, table, warn
 from pgle.steps.history import Entry, History, Trend
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from pgle.report import compare as compare_report
-from pgle.report import convert as convert_report
-from pgle.report import json, stage
+from pgle.report import json
+from pgle.report.costs import convert as convert_report
+from pgle.report.experiment import stage
 from pgle.report.onward import after_stages, show_next
+from pgle.report.steps import compare as compare_report
 from pgle.report.text import console, warn
 from pgle.run.convert import Conversion
 from pgle.run.experiment.onward import typed

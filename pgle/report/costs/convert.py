@@ -30,14 +30,16 @@ def show_text(result: Conversion) -> None:
     out.print(f"{len(result.measured.trace):,} activities, {duration(result.gpu_time_us)} of device time", style="dim")
     for program in result.measured.costs:
         if program.skew_us is not None:
-            from pgle.report.show import MIN_SKEW, skew_line
+            from pgle.report.costs.show import MIN_SKEW, skew_line
 
             step_us, skewed = program.window.step_us, most_skewed(program.costs)
             if program.skew_us > MIN_SKEW * step_us:
                 line = skew_line(program.skew_us, step_us, skewed)
                 out.print(f"{program.program.key.name}: per step, {line}; costs are typical ones", soft_wrap=True)
         if program.contention is not None:
-            from pgle.report.predict import contention_line  # with timelines, which a small conversion does without
+            from pgle.report.schedules.predict import (
+                contention_line,  # with timelines, which a small conversion does without
+            )
 
             if line := contention_line(program.contention):
                 out.print(f"{program.program.key.name}: {line}", soft_wrap=True)

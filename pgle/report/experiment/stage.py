@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from pgle.report import json
-from pgle.report.confirm import main_lines
+from pgle.report.experiment.confirm import main_lines
 from pgle.report.onward import next_line, show_next
 from pgle.report.text import console, duration, printable, warn
 from pgle.run.experiment.auto import AutoResult, used

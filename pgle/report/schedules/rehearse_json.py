@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pgle.report import json
-from pgle.report.rehearse import advice, ceiling_us
+from pgle.report.schedules.rehearse import advice, ceiling_us
 from pgle.run.rehearse.rehearse import Rehearsal, Side
 from pgle.run.tune.quick import QuickLook
 from pgle.schedule.moves import Move, Placement

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from pgle.errors import UserError
-from pgle.report.compare import columns, figures, headline, method_line, picture, pooled, sides
 from pgle.report.page.charts import unit_of
+from pgle.report.steps.compare import columns, figures, headline, method_line, picture, pooled, sides
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, write_files
-from pgle.report.compare import columns, figures, headline, left_out_text, method_line, pooled
 from pgle.report.page.charts import Panel, seconds, svg, widened
 from pgle.report.page.html import render
 from pgle.report.page.parts import Chart, Page, Part, Prose, Section, Table, Tone
+from pgle.report.steps.compare import columns, figures, headline, left_out_text, method_line, pooled
 from pgle.report.text import printable
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check
@@ -48,7 +48,7 @@ def write_reports(
         check_svg(picture)
         files[picture] = svg(panels(found), headline(found))
     if junit is not None:
-        from pgle.report.ci import xml
+        from pgle.report.steps.ci import xml
 
         files[junit] = xml(found, checks)
     if files:

@@ -1,0 +1,1 @@
+"""Schedules that nobody ran: predicted, rehearsed, and searched for."""

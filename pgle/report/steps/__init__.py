@@ -1,0 +1,1 @@
+"""Step times: a comparison as text, JSON, page and for continuous integration; a history."""
