@@ -126,7 +126,7 @@ def measure_step(
     naming = name_instructions(trace, program)
     trace = renumbered(trace, [program], [align_program(trace, program, naming)])
     of_main, of_others = _streams(trace, naming)
-    main = program.indices[0]
+    main = program.index
     stream = row_streams(trace, main, of_main, of_others)
     executions = find_executions(trace, of_main == Stream.COMMUNICATION)
     windows = device_windows(trace, executions, main, stream)

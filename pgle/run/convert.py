@@ -128,10 +128,9 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
         if module is None:
             what = f"no HLO of {found.program.key.name} to complete"
             raise UserError(what, where="--complete", remedy="pass --hlo DUMP")
-        lhs_module = measured.dumps.lhs_module(module.name)
         for fingerprint in fingerprints(found) if fingerprint_names else (module.fingerprint,):
             named = replace(module, fingerprint=fingerprint)
-            profile = complete_profile(profile, named, hardware, lhs_module=lhs_module).profile
+            profile = complete_profile(profile, named, hardware, lhs_module=found.program.lhs_module).profile
     return profile
 
 

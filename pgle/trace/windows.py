@@ -129,24 +129,19 @@ def find_executions(trace: Trace, collective: npt.NDArray[np.bool_]) -> Executio
 
 
 def measured_window(
-    executions: Executions, modules: Sequence[int], keep_all: bool
-) -> tuple[dict[int, npt.NDArray[np.bool_]], MeasuredWindow]:
-    """The executions of one program to measure: bool[executions] by module index, and what was dropped.
+    executions: Executions, module: int, keep_all: bool
+) -> tuple[npt.NDArray[np.bool_], MeasuredWindow]:
+    """The executions of one module to measure: bool[executions], and what was dropped.
 
     Args:
-        modules: indices into `Trace.modules` that are the program.
+        module: index into `Trace.modules`.
         keep_all: warm-up and truncated ones too.
     """
-    kept: dict[int, npt.NDArray[np.bool_]] = {}
-    dropped: dict[int, str] = {}
-    here = np.isin(executions.module, modules)
+    here = executions.module == module
     keep = here & (executions.keep | keep_all)
-    for index in modules:
-        mask = np.zeros(int(executions.execution.max(initial=0)) + 1, dtype=bool)
-        mask[executions.execution[keep & (executions.module == index)]] = True
-        kept[index] = mask
-        if not keep_all:
-            dropped |= {number: why for (module, number), why in executions.reasons.items() if module == index}
+    kept = np.zeros(int(executions.execution.max(initial=0)) + 1, dtype=bool)
+    kept[executions.execution[keep]] = True
+    dropped = {} if keep_all else {number: why for (of, number), why in executions.reasons.items() if of == module}
     spans = executions.span_ns[keep]
     per_device = np.unique(executions.device[here], return_counts=True)[1].tolist()
     used_per_device = np.unique(executions.device[keep], return_counts=True)[1].tolist()

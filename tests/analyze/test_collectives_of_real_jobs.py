@@ -37,7 +37,7 @@ def test_exposed_time_of_each_collective(job: str, request: pytest.FixtureReques
         )
         compute = sorted((start, end) for _, start, end, stream in rows if stream == Stream.COMPUTE)
         for row, start, end, stream in rows:
-            if stream == Stream.COMMUNICATION and step.trace.module[row] in step.costs.program.indices:
+            if stream == Stream.COMMUNICATION and step.trace.module[row] == step.costs.program.index:
                 near = [span for span in compute if span[1] > start and span[0] < end]
                 exposed[step.trace.instructions[step.trace.instruction[row]]] += uncovered(start, end, near)
     found = {item.trace_name: item.exposed_us for item in step.collectives}

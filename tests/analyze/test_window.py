@@ -51,7 +51,7 @@ def sweep(step: MeasuredStep, device: int, stream_of: Callable[[int], int]) -> d
         device: in the trace.
         stream_of: what a row of the trace is: 0 compute, 1 communication, 2 a copy.
     """
-    trace, main = step.trace, step.costs.program.indices[0]
+    trace, main = step.trace, step.costs.program.index
     of_main = (trace.device == device) & (trace.module == main) & (trace.execution >= 0)
     used = of_main & ~np.isin(trace.execution, list(step.costs.window.dropped))
     used = used if used.any() else of_main

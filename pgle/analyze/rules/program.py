@@ -138,7 +138,7 @@ def recompilation(step: MeasuredStep) -> Finding | None:
     """Other versions of the main program run between its steps: shapes or types that change."""
     main = step.costs.program.key
     others = {number for number, key in enumerate(step.trace.modules) if key.name == main.name}
-    others -= set(step.costs.program.indices)
+    others.discard(step.costs.program.index)
     runs: Counter[int] = Counter()
     for window in step.windows:
         module = step.trace.module[window.rows]

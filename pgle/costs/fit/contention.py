@@ -153,28 +153,31 @@ def _slowdown(record: Mapping[str, float]) -> Slowdown | None:
 
 def measure_contention(
     trace: Trace,
+    index: int,
+    kept: npt.NDArray[np.bool_],
     module: Module,
     names: Sequence[str],
     owners: Sequence[str],
     target: npt.NDArray[np.int32],
     collective: npt.NDArray[np.bool_],
-    kept: Mapping[int, npt.NDArray[np.bool_]],
 ) -> Contention | None:
     """How much longer kernels took beside a collective than the same work alone, in the kept executions of a program.
 
     Args:
         trace: n activities ordered by (device, start).
+        index: of the program, into `trace.modules`.
+        kept: bool[executions], True for the executions to use.
         module: the program's HLO, which says what is the same work.
         names: under which costs are filed.
         owners: by name, the instruction of `module` whose time it is.
         target: int32[len(trace.instructions)], index into `names`; -1: no cost of this program.
         collective: bool[len(names)].
-        kept: bool[executions] by module index, True for the executions to use.
 
     Returns:
         None where no collective ran beside anything. A kind with fewer than `MIN_SAMPLES` samples has none.
     """
-    parts = [_launches(trace, rows, target, collective) for rows in execution_rows(trace, kept, MAX_EXECUTIONS)]
+    executions = execution_rows(trace, index, kept, MAX_EXECUTIONS)
+    parts = [_launches(trace, rows, target, collective) for rows in executions]
     if not parts:
         return None
     code, time_us, share = (np.concatenate(column) for column in zip(*parts, strict=True))

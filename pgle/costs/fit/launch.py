@@ -54,22 +54,24 @@ def launch_of(profile: Profile, module: str = "") -> Launch | None:
 
 def measure_launch(
     trace: Trace,
+    module: int,
+    kept: npt.NDArray[np.bool_],
     collective: npt.NDArray[np.bool_],
-    kept: Mapping[int, npt.NDArray[np.bool_]],
     iterations: npt.NDArray[np.int64],
 ) -> Launch | None:
     """Launch gaps of one program on its compute stream, from its first `MAX_EXECUTIONS` kept executions.
 
     Args:
         trace: n activities ordered by (device, start).
+        module: index into `trace.modules`.
+        kept: bool[executions], True for the executions to use.
         collective: bool[len(trace.instructions)], True for instructions that communicate.
-        kept: bool[executions] by module index, True for the executions to use.
         iterations: int64[len(trace.instructions)], how often each runs in an execution of the module; 0 where unknown.
 
     Returns:
         None where they have fewer than `MIN_GAPS` gaps.
     """
-    parts = execution_rows(trace, kept, MAX_EXECUTIONS)
+    parts = execution_rows(trace, module, kept, MAX_EXECUTIONS)
     found = [_gaps(trace, part, collective) for part in parts]
     gaps = np.concatenate([*(same for same, _ in found), np.empty(0)])
     if len(gaps) < MIN_GAPS:
@@ -84,19 +86,11 @@ def measure_launch(
     )
 
 
-def execution_rows(
-    trace: Trace, kept: Mapping[int, npt.NDArray[np.bool_]], at_most: int
-) -> list[npt.NDArray[np.int64]]:
-    """Row numbers of each of the first kept executions on each device, `at_most` in all."""
-    last = max((int(np.flatnonzero(mask)[:at_most].max(initial=-1)) for mask in kept.values()), default=-1)
-    rows = np.flatnonzero((trace.execution >= 0) & (trace.execution <= last))
-    rows = rows[np.isin(trace.module[rows], list(kept))]
-    known = np.zeros(len(rows), dtype=bool)
-    for index, mask in kept.items():
-        of_module = trace.module[rows] == index
-        execution = trace.execution[rows[of_module]]
-        known[of_module] = mask[np.minimum(execution, len(mask) - 1)] & (execution < len(mask))
-    rows = rows[known]
+def execution_rows(trace: Trace, module: int, kept: npt.NDArray[np.bool_], at_most: int) -> list[npt.NDArray[np.int64]]:
+    """Row numbers of each of the first kept executions of a module on each device, `at_most` in all."""
+    last = int(np.flatnonzero(kept)[:at_most].max(initial=-1))
+    rows = np.flatnonzero((trace.module == module) & (trace.execution >= 0) & (trace.execution <= last))
+    rows = rows[kept[trace.execution[rows]]]
     if len(rows) == 0:
         return []
     edges = np.flatnonzero((np.diff(trace.device[rows]) != 0) | (np.diff(trace.execution[rows]) != 0)) + 1

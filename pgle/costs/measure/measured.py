@@ -14,7 +14,7 @@ stragglers and renames. `measure` and `measured_profile` are the whole way; each
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
@@ -48,7 +48,6 @@ from pgle.xla.hlo.dumps import Dumps, first_names
 
 if TYPE_CHECKING:
     from pgle.costs.fit.contention import Contention
-    from pgle.xla.hlo.module import Module
 
 Flags = npt.NDArray[np.bool_]
 
@@ -71,7 +70,6 @@ class Measured:
     trace: Trace  # with one module index for each program
     programs: tuple[Program, ...]  # all of them, the one with most GPU time first
     costs: tuple[ProgramCosts, ...]  # of the chosen programs, in the same order
-    dumps: Dumps  # the HLO that names and kinds come from
     options: AggregateOptions  # the statistics
 
     @property
@@ -105,48 +103,34 @@ def measure(
         )
     trace, programs = traced_programs(trace, dumps.modules)
     chosen = [with_embedded_hlo(trace, program) for program in select_programs(programs, module)]
+    lhs_modules = {name: dumps.lhs_module(name) for name in {program.key.name for program in chosen}}
+    chosen = [replace(program, lhs_module=lhs_modules[program.key.name]) for program in chosen]
     if dumps.paths and all(program.hlo is None for program in chosen):
         raise UserError(
             f"no module of the dump is {chosen[0].key.name} (it has {first_names(dumps.modules)})",
             where=dumps.paths[0],
             remedy="give the dump of the profiled run, or --module",
         )
-    costs = aggregate(trace, chosen, options, _lhs_modules(dumps, chosen))
-    costs = tuple(found for found in costs if found.costs)
+    costs = tuple(found for found in aggregate(trace, chosen, options) if found.costs)
     if not costs:
         raise UserError("no cost could be taken from the trace", where=_source(trace), remedy="trace whole steps")
-    return Measured(trace, programs, costs, dumps, options)
+    return Measured(trace, programs, costs, options)
 
 
 def _source(trace: Trace) -> str:
     return trace.sources[0].path if trace.sources else ""
 
 
-def _lhs_modules(dumps: Dumps, programs: Sequence[Program]) -> dict[str, Module]:
-    """Of those programs of which there is a schedule dump: the module as LHS saw it, by name."""
-    names = {program.key.name for program in programs}
-    return {name: module for name in names if (module := dumps.lhs_module(name)) is not None}
-
-
 def aggregate(
-    trace: Trace,
-    programs: Sequence[Program],
-    options: AggregateOptions | None = None,
-    lhs_modules: Mapping[str, Module] | None = None,
+    trace: Trace, programs: Sequence[Program], options: AggregateOptions | None = None
 ) -> tuple[ProgramCosts, ...]:
-    """The costs of each program.
-
-    Args:
-        lhs_modules: modules as LHS saw them, by module name, from schedule dumps.
-    """
-    options = options or AggregateOptions()
-    namings = [name_instructions(trace, program, (lhs_modules or {}).get(program.key.name)) for program in programs]
+    """The costs of each program."""
+    namings = [name_instructions(trace, program, program.lhs_module) for program in programs]
     aligned = [align_program(trace, program, naming) for program, naming in zip(programs, namings, strict=True)]
     numbered = renumbered(trace, programs, aligned)
-    collective = np.logical_or.reduce([naming.collective_instructions for naming in namings])
-    executions = find_executions(numbered, collective)
+    executions = find_executions(numbered, np.logical_or.reduce([naming.collective_instructions for naming in namings]))
     return tuple(
-        _program_costs(numbered, program, naming, ranks, executions, collective, options)
+        _program_costs(numbered, program, naming, ranks, executions, options or AggregateOptions())
         for program, naming, ranks in zip(programs, namings, aligned, strict=True)
     )
 
@@ -157,11 +141,10 @@ def _program_costs(
     naming: Naming,
     ranks: AlignedProgram,
     executions: Executions,
-    collective: Flags,
     options: AggregateOptions,
 ) -> ProgramCosts:
-    kept, window = measured_window(executions, program.indices, options.keep_all)
-    samples = collect_samples(trace, program.indices, naming, kept)
+    kept, window = measured_window(executions, program.index, options.keep_all)
+    samples = collect_samples(trace, program.index, naming, kept)
     of_collective = naming.communicates[samples.name]
     reduced = after_last_arrival(samples, of_collective, naming.filed, trace.devices)
     slowest_us = slowest_rank_us(samples, ~of_collective, len(naming.filed))
@@ -177,23 +160,27 @@ def _program_costs(
         window=window,
         left_out=naming.left_out,
         occurrences=occurrence_table(reduced, naming.filed),
-        launch=measure_launch(trace, collective, kept, naming.instruction_iterations),
+        launch=measure_launch(
+            trace, program.index, kept, naming.collective_instructions, naming.instruction_iterations
+        ),
         contention=_contention(trace, program, naming, kept),
         ranks=max((len(group) for item in naming.filed for group in item.groups), default=0),
-        rank_ids=rank_ids(trace, executions.device[np.isin(executions.module, program.indices)]),
+        rank_ids=rank_ids(trace, executions.device[executions.module == program.index]),
         ends=ranks.ends,
     )
     return replace(found, warnings=warnings_of(found, ranks.alignment))
 
 
-def _contention(trace: Trace, program: Program, naming: Naming, kept: Mapping[int, Flags]) -> Contention | None:
+def _contention(trace: Trace, program: Program, naming: Naming, kept: Flags) -> Contention | None:
     """None without HLO, and where no GPU ran: a simulated one has no contention."""
     if program.hlo is None or trace.simulated:
         return None
     from pgle.costs.fit.contention import measure_contention  # knows HLO, which a small conversion does without
 
     names, owners = [item.name for item in naming.filed], [item.owner for item in naming.filed]
-    return measure_contention(trace, program.hlo, names, owners, naming.target, naming.communicates, kept)
+    return measure_contention(
+        trace, program.index, kept, program.hlo, names, owners, naming.target, naming.communicates
+    )
 
 
 def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> Profile:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.value import CostKind, likely_kind, strip_remat
-from pgle.trace.column import distinct
 from pgle.trace.table import Device, Trace
 
 if TYPE_CHECKING:
@@ -83,14 +82,13 @@ def name_instructions(trace: Trace, program: Program, lhs_module: Module | None 
         program: with or without HLO. Without, every name is filed as it is and its kind is a guess.
         lhs_module: the module as LHS saw it (schedule dump), where there is one.
     """
-    used = distinct(trace.instruction[np.isin(trace.module, program.indices)])
     filed: dict[str, Filed] = {}
     left_out: dict[str, list[str]] = {}
     codes = np.full(len(trace.instructions), -1, dtype=np.int32)
     table = None if program.hlo is None else _lookup_table(program.hlo, lhs_module)
     order: dict[str, int] = {}
     runs: dict[str, dict[str, int]] = {}
-    for code in used.tolist():
+    for code in program.instructions:
         name = trace.instructions[code]
         found = _file_by_guess(name) if table is None else _file(table, name)
         if isinstance(found, str):

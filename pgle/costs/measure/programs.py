@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -35,10 +35,12 @@ class Program:
     """One executable, as every process of a job runs it."""
 
     key: ModuleKey  # name and program id
-    indices: tuple[int, ...]  # into `Trace.modules`; several where processes are merged
+    index: int  # into `Trace.modules`
+    instructions: tuple[int, ...]  # those that it ran, as indices into `Trace.instructions`, ascending
     hlo: Module | None  # its final HLO module, None where none was given or embedded
     fingerprints: tuple[str, ...]  # of the HLO modules of all processes; autotuning can make them differ
     gpu_time_ns: int  # total time of its activities in the trace
+    lhs_module: Module | None = None  # as LHS saw it, from a schedule dump; None where there is none
 
 
 def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tuple[Program, ...]]:
@@ -71,26 +73,27 @@ def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...
         modules: HLO modules from dumps; several processes' dumps may be mixed.
     """
     times = np.bincount(trace.module, weights=trace.duration_ns, minlength=len(trace.modules))
-    by_key: dict[ModuleKey, list[int]] = {}
-    for index, key in enumerate(trace.modules):
-        by_key.setdefault(key, []).append(index)
+    ran = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
     programs = []
-    for key, indices in by_key.items():
-        found = _modules_of(trace, key, indices, modules)
+    for index, key in enumerate(trace.modules):
+        instructions = tuple(ran.get(index, ()))
+        found = _modules_of(key, {trace.instructions[code] for code in instructions}, modules)
         fingerprints = tuple(dict.fromkeys(module.fingerprint for module in found if module.fingerprint))
-        time = int(sum(times[index] for index in indices))
-        programs.append(Program(key, tuple(indices), found[0] if found else None, fingerprints, time))
+        hlo = found[0] if found else None
+        programs.append(Program(key, index, instructions, hlo, fingerprints, int(times[index])))
+    return _by_time(programs)
+
+
+def _by_time(programs: Sequence[Program]) -> tuple[Program, ...]:
     return tuple(sorted(programs, key=lambda program: (-program.gpu_time_ns, program.key.name)))
 
 
-def _modules_of(trace: Trace, key: ModuleKey, indices: Iterable[int], modules: Sequence[Module]) -> tuple[Module, ...]:
+def _modules_of(key: ModuleKey, names: set[str], modules: Sequence[Module]) -> tuple[Module, ...]:
     """The HLO modules of one executable, those with its program id before those that only share its name."""
     named = [module for module in modules if module.name == key.name]
     same_id = [module for module in named if module.program_id == key.program_id]
     if same_id or not named:
         return tuple(same_id)
-    used = distinct(trace.instruction[np.isin(trace.module, list(indices))])
-    names = {trace.instructions[code] for code in used}
 
     def overlap(module: Module) -> float:
         return len(names & module.instructions.keys()) / max(len(names), 1)
@@ -128,60 +131,43 @@ def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tu
     """
     if len({program.key.name for program in programs}) == len(programs):
         return trace, tuple(programs)
-    contents = _contents(trace, programs)
+    processes = _processes(trace)
     groups: list[list[Program]] = []
     for program in sorted(programs, key=lambda item: (item.key.name, item.key.program_id or 0)):
         same = (group for group in groups if group[0].key.name == program.key.name)
-        partner = next((group for group in same if _is_one(contents, group, program)), None)
+        partner = next((group for group in same if _is_one(processes, group, program)), None)
         groups.append([program]) if partner is None else partner.append(program)
     if len(groups) == len(programs):
         return trace, tuple(programs)
     module, execution = trace.module.copy(), trace.execution.copy()
     united = []
     for group in groups:
-        indices = [index for program in group for index in program.indices]
         if len(group) > 1:
-            rows = np.flatnonzero(np.isin(trace.module, indices))
+            rows = np.flatnonzero(np.isin(trace.module, [program.index for program in group]))
             execution[rows] = _numbered_by_time(trace, rows)
-            module[rows] = indices[0]
-        united.append(_united(group, indices[:1]))
-    by_time = tuple(sorted(united, key=lambda program: (-program.gpu_time_ns, program.key.name)))
-    return replace(trace, module=module, execution=execution), by_time
+            module[rows] = group[0].index
+        united.append(_united(group))
+    return replace(trace, module=module, execution=execution), _by_time(united)
 
 
-def _united(group: Sequence[Program], indices: Sequence[int]) -> Program:
+def _united(group: Sequence[Program]) -> Program:
     return replace(
         group[0],
-        indices=tuple(indices),
+        instructions=tuple(sorted({code for program in group for code in program.instructions})),
         hlo=next((program.hlo for program in group if program.hlo is not None), None),
         fingerprints=tuple(dict.fromkeys(one for program in group for one in program.fingerprints)),
         gpu_time_ns=sum(program.gpu_time_ns for program in group),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """The processes that ran a program, and the codes of its instructions."""
-
-    processes: frozenset[str]
-    instructions: frozenset[int]
-
-
-def _contents(trace: Trace, programs: Sequence[Program]) -> dict[ModuleKey, _Content]:
-    """What each program consists of, in two passes over the trace whatever the number of programs."""
+def _processes(trace: Trace) -> dict[int, set[str]]:
+    """The processes that ran each module."""
     devices = _values_by_module(trace.module, trace.device, len(trace.devices))
-    instructions = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
-    return {
-        program.key: _Content(
-            frozenset(trace.devices[code].process for index in program.indices for code in devices.get(index, ())),
-            frozenset(code for index in program.indices for code in instructions.get(index, ())),
-        )
-        for program in programs
-    }
+    return {index: {trace.devices[code].process for code in codes} for index, codes in devices.items()}
 
 
 def _values_by_module(module: npt.NDArray[np.int32], values: npt.NDArray[np.int32], count: int) -> dict[int, list[int]]:
-    """The distinct values of each module's rows."""
+    """The distinct values of each module's rows, ascending, in one pass whatever the number of modules."""
     present: set[int] | npt.NDArray[np.bool_]
     size = (int(module.max(initial=0)) + 1) * count
     present = np.zeros(size, np.bool_) if size <= MOST_PAIRS else set()
@@ -192,19 +178,19 @@ def _values_by_module(module: npt.NDArray[np.int32], values: npt.NDArray[np.int3
         else:
             present[keys] = True
     found: dict[int, list[int]] = {}
-    for key in present if isinstance(present, set) else np.flatnonzero(present).tolist():
+    for key in sorted(present) if isinstance(present, set) else np.flatnonzero(present).tolist():
         found.setdefault(key // count, []).append(key % count)
     return found
 
 
-def _is_one(contents: Mapping[ModuleKey, _Content], group: Sequence[Program], program: Program) -> bool:
+def _is_one(processes: Mapping[int, set[str]], group: Sequence[Program], program: Program) -> bool:
     if any(set(other.fingerprints) & set(program.fingerprints) for other in group):
         return True
-    mine = contents[program.key]
-    if any(contents[other.key].processes & mine.processes for other in group):
+    of_group = set().union(*(processes.get(other.index, set()) for other in group))
+    if of_group & processes.get(program.index, set()):
         return False  # one process tells its modules apart
-    theirs = contents[group[0].key].instructions
-    return len(mine.instructions & theirs) >= MIN_NAME_OVERLAP * len(mine.instructions | theirs)
+    mine, theirs = set(program.instructions), set(group[0].instructions)
+    return len(mine & theirs) >= MIN_NAME_OVERLAP * len(mine | theirs)
 
 
 def _numbered_by_time(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int32]:

@@ -51,7 +51,7 @@ def renumbered(trace: Trace, programs: Sequence[Program], aligned: Sequence[Alig
     """The trace with execution numbers of each program that mean the same execution on every device."""
     move = np.zeros((len(trace.modules), len(trace.devices)), np.int32)
     for program, found in zip(programs, aligned, strict=True):
-        move[list(program.indices)] = found.shift
+        move[program.index] = found.shift
     if not move.any():
         return trace
     by = move[trace.module, trace.device]
@@ -72,10 +72,10 @@ def _windows(trace: Trace, program: Program, naming: Naming, names: Sequence[int
     code = np.full(len(trace.instructions), -1, np.int64)
     for number, name in enumerate(names):
         code[np.flatnonzero(naming.target == name)] = number
-    ours = np.zeros(len(trace.modules), np.bool_)
-    ours[list(program.indices)] = True
     rows = np.flatnonzero((code >= 0)[trace.instruction])
-    rows = rows[ours[trace.module[rows]] & (trace.execution[rows] >= 0) & (trace.execution[rows] < MAX_EXECUTIONS)]
+    rows = rows[
+        (trace.module[rows] == program.index) & (trace.execution[rows] >= 0) & (trace.execution[rows] < MAX_EXECUTIONS)
+    ]
     device, execution = trace.device[rows].astype(np.int64), trace.execution[rows]
     end = trace.start_ns[rows] + trace.duration_ns[rows]
     shape = (len(trace.devices), int(execution.max(initial=-1)) + 1, len(names))

@@ -5,7 +5,7 @@ of whole loops; and what compute takes on the rank for which the others wait.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -223,7 +223,7 @@ def _chunks(
             yield rows
 
 
-def loop_costs(trace: Trace, program: Program, kept: Mapping[int, Flags], statistic: Statistic) -> list[Cost]:
+def loop_costs(trace: Trace, program: Program, kept: Flags, statistic: Statistic) -> list[Cost]:
     """The costs of the loops of the entry computation.
 
     LHS looks a ``while`` up by its own name, so that communication can hide behind all of it. Its time is the span from
@@ -233,7 +233,7 @@ def loop_costs(trace: Trace, program: Program, kept: Mapping[int, Flags], statis
 
     Args:
         program: with HLO; without, there are no loops to know of.
-        kept: bool[executions] by module index, True for the executions to use.
+        kept: bool[executions], True for the executions to use.
     """
     if program.hlo is None:
         return []
@@ -256,7 +256,7 @@ def _codes_by_loop(trace: Trace, program: Program, module: Module) -> dict[str, 
     from pgle.xla.hlo.names import loops, owner  # with what knows HLO, which a small conversion does without
 
     found: dict[str, list[int]] = {}
-    for code in distinct(trace.instruction[np.isin(trace.module, program.indices)]).tolist():
+    for code in program.instructions:
         owning = owner(module, trace.instructions[code])
         around = () if owning is None else loops(module, owning)
         if around and module.instructions[around[0][0]].computation == module.entry:
@@ -264,15 +264,11 @@ def _codes_by_loop(trace: Trace, program: Program, module: Module) -> dict[str, 
     return found
 
 
-def _spans_us(trace: Trace, program: Program, codes: list[int], kept: Mapping[int, Flags]) -> Floats:
+def _spans_us(trace: Trace, program: Program, codes: list[int], kept: Flags) -> Floats:
     """One span per kept execution, the least over devices, in microseconds."""
-    rows = np.flatnonzero(np.isin(trace.module, program.indices) & np.isin(trace.instruction, codes))
+    rows = np.flatnonzero((trace.module == program.index) & np.isin(trace.instruction, codes))
     rows = rows[trace.execution[rows] >= 0]
-    use = np.zeros(len(rows), dtype=bool)
-    for index in program.indices:
-        of_module = trace.module[rows] == index
-        use[of_module] = kept[index][trace.execution[rows[of_module]]]
-    rows = rows[use]
+    rows = rows[kept[trace.execution[rows]]]
     if len(rows) == 0:
         return np.empty(0)
     devices, executions = len(trace.devices), int(trace.execution[rows].max()) + 1

@@ -7,7 +7,7 @@ loop), and occurrences are what statistics stand on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,29 +44,23 @@ class Samples:
         return self.name, self.device, self.execution, self.occurrence, self.segment, self.time_ns
 
 
-def collect_samples(
-    trace: Trace,
-    modules: Sequence[int],
-    naming: Naming,
-    kept: Mapping[int, npt.NDArray[np.bool_]],
-) -> Samples:
+def collect_samples(trace: Trace, module: int, naming: Naming, kept: npt.NDArray[np.bool_]) -> Samples:
     """The occurrences of one program in a trace.
 
     Args:
         trace: n activities, ordered by (device, start).
-        modules: indices into `trace.modules` that are this program.
+        module: index into `trace.modules`.
         naming: how names map.
-        kept: bool[executions] by module index, True for the executions to use.
+        kept: bool[executions], True for the executions to use.
     """
     counts = len(naming.filed), len(trace.devices), int(trace.execution.max(initial=0)) + 1
-    most = sum(int(np.count_nonzero(trace.module == module)) for module in modules)
+    most = int(np.count_nonzero(trace.module == module))
     types = (*(np.int16 if count < 2**15 else np.int32 for count in counts), np.int32, np.int32, np.float64)
     columns: tuple[Column[Any], ...] = tuple(Column(dtype, most) for dtype in types)
-    for module in modules:
-        for rows in _chunks(trace, module):
-            part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept[module]), naming), naming)
-            for column, values in zip(columns, part.columns, strict=True):
-                column.append(values)
+    for rows in _chunks(trace, module):
+        part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept), naming), naming)
+        for column, values in zip(columns, part.columns, strict=True):
+            column.append(values)
     return Samples(*(column.join() for column in columns))
 
 

@@ -62,7 +62,7 @@ def trace(dots_us: float, adds_us: float, *, gather_us: float = 1e4) -> Trace:
 def measured(of: Trace) -> Contention | None:
     target = np.arange(len(NAMES), dtype=np.int32)
     collective = np.array([name == "gather" for name in NAMES])
-    return measure_contention(of, MODULE, NAMES, NAMES, target, collective, {0: np.array([True])})
+    return measure_contention(of, 0, np.array([True]), MODULE, NAMES, NAMES, target, collective)
 
 
 def test_products_and_other_kernels_have_a_factor_each() -> None:

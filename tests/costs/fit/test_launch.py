@@ -1,6 +1,5 @@
 """Launch gaps on small traces: what counts as one, and what is a wait."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -42,11 +41,11 @@ def is_collective(of: Trace) -> np.ndarray:
     return np.array([name.startswith("all-") for name in of.instructions])
 
 
-KEPT = {0: np.array([True])}
+KEPT = np.array([True])
 
 
-def measured(of: Trace, kept: Mapping[int, np.ndarray] = KEPT, iterations: int = 1) -> Launch | None:
-    return measure_launch(of, is_collective(of), kept, np.full(len(of.instructions), iterations))
+def measured(of: Trace, kept: np.ndarray = KEPT, iterations: int = 1) -> Launch | None:
+    return measure_launch(of, 0, kept, is_collective(of), np.full(len(of.instructions), iterations))
 
 
 def test_the_gap_between_kernels_is_measured() -> None:
@@ -92,7 +91,7 @@ def test_iterations_of_a_loop_are_runs_and_not_launches_of_one(iterations: int, 
     starts, durations, names, streams = kernels(1.5)
     of = trace(starts, durations, [*["k0"] * 4, *names[4:]], streams)
     found = measure_launch(
-        of, is_collective(of), KEPT, np.array([iterations if name == "k0" else 1 for name in of.instructions])
+        of, 0, KEPT, is_collective(of), np.array([iterations if name == "k0" else 1 for name in of.instructions])
     )
     assert found is not None
     assert dict(found.kernels) == launches
@@ -105,4 +104,4 @@ def test_few_kernels_say_nothing() -> None:
 
 def test_dropped_executions_are_not_looked_at() -> None:
     of = trace(*kernels(1.5))
-    assert measured(of, {0: np.array([False])}) is None
+    assert measured(of, np.array([False])) is None

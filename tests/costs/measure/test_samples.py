@@ -14,8 +14,8 @@ def naming(trace, iterations=0):
 
 def samples_us(trace, iterations=0, kept=None):
     executions = int(trace.execution.max()) + 1
-    keep = {0: np.ones(executions, bool) if kept is None else np.array(kept)}
-    found = collect_samples(trace, [0], naming(trace, iterations), keep)
+    keep = np.ones(executions, bool) if kept is None else np.array(kept)
+    found = collect_samples(trace, 0, naming(trace, iterations), keep)
     rows = zip(found.name, found.device, found.execution, found.occurrence, found.time_ns, strict=True)
     return [(trace.instructions[name], int(d), int(e), int(o), time / 1000) for name, d, e, o, time in rows]
 

@@ -40,7 +40,7 @@ def test_ranks_that_number_a_module_differently_run_one_program(make_trace):
     trace = two_modules(make_trace, processes=("rank0", "rank1"))
     united, programs = unite_programs(trace, find_programs(trace, ()))
     assert len(programs) == 1
-    assert set(united.module.tolist()) == set(programs[0].indices)
+    assert set(united.module.tolist()) == {programs[0].index}
     assert united.execution.tolist() == [0, 1, 0, 1]
 
 
