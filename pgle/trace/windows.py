@@ -80,7 +80,7 @@ class MeasuredWindow:
     steps_seen: int  # executions in the trace of a device, the most on any
     dropped: Mapping[int, str]  # reason by execution number
     step_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
-    devices: int  # devices that ran it
+    devices: tuple[int, ...]  # those that ran it, as indices into `Trace.devices`
     fewest: int = 0  # executions in the trace on the device with fewest
 
 
@@ -143,7 +143,8 @@ def measured_window(
     kept[executions.execution[keep]] = True
     dropped = {} if keep_all else {number: why for (of, number), why in executions.reasons.items() if of == module}
     spans = executions.span_ns[keep]
-    per_device = np.unique(executions.device[here], return_counts=True)[1].tolist()
+    devices, counts = np.unique(executions.device[here], return_counts=True)
+    per_device = counts.tolist()
     used_per_device = np.unique(executions.device[keep], return_counts=True)[1].tolist()
     return kept, MeasuredWindow(
         used=int(keep.sum()),
@@ -152,7 +153,7 @@ def measured_window(
         steps_seen=max(per_device, default=0),
         dropped=dict(sorted(dropped.items())),
         step_us=median(spans) / 1e3 if len(spans) else float("nan"),
-        devices=len(per_device),
+        devices=tuple(devices.tolist()),
         fewest=min(per_device, default=0),
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.profile.value import Origin, Profile, module_records
-from pgle.trace.column import distinct, median
+from pgle.trace.column import median
 from pgle.trace.table import Trace
 
 INTERRUPTION = 10.0  # gaps longer than this many medians are no launch gaps (the host was late, a transfer was awaited)
@@ -113,8 +113,8 @@ def _gaps(
     compute = ~collective[trace.instruction[rows]]
     if not compute.any():
         return np.empty(0), np.empty(0)
-    main = np.bincount(np.unique(stream[compute], return_inverse=True)[1]).argmax()
-    on_main = compute & (stream == distinct(stream[compute])[main])
+    streams, activities = np.unique(stream[compute], return_counts=True)
+    on_main = compute & (stream == streams[activities.argmax()])
     start = trace.start_ns[rows]
     end = start + trace.duration_ns[rows]
     s, e, launch = start[on_main], end[on_main], trace.instance[rows][on_main]

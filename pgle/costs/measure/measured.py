@@ -43,7 +43,7 @@ from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.masking import kept_flags
 from pgle.trace.table import Kind, Trace
-from pgle.trace.windows import Executions, find_executions, measured_window
+from pgle.trace.windows import MeasuredWindow, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps, first_names
 
 if TYPE_CHECKING:
@@ -129,9 +129,11 @@ def aggregate(
     aligned = [align_program(trace, program, naming) for program, naming in zip(programs, namings, strict=True)]
     numbered = renumbered(trace, programs, aligned)
     executions = find_executions(numbered, np.logical_or.reduce([naming.collective_instructions for naming in namings]))
+    options = options or AggregateOptions()
+    windows = [measured_window(executions, program.index, options.keep_all) for program in programs]
     return tuple(
-        _program_costs(numbered, program, naming, ranks, executions, options or AggregateOptions())
-        for program, naming, ranks in zip(programs, namings, aligned, strict=True)
+        _program_costs(numbered, program, naming, ranks, *window, options)
+        for program, naming, ranks, window in zip(programs, namings, aligned, windows, strict=True)
     )
 
 
@@ -140,10 +142,11 @@ def _program_costs(
     program: Program,
     naming: Naming,
     ranks: AlignedProgram,
-    executions: Executions,
+    kept: Flags,
+    window: MeasuredWindow,
     options: AggregateOptions,
 ) -> ProgramCosts:
-    kept, window = measured_window(executions, program.index, options.keep_all)
+    """The costs of one program, from its rows in a trace: kernel by kernel, downward."""
     samples = collect_samples(trace, program.index, naming, kept)
     of_collective = naming.communicates[samples.name]
     reduced = after_last_arrival(samples, of_collective, naming.filed, trace.devices)
@@ -151,7 +154,7 @@ def _program_costs(
     costs = [
         *compute_costs(samples, ~of_collective, slowest_us, naming.filed, options.stat),
         *collective_costs(reduced, naming.filed, options.collective_stat),
-        *loop_costs(trace, program, kept, options.stat),
+        *loop_costs(trace, program.index, naming.loops, kept, options.stat),
     ]
     costs.sort(key=lambda cost: cost.name)
     found = ProgramCosts(
@@ -163,10 +166,10 @@ def _program_costs(
         launch=measure_launch(
             trace, program.index, kept, naming.collective_instructions, naming.instruction_iterations
         ),
-        contention=_contention(trace, program, naming, kept),
         ranks=max((len(group) for item in naming.filed for group in item.groups), default=0),
-        rank_ids=rank_ids(trace, executions.device[executions.module == program.index]),
+        rank_ids=rank_ids(trace, window.devices),
         ends=ranks.ends,
+        contention=_contention(trace, program, naming, kept),
     )
     return replace(found, warnings=warnings_of(found, ranks.alignment))
 
@@ -242,7 +245,7 @@ def _provenance(measured: Measured) -> dict[str, object]:
                 "executions_used": found.window.used,
                 "executions_seen": found.window.seen,
                 "executions_dropped": {str(number): why for number, why in found.window.dropped.items()},
-                "devices": found.window.devices,
+                "devices": len(found.window.devices),
                 "ranks": found.ranks,
                 "rank_ids": list(found.rank_ids),
                 "step_us": found.window.step_us if isfinite(found.window.step_us) else None,

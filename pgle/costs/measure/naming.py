@@ -46,6 +46,14 @@ class Filed(NamedTuple):
         return self.trace_name or self.name
 
 
+class FiledLoop(NamedTuple):
+    """A loop of the entry computation, whose cost is that of all its iterations."""
+
+    name: str  # of the ``while``
+    shape: str  # of its result
+    instructions: list[int]  # what runs in it, as indices into `Trace.instructions`
+
+
 @dataclass(frozen=True, eq=False)
 class Naming:
     """How the instruction names of a trace map to the names that one program's costs are filed under."""
@@ -53,6 +61,7 @@ class Naming:
     target: npt.NDArray[np.int32]  # int32[len(trace.instructions)], index into `filed`; -1: not a cost of this program
     filed: tuple[Filed, ...]  # the names to file costs under
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # traced names that are no cost, by reason
+    loops: tuple[FiledLoop, ...] = ()  # by name; without HLO there are no loops to know of
 
     @cached_property
     def communicates(self) -> npt.NDArray[np.bool_]:
@@ -100,7 +109,21 @@ def name_instructions(trace: Trace, program: Program, lhs_module: Module | None 
         runs.setdefault(found.name, {})[found.owner] = found.iterations
         codes[code] = order.setdefault(found.name, len(order))
     kept = tuple(filed[name]._replace(iterations=_sum_known(runs[name].values())) for name in order)
-    return Naming(codes, kept, {reason: tuple(names) for reason, names in left_out.items()})
+    loops = () if program.hlo is None else _loops(trace, program, program.hlo)
+    return Naming(codes, kept, {reason: tuple(names) for reason, names in left_out.items()}, loops)
+
+
+def _loops(trace: Trace, program: Program, module: Module) -> tuple[FiledLoop, ...]:
+    """The outermost loops, each with the instructions that run inside it."""
+    from pgle.xla.hlo.names import loops, owner  # as `_lookup_table`
+
+    found: dict[str, list[int]] = {}
+    for code in program.instructions:
+        owning = owner(module, trace.instructions[code])
+        around = () if owning is None else loops(module, owning)
+        if around and module.instructions[around[0][0]].computation == module.entry:
+            found.setdefault(around[0][0], []).append(code)
+    return tuple(FiledLoop(name, str(module.instructions[name].shape), found[name]) for name in sorted(found))
 
 
 def _lookup_table(module: Module, lhs_module: Module | None) -> LookupTable:

@@ -44,14 +44,14 @@ class ProgramCosts:
 
 def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
     """What the user should know, one line each."""
-    window, label = found.window, found.program.key.name
+    window, label, given = found.window, found.program.key.name, len(found.window.devices)
     collectives = [cost for cost in found.costs if cost.kind == CostKind.COLLECTIVE]
     lines = []
-    if window.seen and window.used == window.devices and not window.dropped:
+    if window.seen and window.used == given and not window.dropped:
         lines.append(f"{label}: one execution per device in the window, warm-up cannot be told; trace 5 or more steps")
-    if collectives and window.devices < max(found.ranks, 2):
+    if collectives and given < max(found.ranks, 2):
         lines.append(
-            f"{label}: {window.devices} of {found.ranks or 'several'} ranks given, so a collective includes the wait "
+            f"{label}: {given} of {found.ranks or 'several'} ranks given, so a collective includes the wait "
             "for a rank that is not; give the traces of all ranks"
         )
     if collectives and (line := alignment.describe(window.fewest, window.steps_seen)):

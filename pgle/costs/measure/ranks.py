@@ -14,7 +14,6 @@ from pgle.costs.measure.programs import Program
 from pgle.costs.profile.align import Alignment, Column, EndTable, Window, align, covering
 from pgle.costs.profile.match import Floats
 from pgle.costs.profile.value import CostKind, Ends
-from pgle.trace.column import distinct
 from pgle.trace.table import Trace
 from pgle.xla.kinds import ends_together
 
@@ -85,7 +84,7 @@ def _windows(trace: Trace, program: Program, naming: Naming, names: Sequence[int
     np.maximum.at(last.reshape(-1), place, end)
     first = np.full(len(trace.devices), np.iinfo(np.int64).max)
     np.minimum.at(first, device, end)
-    seen = distinct(device).tolist()
+    seen = np.flatnonzero(np.bincount(device)).tolist()
     base: dict[str, int] = {}
     for at in seen:
         process = trace.devices[at].process
@@ -121,7 +120,7 @@ def _ends(module: str, tables: Sequence[EndTable]) -> Ends:
     return Ends(module, tuple(columns), ns, first, tables[0].utc_ns)
 
 
-def rank_ids(trace: Trace, devices: Codes) -> tuple[int, ...]:
+def rank_ids(trace: Trace, devices: Sequence[int]) -> tuple[int, ...]:
     """JAX's global ids of devices of a trace, each once and in order; empty where one is not known."""
-    ids = [trace.devices[device].global_id for device in distinct(devices).tolist()]
+    ids = {trace.devices[device].global_id for device in devices}
     return tuple(sorted(item for item in ids if item is not None)) if None not in ids else ()

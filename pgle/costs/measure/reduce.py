@@ -8,21 +8,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.costs.measure.naming import Filed, group_of_device
-from pgle.costs.measure.programs import Program
+from pgle.costs.measure.naming import Filed, FiledLoop, group_of_device
 from pgle.costs.measure.samples import CHUNK_ROWS, Samples, heads
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import Statistic, percentile_of_sorted, sorted_groups
-from pgle.trace.column import distinct
 from pgle.trace.table import Device, Trace
-
-if TYPE_CHECKING:
-    from pgle.xla.hlo.module import Module
 
 BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once
 
@@ -57,7 +51,7 @@ def compute_costs(
         sizes += np.bincount(samples.name[rows], minlength=len(filed))
     edges = np.searchsorted(np.cumsum(sizes), np.arange(0, len(samples) + BLOCK_SAMPLES, BLOCK_SAMPLES), side="right")
     parts = []
-    for low, high in pairwise(distinct(np.array([0, *edges, len(filed)])).tolist()):
+    for low, high in pairwise(sorted({0, *edges.tolist(), len(filed)})):
         here = np.flatnonzero(use & (samples.name >= low) & (samples.name < high))
         values, groups = samples.time_ns[here] / 1e3, samples.name[here].astype(np.int64) - low
         parts.append(_summaries(values, groups, high - low, stat))
@@ -171,7 +165,9 @@ def slowest_rank_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int
         collective makes them wait.
     """
     unknown: Floats = np.full(names, np.nan)
-    devices = distinct(samples.device[compute])
+    ran = np.zeros(int(samples.device.max(initial=0)) + 1, np.bool_)
+    ran[samples.device[compute]] = True
+    devices = np.flatnonzero(ran)
     if len(devices) < 2 or compute.all():
         return unknown
     recorded = np.zeros((int(samples.execution[compute].max()) + 1, len(devices)), np.bool_)
@@ -223,7 +219,7 @@ def _chunks(
             yield rows
 
 
-def loop_costs(trace: Trace, program: Program, kept: Flags, statistic: Statistic) -> list[Cost]:
+def loop_costs(trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flags, statistic: Statistic) -> list[Cost]:
     """The costs of the loops of the entry computation.
 
     LHS looks a ``while`` up by its own name, so that communication can hide behind all of it. Its time is the span from
@@ -232,41 +228,25 @@ def loop_costs(trace: Trace, program: Program, kept: Flags, statistic: Statistic
     cannot be told apart, and XLA takes a loop without a cost for cheap.
 
     Args:
-        program: with HLO; without, there are no loops to know of.
+        module: index into `trace.modules`.
         kept: bool[executions], True for the executions to use.
     """
-    if program.hlo is None:
-        return []
-    codes_of = _codes_by_loop(trace, program, program.hlo)
     costs = []
-    for name, codes in sorted(codes_of.items()):
-        spans = _spans_us(trace, program, codes, kept)
+    for loop in loops:
+        spans = _spans_us(trace, module, loop.instructions, kept)
         if len(spans) == 0:
             continue
         value = float(statistic.over_groups(spans, np.zeros(len(spans), np.int64), 1)[0])
         low, p10, middle, p90, high = np.percentile(spans, [0, 10, 50, 90, 100]).tolist()
-        shape, spread = str(program.hlo.instructions[name].shape), (p90 - p10) / middle if middle else 0.0
-        loop = Cost(name, value, kind=CostKind.LOOP, opcode="while", shape=shape)
-        costs.append(loop._replace(samples=len(spans), min_us=low, max_us=high, spread=spread))
+        spread = (p90 - p10) / middle if middle else 0.0
+        cost = Cost(loop.name, value, kind=CostKind.LOOP, opcode="while", shape=loop.shape)
+        costs.append(cost._replace(samples=len(spans), min_us=low, max_us=high, spread=spread))
     return costs
 
 
-def _codes_by_loop(trace: Trace, program: Program, module: Module) -> dict[str, list[int]]:
-    """Codes of the instruction names that run inside each outermost loop."""
-    from pgle.xla.hlo.names import loops, owner  # with what knows HLO, which a small conversion does without
-
-    found: dict[str, list[int]] = {}
-    for code in program.instructions:
-        owning = owner(module, trace.instructions[code])
-        around = () if owning is None else loops(module, owning)
-        if around and module.instructions[around[0][0]].computation == module.entry:
-            found.setdefault(around[0][0], []).append(code)
-    return found
-
-
-def _spans_us(trace: Trace, program: Program, codes: list[int], kept: Flags) -> Floats:
+def _spans_us(trace: Trace, module: int, instructions: Sequence[int], kept: Flags) -> Floats:
     """One span per kept execution, the least over devices, in microseconds."""
-    rows = np.flatnonzero((trace.module == program.index) & np.isin(trace.instruction, codes))
+    rows = np.flatnonzero((trace.module == module) & np.isin(trace.instruction, instructions))
     rows = rows[trace.execution[rows] >= 0]
     rows = rows[kept[trace.execution[rows]]]
     if len(rows) == 0:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.measure.naming import Naming
-from pgle.trace.column import Column, distinct
+from pgle.trace.column import Column
 from pgle.trace.table import Trace
 
 Codes = npt.NDArray[np.integer[Any]]
@@ -74,7 +74,8 @@ def _chunks(trace: Trace, module: int) -> Iterator[npt.NDArray[np.int32]]:
     changes = _changes(trace, of_module)
     # mostly one execution follows the other, device by device; then each is one run of rows
     device, execution = trace.device[of_module[changes]], trace.execution[of_module[changes]]
-    if len(distinct(device.astype(np.int64) << 32 | execution.astype(np.int64) & 0xFFFFFFFF)) < len(changes):
+    runs = np.sort(device.astype(np.int64) << 32 | execution.astype(np.int64) & 0xFFFFFFFF)
+    if (runs[1:] == runs[:-1]).any():
         of_module = of_module[np.lexsort((trace.execution[of_module], trace.device[of_module]))]
         changes = _changes(trace, of_module)
     start = 0

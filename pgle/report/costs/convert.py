@@ -57,7 +57,7 @@ def _row(result: ProgramCosts) -> tuple[str, ...]:
     return (
         result.program.key.name,
         f"{window.steps_used} of {window.steps_seen}",
-        str(window.devices),
+        str(len(window.devices)),
         "–" if math.isnan(window.step_us) else duration(window.step_us),
         f"{len(rest)} names",
         duration(sum(cost.cost_us for cost in rest)),
@@ -107,7 +107,7 @@ def show_json(result: Conversion) -> None:
                     "steps_used": program.window.steps_used,
                     "steps_seen": program.window.steps_seen,
                     "executions_dropped": program.window.dropped,
-                    "devices": program.window.devices,
+                    "devices": len(program.window.devices),
                     "step_us": program.window.step_us,
                     "costs": len(program.costs),
                     "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
