@@ -69,11 +69,17 @@ topology_option = click.option(
 def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
     """Keep the flags of a file, one a line or as in XLA_FLAGS, for `_all_flags`."""
     if path is not None:
+        from pgle.errors import UserError
         from pgle.files import read_bytes
 
-        lines = read_bytes(path, max_bytes=1 << 20).decode(errors="replace").splitlines()
-        words = [word for line in lines if not line.lstrip().startswith("#") for word in line.split()]
-        ctx.meta["pgle.flags"] = tuple(words)
+        found: list[str] = []
+        for number, line in enumerate(read_bytes(path, max_bytes=1 << 20).decode(errors="replace").splitlines(), 1):
+            words = [] if line.lstrip().startswith("#") else line.split()
+            if wrong := next((word for word in words if not word.startswith("--")), None):
+                what = f"'{wrong}' does not begin with --"
+                raise UserError(what, where=f"{path}, line {number}", remedy="write --name=value; # begins a remark")
+            found += words
+        ctx.meta["pgle.flags"] = tuple(found)
 
 
 def _all_flags(ctx: click.Context, _: click.Parameter, flags: tuple[str, ...]) -> tuple[str, ...]:

@@ -117,6 +117,13 @@ def test_bad_usage_is_one_line_and_exit_code_2(words, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_bad_line_of_a_flags_file_is_named(tmp_path, capsys):
+    file = tmp_path / "flags.txt"
+    file.write_text("# of a search\n--xla_gpu_autotune_level=1\nxla_gpu_no_dashes=2\n")
+    assert main.run(["profile", "--flags-file", str(file), "--", "true"]) == 2
+    assert f"pgle: {file}, line 3: 'xla_gpu_no_dashes=2' does not begin with --" in capsys.readouterr().err
+
+
 def test_a_program_that_is_captured_ends_with_us(tmp_path):
     fifo = tmp_path / "alive"
     os.mkfifo(fifo)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pgle.cli.main import run
+from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import Gpu, StageRecord, extend_manifest
 
 
@@ -283,6 +284,13 @@ def test_abba_does_not_mix_commands(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run([*words, *command, "1.0", "--vs", *command, "1.02"]) == 0
     assert run([*words, *command, "1.0", "--vs", *command, "1.05"]) == 2
     assert "holds runs of other commands" in capsys.readouterr().err
+
+
+def test_two_abba_at_once_in_one_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunDirectory(tmp_path).held():
+        assert run(["compare", "--abba", "1", "--run-dir", str(tmp_path), "--", "true", "--vs", "false"]) == 2
+    assert "is at work in it; wait until it has ended" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 @pytest.mark.parametrize(

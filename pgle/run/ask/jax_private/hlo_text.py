@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from math import prod
 
+from pgle.xla.kinds import KINDS
+
 _INSTRUCTION = {2: {40: None}}  # HloComputationProto.instructions, HloInstructionProto.sharding
 SHARDING_FIELDS = {3: _INSTRUCTION, 12: None, 14: None}
 """GSPMD shardings in an HloModuleProto: of instructions, of the output, of the parameters."""
@@ -17,11 +19,9 @@ SHARDING_FIELDS = {3: _INSTRUCTION, 12: None, 14: None}
 _TILING = re.compile(r"\bdevices=\[([0-9,]+)\]")
 _MESH = re.compile(r"""\bmesh(?:\[|<\[)((?:(?:'|"|\\\\?22|\\\\?")[^'"\\]*(?:'|"|\\\\?22|\\\\?")=\d+(?:, ?)?)+)\]""")
 
-_COLLECTIVE = re.compile(
-    r"^.* (?:all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute|collective-broadcast"
-    r"|ragged-all-to-all|partition-id|replica-id)(?:-start)?\(.*$",
-    re.MULTILINE,
-)
+_OPCODES = (*(kind.name for kind in KINDS.values() if kind.primitives), "partition-id", "replica-id")
+"""What only a partitioned program holds; sends and receives, which no primitive of JAX is, may be the host's."""
+_COLLECTIVE = re.compile(rf"^.* (?:{'|'.join(_OPCODES)})(?:-start)?\(.*$", re.MULTILINE)
 _IOTA_GROUPS = re.compile(r"replica_groups=\[([0-9,]+)\]<=")
 _LISTED_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[0-9,{}]*\})\}")
 _MANUAL = re.compile(
