@@ -28,7 +28,9 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--base", multiple=True, metavar="PATH", help="A further run of BASE; repeatable, globs too.")
 @click.option("--new", multiple=True, metavar="PATH", help="A further run of NEW; repeatable, globs too.")
 @click.option("--paired", is_flag=True, help="Run i of BASE belongs to run i of NEW.")
-@click.option("--label", nargs=2, default=("", ""), metavar="BASE NEW", help="Names of the sides in the output.")
+@click.option(
+    "--label", "labels", nargs=2, default=("", ""), metavar="BASE NEW", help="Names of the sides in the output."
+)
 @click.option("--fail-slower", metavar="SHARE", help="Fail where NEW is shown to be slower by more than this: 2%.")
 @click.option(
     "--fail-unless-ruled-out", metavar="SHARE", help="Fail unless it is shown that NEW is not that much slower."
@@ -126,10 +128,10 @@ def _request(options: dict[str, Any]) -> Any:
 
     first, last = options["window"]
     spread = share("launch_spread")
+    as_given = ("words", "base", "new", "pattern", "rounds", "profile", "run_dir", "labels", "history")
+    limits = ("fail_slower", "max_loss_change", "max_memory_growth", "max_compile_growth")
     return CompareRequest(
-        words=options["words"],
-        base=options["base"],
-        new=options["new"],
+        **{name: options[name] for name in as_given},
         rules=Rules(options["warmup"], first, last, options["keep_stalls"]),
         assumptions=Assumptions(
             options["confidence"],
@@ -138,17 +140,8 @@ def _request(options: dict[str, Any]) -> Any:
             options["paired"],
         ),
         limits=Limits(
-            fail_slower=share("fail_slower"),
+            **{name: share(name) for name in limits},
             require_faster=options["require_faster"],
             fail_unless_ruled_out=share("fail_slower" if options["fail_undecided"] else "fail_unless_ruled_out"),
-            max_loss_change=share("max_loss_change"),
-            max_memory_growth=share("max_memory_growth"),
-            max_compile_growth=share("max_compile_growth"),
         ),
-        pattern=options["pattern"],
-        rounds=options["rounds"],
-        profile=options["profile"],
-        run_dir=options["run_dir"],
-        labels=options["label"],
-        history=options["history"],
     )

@@ -15,6 +15,7 @@ from pgle.cli.paths import PATH, PROFILE_OUT, TARGET
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
+    from pgle.run.rehearse.command import RehearseCommand
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -123,12 +124,33 @@ quiet_option = click.option(
     metavar="SECONDS",
     help="Without a GPU: stop the program when it has compiled nothing new for so long.",
 )
-measured_option = click.option(
-    "--profile", metavar="PROFILE", help="Measured costs; without, estimates stand in for them."
+module_options = _together(
+    click.option("--profile", metavar="PROFILE", help="Measured costs; without, estimates stand in for them."),
+    target_option,
+    click.option(
+        "--devices", type=click.IntRange(1), metavar="N", help="Devices on one host; short for --topology 1x1xN."
+    ),
+    topology_option,
+    flag_option,
 )
-host_devices_option = click.option(
-    "--devices", type=click.IntRange(1), metavar="N", help="Devices on one host; short for --topology 1x1xN."
-)
+"""What every command has that compiles a module for GPUs that are not there: rehearse, tune; `asked_of` takes them."""
+
+
+def asked_of(
+    ctx: click.Context, words: tuple[str, ...], output: str | None, options: dict[str, Any]
+) -> RehearseCommand:
+    """What is to be compiled; the options that say so are taken out of `options`."""
+    from pgle.run.rehearse.command import RehearseCommand
+
+    if ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT:
+        options["target"] = ""  # of a run directory its own
+    taken = {name: options.pop(name) for name in ("profile", "target", "devices", "flags", "choose", "quiet_s")}
+    shape = options.pop("topology") or (f"1x1x{taken['devices']}" if taken["devices"] else None)
+    return RehearseCommand(
+        words, topology=shape, out=output, job=options.pop("job", None), cached=options["cached"], **taken
+    )
+
+
 choose_option = click.option(
     "--choose",
     type=REGEX,

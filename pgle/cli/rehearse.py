@@ -9,25 +9,12 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import (
-    choose_option,
-    flag_option,
-    host_devices_option,
-    json_option,
-    measured_option,
-    quiet_option,
-    target_option,
-    topology_option,
-)
+from pgle.cli.options import asked_of, choose_option, json_option, module_options, quiet_option
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": False})
-@click.argument("module", nargs=-1, required=True, metavar="MODULE | FOLDER | RUN | -- COMMAND...")
-@measured_option
-@target_option
-@host_devices_option
-@topology_option
-@flag_option
+@click.argument("words", nargs=-1, required=True, metavar="MODULE | FOLDER | RUN | -- COMMAND...")
+@module_options
 @click.option("--job", metavar="DUMP|FINGERPRINT", help="Say whether the module recompiles to this job's fingerprint.")
 @click.option("-o", "--output", metavar="DIR", help="New folder for dumps, logs and the picture. [default: temporary]")
 @choose_option
@@ -36,16 +23,7 @@ from pgle.cli.options import (
               help="Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).")  # fmt: skip
 @json_option
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    module: tuple[str, ...],
-    devices: int | None,
-    topology: str | None,
-    output: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def command(ctx: click.Context, /, words: tuple[str, ...], output: str | None, as_json: bool, **options: Any) -> None:
     """Compile a module for a GPU that is not there, with and without a profile, and say what the profile changes.
 
     MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact, or HLO (text or proto) of any stage before scheduling,
@@ -62,12 +40,9 @@ def command(
     pgle rehearse --devices 8 -- python train.py --config x
     """
     from pgle.report.phases import phases
-    from pgle.run.rehearse.command import RehearseCommand, run
+    from pgle.run.rehearse.command import run
 
-    shape = topology or (f"1x1x{devices}" if devices else None)
-    if ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT:
-        options["target"] = ""  # of a run directory its own
-    asked = RehearseCommand(words=module, topology=shape, devices=devices, out=output, **options)
+    asked = asked_of(ctx, words, output, options)
     with phases() as on_phase:
         # Pages take half a second to import, and the compiler is at work meanwhile.
         Thread(target=import_module, args=("pgle.report.schedules.rehearse",), daemon=True).start()

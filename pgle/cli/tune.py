@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import (
-    choose_option,
-    flag_option,
-    host_devices_option,
-    json_option,
-    measured_option,
-    quiet_option,
-    target_option,
-    topology_option,
-)
+from pgle.cli.options import asked_of, choose_option, json_option, module_options, quiet_option
 from pgle.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,11 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, required=True, metavar="MODULE | RUN | -- COMMAND...")
-@measured_option
-@target_option
-@host_devices_option
-@topology_option
-@flag_option
+@module_options
 @choose_option
 @quiet_option
 @click.option("--budget", default=20, show_default=True, type=click.IntRange(1), help="Trials at most.")
@@ -52,13 +39,6 @@ def command(
     ctx: click.Context,
     /,
     words: tuple[str, ...],
-    profile: str | None,
-    target: str,
-    devices: int | None,
-    topology: str | None,
-    flags: tuple[str, ...],
-    choose: str | None,
-    quiet_s: float,
     output: str,
     memory_limit: str | None,
     as_json: bool,
@@ -82,16 +62,13 @@ def command(
 
     from pgle.report.phases import phases
     from pgle.report.schedules import tune as report
-    from pgle.run.rehearse.command import RehearseCommand, by_file, launch, of_run, prepared
+    from pgle.run.rehearse.command import by_file, launch, of_run, prepared
     from pgle.run.tune.record import begun
     from pgle.run.tune.request import TuneRequest
     from pgle.run.tune.tune import tune
     from pgle.xla.targets import load_target
 
-    shape = topology or (f"1x1x{devices}" if devices else None)
-    if ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT:
-        target = ""  # of a run directory its own
-    asked = of_run(RehearseCommand(words, profile, target, shape, devices, flags, None, output, choose, quiet_s))
+    asked = of_run(asked_of(ctx, words, output, options))
     with prepared(asked, resumes=begun) as (out, setting):
         request = TuneRequest(
             setting=setting,

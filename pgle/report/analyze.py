@@ -193,26 +193,19 @@ def _collective_json(item: MeasuredCollective, overlap: Overlap | None) -> dict[
 
 def _overlap_json(overlap: Overlap) -> dict[str, Any]:
     use = overlap.use
-    known = (
-        None
-        if use is None
-        else {**json.plain(use), "rows": [{**json.plain(row), "error_us": row.error_us} for row in use.rows]}
-    )
     return {
         "hideable_us": overlap.hideable_us,
         "stuck_us": overlap.stuck_us,
         "collectives": overlap.rooms,
         "predicted_step_us": overlap.predicted.step_us,
         "critical_path_us": overlap.predicted.timeline.path_us,
-        "profile": known,
+        "profile": use and {**json.plain(use), "rows": [json.whole(row, "error_us") for row in use.rows]},
     }
 
 
 def _against_json(found: Differences) -> dict[str, Any]:
     names = ("name", "phase", "before_us", "after_us")
     return {
-        **json.plain(found),
-        "delta_us": found.delta_us,
-        "share": found.share,
+        **json.whole(found, "delta_us share"),
         "layers": [dict(zip(names, row, strict=True)) for row in found.layers],
     }

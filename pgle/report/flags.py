@@ -25,8 +25,7 @@ USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'  # shell text that puts the flags alre
 
 def setting_json(setting: Setting) -> dict[str, Any]:
     """A setting as JSON types."""
-    entry: dict[str, Any] = json.plain(setting)
-    return entry | {"lifetime": setting.lifetime, "default": setting.default()}
+    return {**json.whole(setting, "lifetime"), "default": setting.default()}
 
 
 def settings_list(settings: Sequence[Setting], jaxlib: str) -> None:
@@ -106,8 +105,7 @@ def preset_reasons(preset: Preset) -> Iterator[str]:
 
 def preset_json(preset: Preset) -> dict[str, Any]:
     """A preset as JSON types."""
-    entry: dict[str, Any] = json.plain(preset)
-    return entry | {"xla_flags": preset.xla_flags, "environment": dict(preset.environment)}
+    return json.whole(preset, "xla_flags environment")
 
 
 def presets_table(presets: Iterable[tuple[str, str]]) -> None:
@@ -117,8 +115,7 @@ def presets_table(presets: Iterable[tuple[str, str]]) -> None:
 
 def thresholds_json(result: Thresholds) -> dict[str, Any]:
     """Thresholds as JSON types."""
-    entry: dict[str, Any] = json.plain(result)
-    return entry | {"xla_flags": format_flags(item.flag for item in result.thresholds)}
+    return {**json.plain(result), "xla_flags": format_flags(item.flag for item in result.thresholds)}
 
 
 def thresholds_text(result: Thresholds) -> None:
@@ -134,6 +131,6 @@ def thresholds_text(result: Thresholds) -> None:
     out.print(table(columns, rows, right="bytes a layer|threshold|layers|now|bytes in all"))
     if result.thresholds:
         flags = format_flags(item.flag for item in result.thresholds)
-        out.print(f"\nexport XLA_FLAGS={shlex.quote(flags)}{USERS_OWN}", soft_wrap=True, markup=False)
+        out.print(f"\nexport XLA_FLAGS={shlex.quote(flags)}{USERS_OWN}", soft_wrap=True)
     for remark in result.remarks:
         out.print(Text(f"note: {remark}", style="dim"))

@@ -38,6 +38,11 @@ def picked(value: object, names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names.split()}
 
 
+def whole(value: Any, names: str) -> dict[str, Any]:
+    """A dataclass by field, and the named properties of it."""
+    return {**plain(value), **picked(value, names)}
+
+
 def text(schema: str, value: Any) -> str:
     """The object as indented JSON text; ``schema`` such as ``pgle.verify/1`` comes first. What a terminal acts upon, or
     UTF-8 cannot encode, is escaped.

@@ -62,23 +62,19 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath], *, ok: bool) ->
 
 def after_summary(profile: AnyPath, modules: Collection[str] = ()) -> list[str]:
     """Hold a profile that was looked at against its modules, where their dump lies in its folder or in its run."""
-    return [_held_against_its_module(profile, modules)]
-
-
-def _held_against_its_module(profile: AnyPath, modules: Collection[str] = ()) -> str:
-    run = _run_of_profile(profile)
     from pgle.run.inputs.folder import dump_near
 
+    run = _run_of_profile(profile)
     near = dump_near(profile.parent, modules) if run is None and isinstance(profile, Path) and modules else None
     dump = run.stage("profile").rank().hlo if run is not None else near or DUMP
     where = f", with the folder of --xla_dump_to as {DUMP}" if dump == DUMP else ""
-    return f"next{where}: {typed('pgle', 'verify', profile, '--hlo', dump)}"
+    return [f"next{where}: {typed('pgle', 'verify', profile, '--hlo', dump)}"]
 
 
 def after_difference(old: AnyPath, new: AnyPath, *, noisy: bool) -> list[str]:
     """Hold the new profile against its module; two that are the same but for noise are steadier together."""
     if not noisy:
-        return [_held_against_its_module(new)]
+        return after_summary(new)
     return [f"next: {typed('pgle', 'merge', old, new, '-o', free(Path('merged.pbtxt')))}"]
 
 

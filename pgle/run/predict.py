@@ -43,7 +43,6 @@ class Predicted:
     target: str  # the GPU's name
     target_from: TargetFrom  # what says so
     prediction: Prediction  # one step
-    others: tuple[str, ...]  # names of further modules of the dump that were looked at
     warnings: tuple[str, ...]  # one line each
 
 
@@ -71,7 +70,6 @@ def predict_file(request: PredictRequest) -> Predicted:
         target=target,
         target_from=target_from,
         prediction=prediction,
-        others=tuple(other.name for _, other, *_ in found if other is not module),
         warnings=(
             *opaque_warnings(module, () if profile is None else effective_costs(profile, module.fingerprint)),
             *(profile.warnings if profile is not None else ()),

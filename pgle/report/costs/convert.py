@@ -44,7 +44,7 @@ def show_text(result: Conversion) -> None:
             if line := contention_line(program.contention):
                 out.print(f"{program.program.key.name}: {line}", soft_wrap=True)
     for line in _left_out(result):
-        out.print(f"left out: {line}", style="dim", highlight=False)
+        out.print(f"left out: {line}", style="dim")
     for written in result.written:
         out.print(wrote(written), soft_wrap=True)
     warn(result.warnings)

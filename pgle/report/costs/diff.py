@@ -106,9 +106,7 @@ def show_json(old: str, new: str, diff: ProfileDiff) -> None:
             "totals": diff.totals,
             "moved": diff.moved,
             "differences": [
-                {**json.plain(item), "delta_us": json.plain(item.delta_us), "ratio": json.plain(item.ratio)}
-                for item in diff.differences
-                if item.change != Change.SAME
+                json.whole(item, "delta_us ratio") for item in diff.differences if item.change != Change.SAME
             ],
             "warnings": diff.warnings,
         },

@@ -44,7 +44,7 @@ def doctor_table(diagnosis: Diagnosis) -> None:
 def _ready(out: Console, purpose: str, command: str, kept_by: tuple[str, ...]) -> None:
     """What works here, with the command to type, or what to mend first."""
     ready, what = ("not ready", f"see {', '.join(kept_by)} above") if kept_by else ("ready", command)
-    out.print(f"{ready} to {purpose}: {what}", markup=False, soft_wrap=True)
+    out.print(f"{ready} to {purpose}: {what}", soft_wrap=True)
 
 
 def mended_text(result: Mended) -> None:

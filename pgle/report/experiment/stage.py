@@ -35,7 +35,7 @@ def show_text(result: StageResult, *, next_step: bool = True) -> None:
     out.print(f"{_RUNS.get(request.stage, request.stage)}{module}{label}, in {request.folder.path}", style="bold",
               soft_wrap=True)  # fmt: skip
     for line in provenance(result):
-        out.print(line, soft_wrap=True, markup=False)
+        out.print(line, soft_wrap=True)
     if result.step_times_s:
         middle = duration(statistics.median(result.step_times_s) * 1e6)
         out.print(f"{len(result.step_times_s)} steps, median {middle}{_simulated(result)}", soft_wrap=True)
@@ -109,11 +109,11 @@ def show_auto(result: AutoResult) -> None:
     out = console(stderr=True)
     out.print(f"AutoPGLE: {result.outcome}: {result.why}", style="bold")
     for name, size in list(result.recompiled.items())[:MAX_MODULES]:
-        out.print(f"  {name}: compiled again with {size:,} bytes of costs", markup=False)
+        out.print(f"  {name}: compiled again with {size:,} bytes of costs")
     for name in result.loaded[:MAX_MODULES]:
-        out.print(f"  {name}: from the cache", markup=False)
+        out.print(f"  {name}: from the cache")
     if result.verdict is not None:
-        out.print(f"XLA's log: {result.verdict.verdict}: {result.verdict.why}", markup=False)
+        out.print(f"XLA's log: {result.verdict.verdict}: {result.verdict.why}")
     _steps("steps", result.stage)
     if result.handover is not None:
         out.print(f"under nsys: {len(result.handed_over)} modules as AutoPGLE had left them", style="bold")

@@ -83,7 +83,7 @@ def show(page: Page) -> None:
                 )
                 show_rest(screen, len(part.rows) - SHOWN)
             elif isinstance(part, Moving):
-                screen.print(_lanes(part, min(screen.width, WIDTH)), highlight=False, markup=False, soft_wrap=True)
+                screen.print(_lanes(part, min(screen.width, WIDTH)), soft_wrap=True)
             elif isinstance(part, Chart):
                 screen.print(part.alt, soft_wrap=True)
             else:

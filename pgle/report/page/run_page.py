@@ -12,7 +12,7 @@ from pgle.report import analyze_parts
 from pgle.report.page.measured import step_sections
 from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone, next_steps
 from pgle.report.steps import compare as compare_report
-from pgle.report.steps.compare_page import comparison_parts
+from pgle.report.steps.compare_page import TONES, comparison_parts
 from pgle.report.text import duration
 from pgle.report.timeline.measured import measured_panels
 from pgle.report.timeline.scene import Panel, panel_of
@@ -20,7 +20,6 @@ from pgle.run.analyze import Analysis
 from pgle.run.experiment.manifest import Manifest, StageRecord
 from pgle.run.report import Gathered
 from pgle.schedule.predict import Prediction
-from pgle.steps.compare import Comparison, Verdict
 from pgle.trace.nsys.kernels import WHOLE
 
 COSTS = 60  # rows of costs that a page holds; `pgle show` has all
@@ -84,11 +83,8 @@ def _verdict(found: Gathered) -> tuple[str, Tone, tuple[str, ...]]:
         return (said[0], "", tuple(said[1:])) if said else ("A profile, and nothing measured with it yet.", "", ())
     use = _use(found.performance)
     headline = compare_report.headline(found.comparison)
-    return headline[:1].upper() + headline[1:], _tone(found.comparison), (*([use] if use else []), *said)
-
-
-def _tone(found: Comparison) -> Tone:
-    return {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}.get(found.verdict, "")  # type: ignore[return-value]
+    tone = TONES.get(found.comparison.verdict, "")
+    return headline[:1].upper() + headline[1:], tone, (*([use] if use else []), *said)
 
 
 def _use(record: StageRecord | None) -> str:

@@ -66,7 +66,7 @@ def show_text(found: Predicted) -> None:
     show_rest(screen, len(exposures) - SHOWN)
     screen.print()
     panel = panel_of(found.module.name, prediction.timeline, prediction.costs_are)
-    screen.print(text_timeline([panel], min(screen.width, WIDTH)), highlight=False, markup=False, soft_wrap=True)
+    screen.print(text_timeline([panel], min(screen.width, WIDTH)), soft_wrap=True)
     screen.print(advice(found), style="bold", soft_wrap=True)
     warn(found.warnings)
 

@@ -82,7 +82,7 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     for line in setting_lines(
         compiled.module_name, compiled.num_devices, result.target.name, compiled.jaxlib, result.setting
     ):
-        screen.print(line, style="bold", highlight=False, soft_wrap=True)
+        screen.print(line, style="bold", soft_wrap=True)
     columns = ("", "predicted step", "exposed", "overlap", "LHS expects", "temp memory", "compile")
     rows = [*(_side(label, side) for label, side in _sides(result))]
     rows.append(("perfect overlap", duration(ceiling_us(result)), "", "", "", "", ""))
@@ -101,7 +101,7 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
         screen.print(f"copies to and from host memory: {duration(copies[0].copy_us)}, exposed {exposed}")
     screen.print()
     panels = [item.panel for item in _schedules(result)]
-    screen.print(text_timeline(panels, min(screen.width, WIDTH)), highlight=False, markup=False, soft_wrap=True)
+    screen.print(text_timeline(panels, min(screen.width, WIDTH)), soft_wrap=True)
     screen.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
     if result.verdict.proof:
         screen.print(f"  {result.verdict.proof}", style="dim")

@@ -92,7 +92,7 @@ def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -
     """Tables on stdout, warnings on stderr."""
     screen, module, request = console(), found.pgle.module, found.request
     for line in setting_lines(module.name, module.num_devices, request.target.name, found.jaxlib, request.setting):
-        screen.print(line, style="bold", highlight=False, soft_wrap=True)
+        screen.print(line, style="bold", soft_wrap=True)
     others = [trial for trial in found.trials if not trial.same_as]
     rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *others)]
     screen.print(table(COLUMNS, rows, right="|".join(COLUMNS[1:]), whole="|".join(COLUMNS[1:])))

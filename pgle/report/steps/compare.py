@@ -35,14 +35,14 @@ def show_text(found: Comparison, checks: Sequence[Check]) -> None:
         out.print(line, soft_wrap=True)
     out.print()
     out.print(table(("side", "runs", "steps", "left out"), sides(found)))
-    out.print(f"\n{method_line(found)}", style="dim", markup=False)
+    out.print(f"\n{method_line(found)}", style="dim")
     for number, line in enumerate(found.warnings, 1):
-        out.print(f"[{number}] {line}", style="dim", markup=False)
+        out.print(f"[{number}] {line}", style="dim")
     for check in checks:
         if check.message == describe(found):  # no limit was asked for
             continue
         mark = "ok  " if check.ok else "FAIL"
-        out.print(f"{mark} {check.name}: {check.message}", markup=False, style="" if check.ok else "red")
+        out.print(f"{mark} {check.name}: {check.message}", style="" if check.ok else "red")
 
 
 def headline(found: Comparison) -> str:
@@ -177,7 +177,7 @@ def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
         "simulated": found.simulated,
         "base": _side(found.base, found.summaries[0]),
         "new": _side(found.new, found.summaries[1]),
-        "guards": [{**json.plain(item), "change": json.plain(item.change)} for item in found.guards],
+        "guards": [json.whole(item, "change") for item in found.guards],
         "ok": all(check.ok for check in checks),
         "checks": list(checks),
         "footnotes": found.warnings,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from pgle.steps.side import Side
 BINS = 60
 MOST_DOTS = 600  # dots of a side; longer runs are drawn as medians of so many groups of steps
 STYLES = ("base", "new")
+TONES: Mapping[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}  # others have none
 
 
 def write_reports(
@@ -70,12 +71,11 @@ def page(found: Comparison, checks: Sequence[Check]) -> str:
     """The page as HTML: verdict, figures, checks, charts, where the runs come from, method."""
     sides = tuple(printable(side.label) for side in (found.base, found.new))
     failed = any(not check.ok for check in checks)
-    tones: dict[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}
     return render(
         Page(
             title=f"pgle compare: {sides[0]} and {sides[1]}",
             verdict=headline(found),
-            tone="bad" if failed else tones.get(found.verdict, ""),
+            tone="bad" if failed else TONES.get(found.verdict, ""),
             sections=(
                 Section("", comparison_parts(found, checks)),
                 Section("What was compared", (Table(("", *sides), tuple((n, *v) for n, v in about(found)), shown=99),)),

@@ -28,11 +28,8 @@ def show_added(path: Any, entry: Entry, *, as_json: bool) -> None:
         json.show(SCHEMA, {"file": path, "added": entry})
         return
     kind = " (simulated)" if entry.simulated else ""
-    console().print(
-        f"{path}: added {entry.name} on {entry.hardware}: {duration(entry.median_s * 1e6)} ± {entry.spread:.1%}{kind}",
-        markup=False,
-        soft_wrap=True,
-    )
+    time = f"{duration(entry.median_s * 1e6)} ± {entry.spread:.1%}{kind}"
+    console().print(f"{path}: added {entry.name} on {entry.hardware}: {time}", soft_wrap=True)
 
 
 def show_text(history: History, last: int) -> None:
@@ -41,8 +38,8 @@ def show_text(history: History, last: int) -> None:
     for number, trend in enumerate(history.trends):
         if number:
             out.print()
-        out.print(_title(trend), style="bold", markup=False)
-        out.print(sparkline(trend), markup=False)
+        out.print(_title(trend), style="bold")
+        out.print(sparkline(trend))
         rows = [_row(trend, index) for index in range(len(trend.entries))][-last if last else None :]
         out.print(table(COLUMNS, rows, right="step time|steps|change"))
         out.print(_level(trend), style="dim")
@@ -79,7 +76,7 @@ def _change(trend: Trend, index: int) -> str:
 def show_json(history: History, written: Path | None = None) -> None:
     """``pgle.history/1``: trends with entries and change points, and the page or picture that was written of them."""
     trends = [
-        {**json.plain(trend), "changes": [{**json.plain(item), "change": item.change} for item in trend.changes]}
+        {**json.plain(trend), "changes": [json.whole(item, "change") for item in trend.changes]}
         for trend in history.trends
     ]
     wrote = {} if written is None else {"written": written}

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import DeviceWindow
-from pgle.report.timeline.scene import STYLE_OF, Lane, Named, Panel, Span, Style, disjoint, named
+from pgle.report.timeline.scene import Lane, Named, Panel, Span, disjoint, named
 from pgle.schedule.program import kind_of
 from pgle.schedule.timeline import Breakdown, Stream
 from pgle.trace.nsys.kernels import WHOLE
@@ -136,21 +136,10 @@ class _Names:
             name, stream = trace.instructions[key // self._streams], Stream(key % self._streams)
             known = module.instructions.get(name) if module is not None else None
             kind = "" if module is None or known is None else kind_of(module, known)
-            style = Style.MATMUL if stream is Stream.COMPUTE and kind == "matmul" else STYLE_OF[stream]
-            sync = module is not None and known is not None and style == Style.COMMUNICATION and is_sync(module, known)
-            lhs_name = lhs.get(name, name)
-            found.append(
-                named(
-                    name,
-                    style,
-                    module,
-                    kind=kind or stream.name.lower(),
-                    lhs_name="" if lhs_name == name else lhs_name,
-                    cost="simulated" if trace.simulated else "measured",
-                    sync=sync,
-                    follower=waits.get(name, ""),
-                )
-            )
+            communicates = stream is Stream.COMMUNICATION
+            sync = module is not None and known is not None and communicates and is_sync(module, known)
+            kind, cost = kind or stream.name.lower(), "simulated" if trace.simulated else "measured"
+            found.append(named(name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")))
         self.found = tuple(found)
 
     def codes(self, instruction: npt.NDArray[np.int32], stream: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:

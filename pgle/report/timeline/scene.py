@@ -29,7 +29,7 @@ class Style(IntEnum):
 LONG = 200  # letters of a shape; tuples of combined collectives have thousands
 _SHADES = " ░▒▓█"
 _KINDS = {"compute": (Style.COMPUTE, Style.MATMUL), "communication": (Style.COMMUNICATION,), "copy": (Style.COPY,)}
-STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}
+_STYLE_OF = {Stream.COMPUTE: Style.COMPUTE, Stream.COMMUNICATION: Style.COMMUNICATION, Stream.COPY: Style.COPY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,33 +211,16 @@ def _names(timeline: Timeline, module: Module | None) -> tuple[npt.NDArray[np.in
             origin = ORIGINS[int(timeline.origin[row])]
         kind = timeline.kinds[code] if timeline.kinds else ""
         lhs_name = timeline.lhs_names[code] if timeline.lhs_names else name
-        found.append(
-            named(
-                name,
-                Style.MATMUL if stream is Stream.COMPUTE and kind == "matmul" else STYLE_OF[stream],
-                module,
-                kind=kind,
-                lhs_name="" if lhs_name == name else lhs_name,
-                cost=origin.value,
-                sync=sync,
-                follower=follower.get(name, ""),
-            )
-        )
+        found.append(named(name, stream, module, kind, lhs_name, origin.value, sync, follower.get(name, "")))
     return timeline.instruction.astype(np.int32), tuple(found)
 
 
 def named(
-    name: str,
-    style: Style,
-    module: Module | None,
-    *,
-    kind: str = "",
-    lhs_name: str = "",
-    cost: str = "",
-    sync: bool = False,
-    follower: str = "",
+    name: str, stream: Stream, module: Module | None, kind: str, lhs_name: str, cost: str, sync: bool, follower: str
 ) -> Named:
-    """An instruction with what its module says of it."""
+    """An instruction on a stream with what its module says of it; the others as in `Named`."""
+    style = Style.MATMUL if stream is Stream.COMPUTE and kind == "matmul" else _STYLE_OF[stream]
+    lhs_name = "" if lhs_name == name else lhs_name
     known = module.instructions.get(name) if module is not None else None
     shape, op_name, source = ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
     shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"

@@ -16,10 +16,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from pgle.errors import UserError
 from pgle.files import write_files
+from pgle.run.ask.plugins import PACKAGES, versions
 from pgle.xla.flags.lint import Lint, lint
 from pgle.xla.flags.text import Flag, FlagList
 from pgle.xla.log.wordings import flag_refusal
@@ -27,21 +28,6 @@ from pgle.xla.log.wordings import flag_refusal
 TIMEOUT_S = 120  # for the child, which needs about a second; a cold network file system may need a hundred times that
 
 Status: TypeAlias = Literal["known", "unknown", "bad-value", "failed"]
-
-PACKAGES = (
-    "jax",
-    "jaxlib",
-    "jax-cuda12-plugin",
-    "jax-cuda12-pjrt",
-    "jax-cuda13-plugin",
-    "jax-cuda13-pjrt",
-    "nvidia-cuda-runtime-cu12",
-    "nvidia-cuda-runtime",
-    "numpy",
-    "protobuf",
-    "flax",
-)
-"""Those whose versions decide how a program compiles and runs."""
 
 PROBE_CHILD = """
 import json, os, resource, sys
@@ -75,8 +61,7 @@ print(json.dumps(answers))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class FlagAnswer:
+class FlagAnswer(NamedTuple):
     """What jaxlib makes of one flag."""
 
     # ``known``; ``unknown`` and ``bad-value``, on which XLA ends the process; ``failed`` where it ended otherwise
@@ -117,26 +102,9 @@ def installed(python: str | None = None) -> Installed:
         UserError: there is no such interpreter, or it does not run.
     """
     if python is None or python == sys.executable:
-        return Installed(*_versions(PACKAGES))
-    code = f"import json, sys\n{inspect.getsource(_versions)}\nprint(json.dumps(_versions(sys.argv[1:])))"
+        return Installed(*versions(PACKAGES))
+    code = f"import json, sys\n{inspect.getsource(versions)}\nprint(json.dumps(versions(sys.argv[1:])))"
     return Installed(*json.loads(_child(python, f"from __future__ import annotations\n{code}", "", PACKAGES)))
-
-
-def _versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
-    """The versions of those that this interpreter would import, and where jaxlib is.
-
-    Other interpreters are sent the source of this function: standard library only, of Python 3.9.
-    """
-    import platform
-    from importlib import metadata
-
-    found = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found, str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
 
 
 def probe(flags: Iterable[Flag], python: str | None = None) -> Probe:
@@ -202,9 +170,8 @@ def _read(store: Path) -> dict[str, FlagAnswer]:
 
 
 def _write(store: Path, kept: Mapping[str, FlagAnswer]) -> None:
-    entries = {key: [entry.status, entry.message] for key, entry in sorted(kept.items())}
     try:
-        write_files({store: json.dumps(entries, indent=0) + "\n"}, force=True)
+        write_files({store: json.dumps(dict(sorted(kept.items())), indent=0) + "\n"}, force=True)
     except UserError:
         return  # a home that cannot be written costs a second next time, nothing else
 
@@ -246,4 +213,4 @@ def lint_flags(flags: FlagList, *, jaxlib: str | None = None, python: str | None
     if jaxlib is not None:
         return lint(flags, jaxlib)
     asked = probe(flags.flags, python)
-    return lint(flags, asked.jaxlib, {text: (said.status, said.message) for text, said in asked.verdicts.items()})
+    return lint(flags, asked.jaxlib, asked.verdicts)

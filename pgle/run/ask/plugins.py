@@ -10,11 +10,24 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "jax-cuda12-plugin",
+    "jax-cuda12-pjrt",
+    "jax-cuda13-plugin",
+    "jax-cuda13-pjrt",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cuda-runtime",
+    "numpy",
+    "protobuf",
+    "flax",
+)
+"""Those whose versions decide how a program compiles and runs."""
 
 HALVES = ("plugin", "pjrt")
 FIRST_CUDA13 = (0, 7, 2)  # the jaxlib that brought the CUDA 13 plugin
@@ -66,17 +79,25 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
 
 def install_command() -> str:
     """The one command that gives this interpreter what it needs to compile for GPUs."""
-    mended = repair(own_versions())
+    mended = repair(versions(PACKAGES)[0])
     return mended.line if mended else shlex.join((*_pip(sys.executable, "install"), "pgle[rehearse-cuda13]"))
 
 
-def own_versions() -> dict[str, str]:
-    """The versions of what this interpreter has: jaxlib, the plugin's wheels, CUDA's runtime."""
-    found = {}
-    for name in ("jaxlib", *RUNTIMES.values(), *(f"jax-cuda{cuda}-{half}" for cuda in RUNTIMES for half in HALVES)):
-        with suppress(metadata.PackageNotFoundError):
+def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The versions of those that this interpreter would import, its own too, and where jaxlib is.
+
+    Other interpreters are sent the source of this function: standard library only, of Python 3.9.
+    """
+    import platform
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for name in packages:
+        try:
             found[name] = metadata.version(name)
-    return found
+        except metadata.PackageNotFoundError:
+            continue
+    return found, str(metadata.distribution("jaxlib").locate_file("")) if "jaxlib" in found else ""
 
 
 def _kept(majors: list[int], versions: Mapping[str, str], jaxlib: str) -> int:

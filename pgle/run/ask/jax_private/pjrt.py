@@ -11,10 +11,10 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pgle.errors import UserError
-from pgle.run.ask.plugins import install_command, own_versions
+from pgle.run.ask.plugins import PACKAGES, install_command, versions
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 LIBRARY = "xla_cuda_plugin.so"
@@ -31,7 +31,7 @@ class XlaError(Exception):
 
 
 class _Struct(ctypes.Structure):
-    """An argument structure: its size and extensions, before the fields of the call."""
+    """An argument structure: its size and extensions, before the fields of the call, of which some have none."""
 
     _fields_: ClassVar = [("struct_size", _Size), ("extension_start", _Pointer)]
 
@@ -40,51 +40,32 @@ class _Struct(ctypes.Structure):
         self.struct_size = ctypes.sizeof(self)
 
 
+def _text(name: str) -> list[tuple[str, Any]]:
+    """The two fields of a text: where it begins, and its bytes."""
+    return [(name, ctypes.c_char_p), (f"{name}_size", _Size)]
+
+
 class _Error(_Struct):
     _fields_: ClassVar = [("error", _Pointer), ("message", _Pointer), ("message_size", _Size)]
 
 
-class _Initialize(_Struct):
-    pass
-
-
 class _NamedValue(_Struct):
-    _fields_: ClassVar = [
-        ("name", ctypes.c_char_p),
-        ("name_size", _Size),
-        ("type", ctypes.c_int),
-        ("value", ctypes.c_char_p),
-        ("value_size", _Size),
-    ]
+    _fields_: ClassVar = [*_text("name"), ("type", ctypes.c_int), *_text("value")]
 
 
 class _Topology(_Struct):
-    _fields_: ClassVar = [
-        ("name", ctypes.c_char_p),
-        ("name_size", _Size),
-        ("options", _Pointer),
-        ("num_options", _Size),
-        ("topology", _Pointer),
-    ]
+    _fields_: ClassVar = [*_text("name"), ("options", _Pointer), ("num_options", _Size), ("topology", _Pointer)]
 
 
 class _Program(_Struct):
-    _fields_: ClassVar = [
-        ("code", ctypes.c_char_p),
-        ("code_size", _Size),
-        ("format", ctypes.c_char_p),
-        ("format_size", _Size),
-    ]
+    _fields_: ClassVar = [*_text("code"), *_text("format")]
 
 
 class _Compile(_Struct):
     _fields_: ClassVar = [
-        ("topology", _Pointer),
-        ("program", _Pointer),
-        ("options", ctypes.c_char_p),
-        ("options_size", _Size),
-        ("client", _Pointer),
-        ("executable", _Pointer),
+        *((name, _Pointer) for name in ("topology", "program")),
+        *_text("options"),
+        *((name, _Pointer) for name in ("client", "executable")),
     ]
 
 
@@ -119,7 +100,7 @@ class Plugin:
         Raises:
             XlaError: XLA refuses the target or the topology, or fails to compile.
         """
-        self._call(_PLUGIN_INITIALIZE, _Initialize())
+        self._call(_PLUGIN_INITIALIZE, _Struct())
         program = _Program(code=code, code_size=len(code), format=form.encode(), format_size=len(form))
         self._call(
             _COMPILE,
@@ -137,7 +118,7 @@ class Plugin:
         Raises:
             XlaError: it does not.
         """
-        self._call(_PLUGIN_INITIALIZE, _Initialize())
+        self._call(_PLUGIN_INITIALIZE, _Struct())
         self._topology(target.encode(), topology.encode())
 
     def _topology(self, target: bytes, topology: bytes) -> int:
@@ -175,9 +156,9 @@ def library() -> Path:
     if not found:
         remedy = install_command()
         raise UserError("the CUDA plugin of jax is not installed, no GPU compiler to rehearse with", remedy=remedy)
-    versions = own_versions()
+    found_versions, _ = versions(PACKAGES)
     wheels = {name: f"jax-{name.rsplit('_', 1)[1]}-pjrt" for name in found}
-    fitting = (name for name in found if versions.get(wheels[name]) == versions.get("jaxlib"))
+    fitting = (name for name in found if found_versions.get(wheels[name]) == found_versions.get("jaxlib"))
     return found[next(fitting, next(iter(found)))]
 
 
