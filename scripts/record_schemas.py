@@ -23,8 +23,8 @@ from documents import CHEAP, COMPILED, prepare, produce  # noqa: E402
 from pgle.xla.log.module_verdict import ProfileUse  # noqa: E402
 
 UNITS = {
-    "_us": "microseconds", "_ns": "nanoseconds", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB",
-    "share": "0 to 1", "_coverage": "0 to 1",
+    "_us": "microseconds", "_ns": "nanoseconds", "_gb_s": "GB/s", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB",
+    "_share": "0 to 1", "_coverage": "0 to 1", "_tflops": "TFLOP/s",
 }  # fmt: skip
 BY_NAME = {
     "memory_bytes",
@@ -52,7 +52,7 @@ NULLABLE = {"schedule", "before", "after"}
 def merged(samples: list[Any], name: str = "") -> dict[str, Any]:
     """The schema that all samples of one place satisfy."""
     kinds = {kind(sample) for sample in samples}
-    unit = next((unit for ending, unit in UNITS.items() if name.endswith(ending)), "")
+    unit = next((unit for ending, unit in UNITS.items() if f"_{name}".endswith(ending)), "")
     if kinds <= {"null"}:  # no sample has it: it may be anything, but for what its name says
         return {"type": ["null", "number"], "description": unit} if unit else {}
     if kinds & {"number", "integer"}:

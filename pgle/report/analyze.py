@@ -185,6 +185,7 @@ def _collective_json(item: MeasuredCollective, overlap: Overlap | None) -> dict[
         **found,
         "op_name": item.op_name,
         "source": known.get("source", ""),
+        "transfer_exposed_us": item.transfer_exposed_us,
         "algorithm_gb_s": item.algorithm_gb_s,
         "bus_gb_s": item.bus_gb_s,
         "why_exposed": reasons.get(item.name, ""),

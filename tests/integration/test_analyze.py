@@ -109,6 +109,8 @@ def test_layers_memory_and_overlap_of_a_step(capsys: pytest.CaptureFixture[str])
     assert sum(memory[name] for name in names) == memory["peak_bytes"] < memory["limit_bytes"] < memory["device_bytes"]
     assert found["overlap"]["hideable_us"] <= found["breakdown"]["exposed_communication_us"]
     assert all(item["why_exposed"] for item in found["collectives"][:5])
+    shown = {item["name"]: item["transfer_exposed_us"] for item in found["collectives"]}
+    assert {room["name"]: room["exposed_us"] for room in found["overlap"]["collectives"]} == pytest.approx(shown)
     assert found["against"] is None
 
 

@@ -36,6 +36,11 @@ def test_every_printed_object_has_a_schema() -> None:
     assert named <= {path.name.removeprefix("pgle.").removesuffix("-1.json") for path in SCHEMAS.glob("*.json")}
 
 
+def test_a_rate_is_not_in_seconds() -> None:
+    rates = re.findall(r'"[a-z_]+_gb_s": \{[^}]*"description": "([^"]*)"', (SCHEMAS / "pgle.analyze-1.json").read_text())
+    assert rates == ["GB/s"] * 3
+
+
 def test_a_schema_refuses_what_is_not_its_object() -> None:
     for path in SCHEMAS.glob("*.json"):
         with pytest.raises(jsonschema.ValidationError):
