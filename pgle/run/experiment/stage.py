@@ -202,7 +202,7 @@ def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
         return profile.resolve()
     data = profile.read_bytes()
     named = run.content_named(sha256(data), profile.suffix)
-    if not named.exists():
+    if not named.exists() or named.read_bytes() != data:  # changed since, its name would lie
         beside = sidecar_path(profile)
         files: dict[AnyPath, bytes | str] = {named: data}
         if beside.exists():

@@ -1,9 +1,12 @@
 """What a stage can be asked for."""
 
+from pathlib import Path
+
 import pytest
 
 from pgle.errors import UserError
-from pgle.run.experiment.stage import choose_back_end
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.stage import choose_back_end, content_addressed
 
 WINDOWS = ["auto", "all", "steps:5", "steps:5-10", "seconds:10", "seconds:0.5"]
 
@@ -18,3 +21,11 @@ def test_windows(window: str) -> None:
 def test_other_windows_are_refused_before_anything_runs(window: str, capture) -> None:
     with pytest.raises(UserError, match="no such window"):
         choose_back_end(capture, window)
+
+
+def test_a_profile_that_was_changed_under_its_hash_is_not_given_to_xla(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.pbtxt"
+    profile.write_text('costs { name: "dot" cost_us: 7 }\n')
+    named = content_addressed(profile, RunDirectory(tmp_path))
+    named.write_text('costs { name: "dot" cost_us: 9 }\n')
+    assert content_addressed(profile, RunDirectory(tmp_path)).read_bytes() == profile.read_bytes()
