@@ -38,7 +38,7 @@ class Noise:
     skew: float = 0.002  # standard deviation of the time at which a rank begins a step, as a share of the step
     # how long the other ranks wait for the last one in the first execution (it compiled last)
     first_wait_us: float = 2e6
-    pause_us: float = 150.0  # host time between steps
+    pause_us: float = 5.0  # host time between steps; no part of the step times, which a trace must not contradict
 
 
 def record(

@@ -71,6 +71,12 @@ def test_collectives_of_early_ranks_wait(module, timeline):
     assert np.minimum(*by_rank) == pytest.approx(np.full(6, 300.0), rel=0.2)
 
 
+def test_the_step_of_a_trace_is_the_time_of_an_execution(module, timeline):
+    found = find_executions(record(module, timeline, ranks=1, noise=QUIET, executions=10), np.zeros(9, bool))
+    step = (found.end_ns.max() - found.start_ns.min()) / 10
+    assert step == pytest.approx(np.median(found.end_ns - found.start_ns), rel=0.01)
+
+
 def test_executions_do_not_overlap_on_a_device(module, timeline):
     trace = record(module, timeline, ranks=3, executions=5)
     found = find_executions(trace, np.zeros(len(trace.instructions), bool))
