@@ -37,7 +37,8 @@ def test_every_printed_object_has_a_schema() -> None:
 
 
 def test_a_rate_is_not_in_seconds() -> None:
-    rates = re.findall(r'"[a-z_]+_gb_s": \{[^}]*"description": "([^"]*)"', (SCHEMAS / "pgle.analyze-1.json").read_text())
+    text = (SCHEMAS / "pgle.analyze-1.json").read_text()
+    rates = re.findall(r'"[a-z_]+_gb_s": \{[^}]*"description": "([^"]*)"', text)
     assert rates == ["GB/s"] * 3
 
 

@@ -42,7 +42,10 @@ SAY_S = 30.0  # a program that has compiled nothing for so long is said to be wa
 GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
 
 
-UNHOOKED = "no jax was seen by pgle's hook (if a script sets PYTHONPATH, let it keep the old: PYTHONPATH=…:$PYTHONPATH)"
+UNHOOKED = (
+    "no jax was seen by pgle's hook (python -I and -E start without it; if a script sets PYTHONPATH, let it keep the "
+    "old: PYTHONPATH=…:$PYTHONPATH)"
+)
 
 
 def capture_modules(
@@ -160,11 +163,13 @@ def capture_environment(
         flags.append("--xla_backend_optimization_level=0")
     files = {"program": PROGRAM, "lowered": LOWERED} | ({} if compute else {"uncomputed": UNCOMPUTED})
     files = {what: str(folder.resolve() / name) for what, name in files.items()}
+    wanted = " ".join([given, *flags]).strip()
+    config = {"captured": files, "devices": devices if is_ours else None, "flags": flags, "given": wanted}
     return {
-        **with_hook(base, {"captured": files, "devices": devices if is_ours else None, "flags": flags}),
+        **with_hook(base, config),
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the plugin has no CUDA libraries to look for
-        "XLA_FLAGS": " ".join([given, *flags]).strip(),
+        "XLA_FLAGS": wanted,
         "JAX_DUMP_IR_TO": str(folder.resolve()),
         "JAX_ENABLE_COMPILATION_CACHE": "false",
     }

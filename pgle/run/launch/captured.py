@@ -65,6 +65,7 @@ class CapturedProgram:
     executed: Mapping[str, int] = field(default_factory=dict)  # executions by the file name of the module
     compiling: str = ""  # file name of the module that it is compiling
     of_jax: Sequence[str] = ()  # file names of modules that are named as functions of jax's
+    xla_flags: str = ""  # as it had them, where it or a script before it set them; empty: as they were given
 
 
 def read_captured(folder: Path) -> CapturedProgram:

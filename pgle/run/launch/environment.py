@@ -17,6 +17,9 @@ from pgle.xla.flags.text import Finding, Flag, FlagList, as_bool, format_flags, 
 
 MAX_FLAG_FILE_BYTES = 1 << 20
 
+OF_CPUS = ("xla_force_host_platform_device_count", "xla_backend_optimization_level")
+"""Flags that matter for a captured program, which runs on CPUs, and not for what is compiled for GPUs."""
+
 Cache: TypeAlias = Literal["off", "keep"] | Path
 """JAX's persistent compilation cache: off, as the user has it, or in a directory of its own."""
 
@@ -46,6 +49,20 @@ def user_flags(environ: Mapping[str, str] | None = None) -> FlagList:
         what = f"XLA_FLAGS does not begin with '-', so XLA reads it as a file: {error.what}"
         raise UserError(what, where=parsed.file[:80], remedy="write --flag=value, or mend the path") from None
     return replace(held, findings=(*parsed.findings, *held.findings))
+
+
+def flags_with(own: str, environ: Mapping[str, str] | None = None) -> tuple[Flag, ...]:
+    """The flags of a captured program: the user's, and those that it or a script before it sets, which come later.
+
+    Args:
+        own: the whole XLA_FLAGS as the program had them; empty where nothing set them.
+        environ: of the user; default: this process's.
+
+    Raises:
+        UserError: one of them names a file that cannot be read.
+    """
+    set_there = [flag for flag in user_flags({"XLA_FLAGS": own}).flags if flag.name not in OF_CPUS]
+    return (*(flag for flag in user_flags(environ).flags if flag not in set_there), *set_there)
 
 
 def given_flags(

@@ -6,6 +6,7 @@ log lines and the profile's use are real; every time is simulated, and everythin
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,9 +27,9 @@ from pgle.run.experiment.older import waiting
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, now
 from pgle.run.launch.capture_modules import capture_modules
-from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in
+from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in, read_captured
 from pgle.run.launch.console_steps import write_steps
-from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of
+from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of, flags_with
 from pgle.run.launch.process import check_program
 from pgle.run.rehearse.compiler.compile import rehearse_compile
 from pgle.run.rehearse.compiler.request import RehearsalRequest, RehearsalResult
@@ -37,7 +38,7 @@ from pgle.schedule.simulated_gpu import record as simulate
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane.writer import write_xplane
-from pgle.xla.flags.text import Flag, parse_flags
+from pgle.xla.flags.text import Flag, format_flags, parse_flags
 from pgle.xla.log.module_verdict import ModuleVerdict
 from pgle.xla.targets import load_target
 
@@ -141,8 +142,14 @@ class SimulatedBackEnd:
     def _child(self, request: StageRequest) -> ChildEnvironment:
         """The flags of the compilation, as the user's environment and the kind of run have them."""
         python, _ = compiler_of(request.command)
+        own = read_captured(request.run.captured).xla_flags
         return build_environment(
-            request.mode, python=python, more_flags=request.flags, own_dumps=True, profile=str(request.profile or "")
+            request.mode,
+            python=python,
+            environ={**os.environ, "XLA_FLAGS": format_flags(flags_with(own))} if own else None,
+            more_flags=request.flags,
+            own_dumps=True,
+            profile=str(request.profile or ""),
         )
 
     def _program(self, request: StageRequest, *, again: bool, force: bool) -> Path:

@@ -13,7 +13,7 @@ from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
 from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module
-from pgle.run.launch.environment import user_flags
+from pgle.run.launch.environment import OF_CPUS, flags_with, user_flags
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.xla.flags.text import Finding, Flag, FlagList, parse_flags
 from pgle.xla.targets import Target
@@ -28,7 +28,6 @@ MEMORY_FRACTION = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 """Variables that say which part of a GPU's memory jax's allocator takes, the newer first."""
 DEFAULT_FRACTION = 0.75
 
-_NOT_OF_GPUS = ("xla_force_host_platform_device_count", "xla_backend_optimization_level")
 _ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
 OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
 
@@ -69,14 +68,14 @@ def settle(modules: Sequence[Path], choose: str | None, program: CapturedProgram
         modules: one file, or those of a program or folder.
         choose: which, as in `choose_module`; None: the program's step.
         program: that compiled them; its environment compiles where it can.
-        flags: from the command line, after those of XLA_FLAGS.
+        flags: from the command line, after those of XLA_FLAGS and those that the program sets itself.
 
     Raises:
         UserError: no module matches, or XLA would end over a flag.
     """
     module = choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
     python, warnings = _compiling_python(program)
-    kept, more = _flags(flags, python)
+    kept, more = _flags(flags, python, program.xla_flags)
     doubt = repair(installed(python).versions, python)
     if doubt and doubt.fails:
         warnings = (*warnings, f"the CUDA plugin: {doubt.what}; {doubt.line}")
@@ -119,27 +118,32 @@ def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
     return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
 
 
-def _flags(given: Sequence[str], python: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The user's flags that count, and warnings.
+def _flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The user's flags that count, those of a captured program's `own` XLA_FLAGS too, and warnings.
+
+    A flag that the program sets and the jaxlib that compiles does not take is left out: another one ran the program.
 
     Raises:
         UserError: the jaxlib that compiles would end over one of them.
     """
     environment, warnings = [], []
-    for flag in user_flags(os.environ).flags:
+    for flag in flags_with(own):
         if flag.name in OURS:
             warnings.append(f"--{flag.name} of XLA_FLAGS is left out; {OURS[flag.name]}")
-        elif flag.name not in _NOT_OF_GPUS and not flag.name.startswith("xla_dump_"):
+        elif flag.name not in OF_CPUS and not flag.name.startswith("xla_dump_"):
             environment.append(flag)
     typed = [_flag(text) for text in given]
     if not environment and not typed:
         return (), tuple(warnings)
     found = lint_flags(FlagList((*environment, *typed)), python=python).findings
-    for finding in found:
-        if finding.level == "error" and finding.code in _ENDS_XLA:
+    errors = [finding for finding in found if finding.level == "error"]
+    ours = {flag.name for flag in (*user_flags().flags, *typed)}
+    for finding in errors:
+        if finding.code in _ENDS_XLA and finding.flag in ours:
             raise _refused(finding, any(flag.name == finding.flag for flag in typed))
-    warnings += [finding.line() for finding in found if finding.level == "error"]
-    return tuple(_text(flag) for flag in (*environment, *typed)), tuple(warnings)
+    unknown = {finding.flag for finding in errors if finding.code in _ENDS_XLA}
+    warnings += [f"{finding.line()}{' (left out)' * (finding.flag in unknown)}" for finding in errors]
+    return tuple(_text(flag) for flag in (*environment, *typed) if flag.name not in unknown), tuple(warnings)
 
 
 def _flag(text: str) -> Flag:

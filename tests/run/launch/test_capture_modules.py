@@ -88,6 +88,13 @@ def test_a_program_without_host_memory_is_dumped_as_it_is(captured):
     module = captured("import jax, jax.numpy as jnp\njax.jit(lambda x: jnp.sin(x) + 1)(jnp.ones((8, 8)))")
     assert capture_warnings(module) == ()
     assert not (module.parent / ".lowered_for_cuda").exists()
+    assert read_captured(module.parent).xla_flags == ""
+
+
+def test_flags_that_the_program_sets_itself_are_noted(captured):
+    flags = "import os\nos.environ['XLA_FLAGS'] = '--xla_gpu_enable_triton_gemm=false'\n"
+    module = captured(f"{flags}import jax\njax.jit(lambda x: x + 1)(1)")
+    assert "--xla_gpu_enable_triton_gemm=false" in read_captured(module.parent).xla_flags
 
 
 TWO = """

@@ -34,6 +34,14 @@ def test_flags_of_the_environment_come_before_those_of_the_command_line(settled)
     assert settled(f"{slop}=90", f"{slop}=95").flags == (f"{slop}=90", f"{slop}=95")
 
 
+def test_flags_that_the_program_sets_come_after_those_of_the_environment(settled) -> None:
+    slop, cpu = "--xla_gpu_memory_limit_slop_factor", "--xla_force_host_platform_device_count=2"
+    program = replace(OURS, xla_flags=f"{slop}=95 {cpu} --xla_gpu_no_such_flag=1")
+    setting = settled(f"{slop}=90", program=program)
+    assert setting.flags == (f"{slop}=90", f"{slop}=95")
+    assert [line for line in setting.warnings if "xla_gpu_no_such_flag" in line and line.endswith("(left out)")]
+
+
 def test_what_is_about_dumps_or_cpus_is_left_out(settled) -> None:
     environment = "--xla_dump_hlo_as_text --xla_force_host_platform_device_count=8 --xla_gpu_enable_triton_gemm=false"
     assert settled(environment).flags == ("--xla_gpu_enable_triton_gemm=false",)

@@ -41,7 +41,7 @@ def _capture(jax, config):
     from pgle_hook.place import restore_flags
 
     restore_flags(config["flags"])
-    capture(jax, config["captured"], config.get("devices"))
+    capture(jax, config["captured"], config.get("devices"), config["given"])
 
 
 def active():

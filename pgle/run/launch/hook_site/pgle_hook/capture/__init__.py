@@ -16,13 +16,14 @@ GPUS = ("gpu", "cuda")
 ASK_FOR_DEVICES = ("devices", "local_devices", "device_count", "local_device_count")
 
 
-def capture(jax, files, devices):
+def capture(jax, files, devices, given):
     """Capture the modules of this process.
 
     Args:
         jax: the module, freshly imported.
         files: the path of what the hook writes, by name.
         devices: virtual CPU devices of the job; None where the user's XLA_FLAGS say those of a process.
+        given: XLA_FLAGS as pgle started the command.
     """
     from pgle_hook.capture import offload
     from pgle_hook.capture.executed import Executed
@@ -30,7 +31,7 @@ def capture(jax, files, devices):
 
     guarded(lambda: _stay_on_cpus(jax))
     results = Uncomputed(files["uncomputed"]).results if "uncomputed" in files else lambda call, execute: execute()
-    executed = Executed(files["program"])
+    executed = Executed(files["program"], given)
     guarded(lambda: executed.watch(results))
     guarded(lambda: _watch_processes(jax, devices, executed))
     offload.watch(files["lowered"])

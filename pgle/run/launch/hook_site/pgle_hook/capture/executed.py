@@ -20,10 +20,12 @@ class Executed:
 
     Args:
         path: file for the program's Python, and its modules by the names of their dumps.
+        given: XLA_FLAGS as pgle started the command; others are set by a script or the program itself, and written.
     """
 
-    def __init__(self, path):
+    def __init__(self, path, given):
         self._path = path
+        self._given = given
         self._is_silent = False
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -87,8 +89,10 @@ class Executed:
         if self._is_silent:
             return
         temporary = "%s.%d.tmp" % (self._path, os.getpid())
+        flags = os.environ.get("XLA_FLAGS", "")
+        own = flags if flags != self._given else ""
         with open(temporary, "w") as file:
-            json.dump(dict(self._about, executed=self._counts), file)
+            json.dump(dict(self._about, executed=self._counts, xla_flags=own), file)
         os.replace(temporary, self._path)
 
 
