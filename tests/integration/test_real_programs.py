@@ -262,11 +262,11 @@ for number in range({steps}):
 
 
 def test_a_short_program_that_marks_nothing_is_traced(launch, program):
-    found = assert_same(launch, sys.executable, program(SHORT.format(steps=30)))
+    found = assert_same(launch, sys.executable, program(SHORT.format(steps=60)))
     assert b"executions in" in found.stderr
     trace = read_traces([launch.run_dir])
     assert "jit__lambda" in {module.name for module in trace.modules}
-    assert trace.execution.max() >= 10
+    assert trace.execution.max() >= 3  # the program runs on while the profiler starts
 
 
 def test_one_too_short_is_told_a_remedy_and_that_works(launch, program):
