@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from graphlib import CycleError, TopologicalSorter
 
 from pgle.costs.estimate.products import is_product
 from pgle.costs.fit.fill import Estimate
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin
-from pgle.errors import UserError
 from pgle.schedule.timeline import Stream
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, start_of
 from pgle.xla.hlo.module import Instruction, Module, trip_count
@@ -23,7 +21,6 @@ FREE = frozenset(
 )  # fmt: skip
 """Opcodes that launch nothing on XLA:GPU."""
 
-DEEPEST = 100  # loops, calls and branches in each other
 COLLECTIVES = "collectives"  # the queue of asynchronous collectives
 
 
@@ -85,33 +82,15 @@ def read_program(
         costs: by the name that LHS looks up: a collective by its start.
         estimate: for what has none; without, such instructions count as nothing and are listed.
         kernels: launches of one run of an instruction where that is not one, by its name.
-
-    Raises:
-        UserError: a computation calls itself.
     """
     reader = _Reader(module, costs, estimate, kernels or {})
     reader.read(module.entry)
-    _check_nesting(module, reader.computations)
     if reader.others:
         reader.warnings.append(
             f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
             f"(first {reader.others[0]}); is it of this program? 'pgle verify' shows what matches"
         )
     return Program(module.entry, reader.computations, tuple(reader.missing), tuple(reader.warnings))
-
-
-def _check_nesting(module: Module, computations: Mapping[str, Sequence[Op]]) -> None:
-    """XLA makes no module whose computations call themselves, or nest deeper than a program does."""
-    graph = {name: [body for op in ops for body in op.bodies] for name, ops in computations.items()}
-    depth: dict[str, int] = {}
-    try:
-        for name in TopologicalSorter(graph).static_order():
-            depth[name] = 1 + max((depth[body] for body in graph.get(name, ())), default=0)
-    except CycleError as error:
-        name = error.args[1][0]
-        raise UserError(f"computation {name} calls itself", where=module.source, remedy="dump it again") from None
-    if max(depth.values(), default=0) > DEEPEST:
-        raise UserError(f"computations nest deeper than {DEEPEST}", where=module.source, remedy="dump it again")
 
 
 class _Reader:
@@ -137,17 +116,9 @@ class _Reader:
             name = todo.pop()
             if name in self.computations or name not in self.module.computations:
                 continue
-            ops = tuple(self._ops(name))
-            self.computations[name] = ops
+            found = map(self._op, self.module.computations[name].instructions)
+            ops = self.computations[name] = tuple(op for op in found if op is not None)
             todo.extend(body for op in ops for body in op.bodies)
-
-    def _ops(self, computation: str) -> list[Op]:
-        found = []
-        for instruction in self.module.computations[computation].instructions:
-            op = self._op(instruction)
-            if op is not None:
-                found.append(op)
-        return found
 
     def _op(self, instruction: Instruction) -> Op | None:
         opcode = instruction.opcode

@@ -7,7 +7,7 @@ The same seed gives the same trace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,8 +59,7 @@ def record(
     random = np.random.default_rng(seed)
     step = _Step.of(module, timeline)
     clock = np.zeros(ranks)
-    parts: list[tuple[Floats, Floats, npt.NDArray[np.int64]]] = []
-    keys: list[tuple[int, int]] = []
+    parts: list[tuple[int, int, Floats, Floats]] = []
     for execution in range(executions):
         drawn = [_draw(step, execution, noise, random) for _ in range(ranks)]
         late = np.abs(random.normal(0.0, noise.skew * timeline.step_us, ranks))
@@ -71,9 +70,8 @@ def record(
         for rank in range(ranks):
             start, duration = _place(step, begin[rank], drawn[rank], waits[rank])
             clock[rank] = float((start + duration).max(initial=begin[rank])) + noise.pause_us
-            parts.append((start, duration, np.arange(len(start))))
-            keys.append((rank, execution))
-    return _trace(module, step, parts, keys, ranks)
+            parts.append((rank, execution, start, duration))
+    return _trace(module, step, parts, ranks)
 
 
 @dataclass(frozen=True)
@@ -157,36 +155,24 @@ def _place(step: _Step, begin: float, duration: Floats, waits: Floats) -> tuple[
     return start, total
 
 
-def _trace(
-    module: Module,
-    step: _Step,
-    parts: list[tuple[Floats, Floats, npt.NDArray[np.int64]]],
-    keys: list[tuple[int, int]],
-    ranks: int,
-) -> Trace:
-    device = np.concatenate(
-        [np.full(len(start), rank, np.int32) for (start, *_), (rank, _) in zip(parts, keys, strict=True)]
-    )
-    execution = np.concatenate(
-        [np.full(len(s), number, np.int32) for (s, *_), (_, number) in zip(parts, keys, strict=True)]
-    )
-    row = np.concatenate([rows for *_, rows in parts])
-    start = np.rint(np.concatenate([start for start, *_ in parts]) * 1e3).astype(np.int64)
-    duration = np.maximum(np.rint(np.concatenate([time for _, time, _ in parts]) * 1e3), 1).astype(np.int64)
-    launch = np.arange(len(start), dtype=np.int32)
+def _trace(module: Module, step: _Step, parts: Sequence[tuple[int, int, Floats, Floats]], ranks: int) -> Trace:
+    """Of parts (rank, execution, start and duration of every launch)."""
+    numbers, times = np.array([part[:2] for part in parts], np.int32), np.array([part[2:] for part in parts])
+    device, execution = np.repeat(numbers, len(step.stream), axis=0).T
+    start, duration = np.rint(times.transpose(1, 0, 2).reshape(2, -1) * 1e3).astype(np.int64)
     order = np.lexsort((start, device))
-    stream = step.stream[row]
+    stream = np.tile(step.stream, len(parts))
     stream_ids = np.array([STREAM_IDS[item] for item in Stream], np.int32)
     return Trace(
         start_ns=start[order],
-        duration_ns=duration[order],
+        duration_ns=np.maximum(duration, 1)[order],
         kind=np.where(stream == Stream.COPY, Kind.MEMCPY, Kind.KERNEL).astype(np.uint8)[order],
         device=device[order],
         stream=stream_ids[stream][order],
         module=np.zeros(len(order), np.int32),
-        instruction=step.instruction[row][order],
+        instruction=np.tile(step.instruction, len(parts))[order],
         execution=execution[order],
-        instance=launch[order],
+        instance=order.astype(np.int32),
         modules=(ModuleKey(module.name, 1 if module.program_id is None else module.program_id),),
         instructions=step.names,
         devices=tuple(Device("simulated:1", rank, rank) for rank in range(ranks)),

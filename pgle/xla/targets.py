@@ -56,10 +56,7 @@ class Target:
     @property
     def portable_text(self) -> str:
         """`text` without the fields that older XLA does not know; XLA refuses a description with an unknown field."""
-        text = _RECENT_SCALAR.sub("", self.text)
-        for name in _RECENT_BLOCKS:
-            text = _without_block(text, name)
-        return text
+        return _top_level(_RECENT_SCALAR.sub("", self.text))
 
 
 def load_target(name_or_path: str) -> Target:

@@ -70,13 +70,6 @@ def test_costs_of_other_shapes_are_left_out_and_said() -> None:
     assert "another opcode or shape here: 1 (first a)" in found.timeline.warnings[0]
 
 
-def test_a_computation_that_calls_itself_is_refused() -> None:
-    call = Instruction("c", "call", Shape("f32", ()), "f", (), ("f",))
-    module = Module("m", 1, "", "f", {"f": Computation("f", (call,), "c")}, is_scheduled=True)
-    with pytest.raises(UserError, match="calls itself"):
-        predict(module, None, "h100")
-
-
 SCATTER = Module(
     "jit_step", 1, "", "e", is_scheduled=True,
     computations={"e": Computation("e", (

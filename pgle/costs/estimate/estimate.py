@@ -69,7 +69,7 @@ def estimate_profile(module: Module, hardware: Hardware) -> Profile:
 def transferred_bytes(module: Module, instruction: Instruction) -> int:
     """What a copy between device and host memory moves: of an update in place, the update alone."""
     inner = module.wrapped(instruction) or instruction
-    computation = module.computations.get(inner.called[0]) if inner.opcode == "fusion" and inner.called else None
+    computation = module.fused(inner)
     root = inner if computation is None else module.instructions[computation.root]
     if root.opcode == "dynamic-update-slice":
         return module.instructions[root.operands[1]].shape.size_bytes

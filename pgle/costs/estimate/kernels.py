@@ -71,7 +71,7 @@ def sort_passes(instruction: Instruction) -> tuple[int, int]:
 
 def pointwise_operations(module: Module, instruction: Instruction) -> int:
     """Elements that the ops of a fusion compute one by one; each counts as one operation, transcendental or not."""
-    fused = _fused(module, instruction)
+    fused = module.fused(instruction)
     return sum(
         prod(_widest(module, item)) for item in (fused.instructions if fused else ()) if item.opcode not in _MOVES
     )
@@ -123,14 +123,8 @@ def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
     return sum(needed.elements[root] for root in needed.roots if loop or needed.update_of(root) is not None)
 
 
-def _fused(module: Module, instruction: Instruction) -> Computation | None:
-    if instruction.opcode != "fusion" or not instruction.called:
-        return None
-    return module.computations.get(instruction.called[0])
-
-
 def _needed(module: Module, instruction: Instruction) -> _Needed | None:
-    fused = _fused(module, instruction)
+    fused = module.fused(instruction)
     return None if fused is None else _Needed(fused)
 
 

@@ -49,7 +49,7 @@ def range_of(module: Module, instruction: Instruction, hardware: Hardware, estim
     if is_host_copy(module, instruction) or instruction.is_host_transfer:
         return Range(estimate_us, estimate_us * SHARED_LINK, "GPUs may share the link to the host")
     inner = module.wrapped(instruction) or instruction
-    fused = module.computations.get(inner.called[0]) if inner.opcode == "fusion" and inner.called else None
+    fused = module.fused(inner)
     items = (inner,) if fused is None else fused.instructions
     found = (_of_one(module, item, hardware, estimate_us) for item in items)
     return max(filter(None, found), key=lambda item: item.most_us / max(item.least_us, 1e-9), default=None)

@@ -102,7 +102,7 @@ def work_of(module: Module, instruction: Instruction) -> Hashable:
     """What two instructions share that do the same work: shapes of result and operands, what is fused or called."""
     inner = module.wrapped(instruction) or instruction
     operands = tuple(str(module.instructions[name].shape) for name in inner.operands if name in module.instructions)
-    fused = module.computations.get(inner.called[0]) if inner.opcode == "fusion" and inner.called else None
+    fused = module.fused(inner)
     contents = frozenset(Counter(op.opcode for op in fused.instructions).items()) if fused else frozenset()
     return inner.opcode, str(inner.shape), operands, inner.fusion_kind, inner.custom_call_target, contents
 

@@ -163,6 +163,11 @@ class Module:
             item = None if before in seen else self.instructions.get(before)
         return None
 
+    def fused(self, instruction: Instruction) -> Computation | None:
+        """What a fusion computes; None of any other instruction."""
+        called = instruction.called[:1] if instruction.opcode == "fusion" else ()
+        return next(map(self.computations.get, called), None)
+
     def walk(self) -> Iterator[Instruction]:
         """Every instruction, computation by computation."""
         for computation in self.computations.values():

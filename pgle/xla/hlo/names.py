@@ -14,7 +14,6 @@ from pgle.xla.collectives import collective_kind, is_start, result_shape, walk_c
 from pgle.xla.hlo.module import Instruction, Module, trip_count
 
 _CONTROL_FLOW = ("while", "conditional", "call")
-_MAX_DEPTH = 64  # bound on nested callers; a damaged module may call in circles
 
 NO_OPS = frozenset(
     ("get-tuple-element", "bitcast", "constant", "parameter", "tuple", "partition-id", "replica-id",
@@ -75,11 +74,8 @@ class _Starts:
 
     def find(self, names: Iterable[str], key: Hashable) -> str | None:
         """The collective that goes by the first of these names and is the same otherwise, None if none does."""
-        for name in names:
-            found = self.by_name.get(name)
-            if found is not None and found[1] == key:
-                return found[0]
-        return None
+        found = (self.by_name[name] for name in names if name in self.by_name)
+        return next((name for name, known in found if known == key), None)
 
 
 def _match(module: Module, items: list[Instruction], lhs_module: Module, taken: set[str]) -> dict[str, str]:
@@ -138,9 +134,7 @@ def owner(module: Module, name: str) -> str | None:
     module has no such name.
     """
     instruction = module.instructions.get(name)
-    for _ in range(_MAX_DEPTH):
-        if instruction is None:
-            return None
+    while instruction is not None:
         callers = module.callers.get(instruction.computation, ())
         if not callers or any(caller.opcode in _CONTROL_FLOW for caller in callers):
             return instruction.name
@@ -152,12 +146,9 @@ def loops(module: Module, name: str) -> tuple[tuple[str, int | None], ...]:
     """The ``while`` instructions around an instruction, outermost first, each with its trip count (None: unknown)."""
     found: list[tuple[str, int | None]] = []
     instruction = module.instructions.get(name)
-    for _ in range(_MAX_DEPTH):
-        if instruction is None:
-            break
-        callers = module.callers.get(instruction.computation, ())
-        instruction = callers[0] if callers else None
-        if instruction is not None and instruction.opcode == "while":
+    while instruction is not None and (callers := module.callers.get(instruction.computation)):
+        instruction = callers[0]
+        if instruction.opcode == "while":
             found.append((instruction.name, trip_count(instruction)))
     return tuple(reversed(found))
 

@@ -9,7 +9,7 @@ computation and holds its schedule alone, before the module (`EntryScheduleProto
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Any
@@ -182,25 +182,24 @@ def _schedule(proto: _Proto, source: str) -> LhsSchedule:
         [proto] if isinstance(proto, schedule_pb2.EntryScheduleProto) else [*proto.computation_schedules]
     )
     pairs = async_pairs(module)
-
-    def pairs_in(computation: str, slots: Mapping[str, Slot]) -> list[AsyncPair]:
-        inside = [pair for pair in pairs if pair.computation == computation]
-        return [pair for pair in inside if pair.start in slots and pair.done in slots]
-
     try:
         computations = {
             (name := computation_names[item.computation_id]): ComputationSchedule(
-                name, (slots := _slots(item.instructions, names)), _statistics(slots, pairs_in(name, slots))
+                name, (slots := _slots(item.instructions, names)), _statistics(slots, pairs)
             )
             for item in dumped
         }
     except KeyError as error:
         raise UserError(f"refers to an unknown id {error}; the dump is cut short", where=source, remedy=_HOW) from None
-    module = replace(module, computations=_in_slot_order(module, computations))
+    slots = {name: slot for item in computations.values() for name, slot in item.slots.items()}
     return LhsSchedule(
-        module=module,
+        module=replace(module, computations=_in_slot_order(module, computations)),
         computations=computations,
-        latencies={item.pair.start: item for item in _latencies(module, computations)},
+        latencies={
+            pair.start: Latency(pair, slots[pair.done].start_cycles - slots[pair.start].start_cycles)
+            for pair in pairs
+            if pair.start in slots and pair.done in slots
+        },
         source=source,
     )
 
@@ -224,7 +223,11 @@ def _slots(items: Iterable[schedule_pb2.ScheduleProto.Instruction], names: Mappi
 
 def _statistics(slots: Mapping[str, Slot], pairs: Iterable[AsyncPair]) -> Statistics:
     """What the slots add up to; idle time counts for the one in flight that is waited for first."""
-    starting = sorted((slots[pair.start].end_cycles, slots[pair.done].start_cycles, pair.kind) for pair in pairs)
+    starting = sorted(
+        (slots[pair.start].end_cycles, slots[pair.done].start_cycles, pair.kind)
+        for pair in pairs
+        if pair.start in slots and pair.done in slots
+    )
     in_flight: list[tuple[float, str]] = []
     wasted: dict[str, float] = {}
     position = 0
@@ -242,15 +245,6 @@ def _statistics(slots: Mapping[str, Slot], pairs: Iterable[AsyncPair]) -> Statis
         total_cycles=max((slot.end_cycles for slot in slots.values()), default=0.0),
         memory_peak_bytes=max((slot.memory_bytes for slot in slots.values()), default=0),
     )
-
-
-def _latencies(module: Module, computations: Mapping[str, ComputationSchedule]) -> Iterator[Latency]:
-    for pair in async_pairs(module):
-        schedule = computations.get(pair.computation)
-        if schedule is None or pair.start not in schedule.slots or pair.done not in schedule.slots:
-            continue
-        start, done = schedule.slots[pair.start], schedule.slots[pair.done]
-        yield Latency(pair, done.start_cycles - start.start_cycles)
 
 
 def _idle(slots: Iterable[Slot]) -> list[tuple[float, float]]:
