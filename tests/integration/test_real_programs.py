@@ -195,7 +195,7 @@ def test_a_program_with_its_own_trace_keeps_it_and_we_use_it(launch, program, tm
 
 
 def test_a_program_that_replaces_xla_flags_keeps_its_own_and_gets_ours(launch, program):
-    before = "os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'"
+    before = "import jax; os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'"
     after = "print(jax.device_count())"
     found = assert_same(launch, sys.executable, program(TRAIN.format(before=before, after=after)))
     assert found.stdout.endswith(b"3\n")

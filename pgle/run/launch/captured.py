@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +100,8 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
 def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     """The program's step: the module that is executed again and again; else the last large one that is executed.
 
+    Of several such a training step goes before an evaluation, which programs run hundreds of times before they train.
+
     A module of less than `SUBSTANTIAL` of the largest is no step, however often it is executed, and neither is one for
     fewer devices than another (a loader of data), nor a function of jax's own without products. The last one counts
     as executed: a first step takes long on CPUs, and modules that load data are executed often meanwhile. Where
@@ -129,7 +132,8 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     if again:
         spread = {path: _devices(path) or 1 for path in dict.fromkeys([*again, large[-1]])}
         widest = [path for path, devices in spread.items() if devices == max(spread.values())]
-        return max(widest, key=lambda path: sizes[path] * max(1, executed.get(path.name, 0)))
+        training = [path for path in widest if is_training(path)]
+        return max(training or widest, key=lambda path: sizes[path] * max(1, executed.get(path.name, 0)))
     return (
         once[-1]
         if once
@@ -140,6 +144,14 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
 def _multiplies(module: Path) -> bool:
     """Whether a dump, StableHLO or HLO, as text or protobuf, holds a matrix product or a convolution."""
     return _PRODUCT.search(read_bytes(module)) is not None
+
+
+def is_training(module: Path) -> bool:
+    """Whether a dump of jax multiplies matrices and returns half of what it takes, by type: parameters or gradients."""
+    with module.open(errors="replace") as lines:
+        main = next((line for line in lines if " @main(" in line), "")
+    taken, returned = (Counter(re.findall(r"tensor<[^>]+>", types)) for types in main.partition(") -> ")[::2])
+    return 2 * (taken & returned).total() >= taken.total() > 0 and _multiplies(module)
 
 
 def _is_of_jax(module: Path, program: CapturedProgram) -> bool:

@@ -136,9 +136,6 @@ def hook_warnings(files: RankFiles, facts: Mapping[str, Any]) -> list[str]:
     found = []
     if facts.get("xla_flags_restored"):
         found.append("the program replaces XLA_FLAGS; what pgle had added was added again before jax read it")
-    if facts.get("xla_flags_lost"):
-        lost = ", ".join(flag.split("=")[0] for flag in facts["xla_flags_lost"])
-        found.append(f"the program replaced XLA_FLAGS after importing jax; maybe without effect: {lost}")
     return found
 
 

@@ -126,8 +126,9 @@ def test_of_modules_executed_once_the_last_large_one_is_the_step(captured):
 
 FOR_GPUS = """
 import os
-os.environ.update(XLA_FLAGS="--xla_gpu_autotune_level=0", JAX_PLATFORMS="cuda")
+os.environ.update(XLA_FLAGS="--xla_gpu_enable_triton_gemm=false", JAX_PLATFORMS="cuda")
 import jax, jax.numpy as jnp, numpy as np
+os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 jax.config.update("jax_platforms", "cuda")
 mesh = jax.sharding.Mesh(np.array(jax.devices("gpu")), ("data",))
 x = jax.device_put(jnp.ones((8, 8)), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))
@@ -175,6 +176,23 @@ def test_what_loads_data_for_one_device_is_not_the_step(tmp_path, times):
     executed = {modules[0].name: 2561, modules[1].name: times}
     (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "executed": executed}))
     assert choose_module(modules, None) == modules[1]
+
+
+EVALUATION = """
+import jax, jax.numpy as jnp
+def loss(w, x): return jnp.mean(jnp.tanh(x @ w["a"]) @ w["b"])
+w, x = {name: jnp.ones((8, 8)) for name in "ab"}, jnp.ones((4, 8))
+evaluate, train_step = jax.jit(lambda w, x: loss(w, x)), jax.jit(jax.grad(loss))
+for _ in range(300): evaluate(w, x)
+for _ in range(2): w = train_step(w, x)
+"""
+
+
+def test_hundreds_of_evaluations_before_the_first_training_step_are_not_the_step(captured):
+    module = captured(EVALUATION)
+    executed = read_captured(module.parent).executed
+    assert executed[module.name] == 2
+    assert 300 in executed.values()
 
 
 def test_what_jax_makes_random_numbers_with_is_not_the_step(captured):

@@ -91,12 +91,6 @@ def test_an_unloaded_hook_and_a_program_without_jax_are_told_apart(files):
     assert "compiled nothing" in hook_warnings(files, {})[0]
 
 
-def test_lost_flags_are_named(files):
-    facts = {"xla_flags_lost": ["--xla_gpu_enable_latency_hiding_scheduler=true"]}
-    (line,) = hook_warnings(files, facts)
-    assert "--xla_gpu_enable_latency_hiding_scheduler" in line
-
-
 @pytest.mark.parametrize(
     ("line", "number"),
     [

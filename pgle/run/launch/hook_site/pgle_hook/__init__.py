@@ -38,9 +38,10 @@ def _attach(config, place, jax):
 
 def _capture(jax, config):
     from pgle_hook.capture import capture
+    from pgle_hook.jax_private import before_backends
     from pgle_hook.place import restore_flags
 
-    restore_flags(config["flags"])
+    before_backends(lambda: guarded(lambda: restore_flags(config["flags"])))
     capture(jax, config["captured"], config.get("devices"), config["given"])
 
 

@@ -5,9 +5,9 @@ import os
 import threading
 import time
 
-from pgle_hook import guarded, warn, watch
+from pgle_hook import guarded, jax_private, warn, watch
 from pgle_hook.executions import Executions
-from pgle_hook.place import XLA_FLAGS, missing_flags, restore_flags
+from pgle_hook.place import XLA_FLAGS, restore_flags
 from pgle_hook.profilers import make_profiler
 from pgle_hook.records import Facts, StepWriter
 from pgle_hook.window import Window
@@ -53,9 +53,7 @@ class Hook:
 
     def attach(self):
         """Watch steps, compilations and the program's own traces."""
-        added = restore_flags(self.flags)
-        if added:
-            self.facts.set("xla_flags_restored", added)
+        jax_private.before_backends(lambda: guarded(self._restore_flags))
         watch.annotations(self.jax, self._on_annotation, self.leave_step)
         watch.compilations(self.jax, self._on_compile)
         guarded(lambda: self.executions.attach(self.window.wants_executions(None)))
@@ -188,8 +186,6 @@ class Hook:
         if os.getpid() != self.pid:
             return
         # Without the lock: its holder may be waiting for devices, and they for a callback that compiles.
-        if not self.compiles:
-            self._check_flags()
         self.compiles += 1
         self.facts.compiled(seconds, time.time())
         wish = self.window.on_compile(seconds, time.monotonic(), self.executions.compiled(seconds))
@@ -205,12 +201,13 @@ class Hook:
         finally:
             self._lock.release()
 
-    def _check_flags(self):
-        """At the first compilation XLA has read its flags; ours may have been replaced after jax was imported."""
-        self.facts.set("xla_flags", os.environ.get(XLA_FLAGS, ""))
-        lost = missing_flags(self.flags)
-        if lost:
-            self.facts.set("xla_flags_lost", lost)
+    def _restore_flags(self):
+        """XLA is about to read its flags, which the program may have replaced; what it sets later has no effect."""
+        added = restore_flags(self.flags)
+        if added:
+            self.facts.set("xla_flags_restored", added)
+        if "xla_flags" not in self.facts.values:
+            self.facts.set("xla_flags", os.environ.get(XLA_FLAGS, ""))
 
     def _on_own_start(self, folder):
         """The program's own profiler session wins: ours closes, and stays closed while theirs runs."""

@@ -17,6 +17,22 @@ def has_backends():
     return bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None))
 
 
+def before_backends(act):
+    """Call `act()` before each backend is set up, the first of which has XLA read its flags; at once where this jax
+    lacks the function that does it."""
+    bridge = importlib.import_module("jax._src.xla_bridge")
+    begin = getattr(bridge, "_init_backend", None)
+    if begin is None:
+        act()
+        return
+
+    def new_begin(*args, **kwargs):
+        act()
+        return begin(*args, **kwargs)
+
+    bridge._init_backend = new_begin
+
+
 def process_of():
     """The number of this process, and of how many; asking jax itself would set a backend up."""
     state = importlib.import_module("jax._src.distributed").global_state

@@ -74,19 +74,14 @@ def beside(path):
     return "%s.pid%d%s" % (root, os.getpid(), suffix)
 
 
-def missing_flags(ours, environ=os.environ):
-    """Those of our flags whose names XLA_FLAGS does not mention; none where it names a file."""
+def restore_flags(ours, environ=os.environ):
+    """Where the program replaces XLA_FLAGS: add those of ours that are missing in front, so that the program's own win;
+    returns them, none where it names a file."""
     text = environ.get(XLA_FLAGS, "").strip()
     if text and not text.startswith("-"):
         return []
     there = {word.split("=", 1)[0] for word in text.split()}
-    return [flag for flag in ours if flag.split("=", 1)[0] not in there]
-
-
-def restore_flags(ours, environ=os.environ):
-    """Where the program replaces XLA_FLAGS: add those of ours that are missing in front, so that the program's own win;
-    returns them."""
-    lost = missing_flags(ours, environ)
+    lost = [flag for flag in ours if flag.split("=", 1)[0] not in there]
     if lost:
         environ[XLA_FLAGS] = " ".join([*lost, environ.get(XLA_FLAGS, "")]).strip()
     return lost

@@ -1,18 +1,20 @@
 """Which captured modules the program executes, and how often: its step is the one executed again and again."""
 
+import atexit
 import importlib.util
 import json
 import os
 import re
 import sys
 import threading
+import time
 
 from pgle_hook import guarded, jax_private
 
 PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
-WRITTEN_SINGLY = 64
-"""Executions that are each written at once, since the program may be stopped at any time; later every so many, and the
-first two of each module, which tell a step from what is executed once."""
+WRITTEN_S = 0.2
+"""Time between two writings of the counts, since the program may be stopped at any time. The first two executions of
+each module, which tell a step from what is executed once, are written at once."""
 
 
 class Executed:
@@ -31,7 +33,7 @@ class Executed:
         self._lock = threading.Lock()
         self._names = {}
         self._counts = {}
-        self._total = 0
+        self._written = 0.0
         self._about = {
             "python": sys.executable,
             "version": list(sys.version_info[:3]),
@@ -41,6 +43,7 @@ class Executed:
             "plugin": any(guarded(lambda name=name: _is_installed(name)) for name in PLUGINS),
         }
         self._write()
+        atexit.register(lambda: guarded(self._write))
 
     def watch(self, results):
         """Have jax tell of every compilation and every execution, and take results from `results`."""
@@ -80,14 +83,13 @@ class Executed:
         with self._lock:
             name = self._names[id(executable)][0]
             self._counts[name] = self._counts.get(name, 0) + 1
-            self._total += 1
-            first = self._total <= WRITTEN_SINGLY or self._counts[name] <= 2
-            if first or self._total % WRITTEN_SINGLY == 0:
+            if self._counts[name] <= 2 or time.monotonic() - self._written > WRITTEN_S:
                 self._write()
 
     def _write(self):
-        if self._is_silent:
+        if self._is_silent or os.getpid() != self._pid:
             return
+        self._written = time.monotonic()
         temporary = "%s.%d.tmp" % (self._path, os.getpid())
         flags = os.environ.get("XLA_FLAGS", "")
         own = flags if flags != self._given else ""
