@@ -45,7 +45,6 @@ class Op:
     lane: str = "compute"  # queue of the stream; activities of one queue run in order
     cost_us: float = 0.0  # per execution
     origin: Origin = Origin.MEASURED  # where the cost comes from
-    priced: bool = True  # False where no cost was found
     kernels: float = 1.0  # launches
     kind: str = ""  # the collective (``all-gather``), ``matmul``, or the opcode
     lhs_name: str = ""  # of a collective, its name when LHS ran; else `name`
@@ -171,12 +170,12 @@ class _Reader:
         lhs_name, found = self._cost(instruction)
         if found is not None and found.is_sound:
             cost_us, origin = found.cost_us, found.origin
-            return Op(instruction.name, action, stream, lane, cost_us, origin, True, kernels, kind, lhs_name)
-        guess = self.estimate(instruction) if self.estimate is not None else None
-        if guess is None:
-            self.missing.append(instruction.name)
-        cost_us, origin = guess or 0.0, Origin.ESTIMATED
-        return Op(instruction.name, action, stream, lane, cost_us, origin, guess is not None, kernels, kind, lhs_name)
+        else:
+            guess = self.estimate(instruction) if self.estimate is not None else None
+            if guess is None:
+                self.missing.append(instruction.name)
+            cost_us, origin = guess or 0.0, Origin.ESTIMATED
+        return Op(instruction.name, action, stream, lane, cost_us, origin, kernels, kind, lhs_name)
 
     def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:
         """The name when LHS ran, and the cost that XLA finds; else the one under the run-time name."""

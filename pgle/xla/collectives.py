@@ -187,7 +187,7 @@ def _on_host(shape: Shape) -> bool:
 
 def walk_collectives(module: Module) -> Iterator[tuple[Instruction, str]]:
     """Every collective with its kind, each once: starts and plain operations, not what an async-start wraps."""
-    inside = wrapped_computations(module)
+    inside = {name for item in module.walk() if item.opcode in _GENERIC for name in item.called}
     for computation in module.computations.values():
         if computation.is_fusion or computation.name in inside:
             continue
@@ -197,8 +197,3 @@ def walk_collectives(module: Module) -> Iterator[tuple[Instruction, str]]:
             kind = collective_kind(module, item)
             if kind is not None:
                 yield item, kind
-
-
-def wrapped_computations(module: Module) -> frozenset[str]:
-    """The computations that an ``async-start`` wraps."""
-    return frozenset(name for item in module.walk() if item.opcode in _GENERIC for name in item.called)

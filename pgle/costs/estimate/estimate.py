@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pgle.costs.estimate.communication import LAUNCH_US, collective_us
 from pgle.costs.estimate.kernels import compute_us
 from pgle.costs.fit.lookup import LookupTable
-from pgle.costs.profile.value import Cost, Origin, Profile
+from pgle.costs.profile.value import Origin, Profile
 from pgle.xla.checker import compute_capability
 from pgle.xla.collectives import collective_kind, is_host_copy, result_shape
 from pgle.xla.hardware import PCIE_EFFICIENCY, Hardware, by_capability
@@ -52,17 +52,8 @@ def estimate_profile(module: Module, hardware: Hardware) -> Profile:
         module: scheduled or not; collectives are filed under the name they had when LHS ran.
     """
     estimate = estimator(module, hardware)
-    costs = tuple(
-        Cost(
-            row.filed_as,
-            estimate(row.instruction),
-            kind=row.kind,
-            opcode=row.opcode,
-            shape=row.shape,
-            origin=Origin.ESTIMATED,
-        )
-        for row in LookupTable(module).rows.values()
-    )
+    rows = LookupTable(module).rows.values()
+    costs = tuple(row.cost(estimate(row.instruction), Origin.ESTIMATED) for row in rows)
     return Profile(costs, provenance={"estimated_for": hardware.name})
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.fit.fill import FILLED, Fill, Scale, fill
+from pgle.costs.fit.fill import FILLED, Scale, fill
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, has_remat
@@ -65,12 +65,15 @@ def complete_profile(
     rows = [row for row in table.rows.values() if row.instruction.opcode not in _CONTROL]
     gaps = [row for row in rows if row.name not in known]
     fills, scales = fill(table, known, gaps, estimator(table.module, hardware))
-    loops = _counted_loops(table)
+    entry = table.module.entry_computation.instructions
+    loops = [item for item in entry if item.opcode == "while" and trip_count(item) is not None]
     costs_us = {table.rows[name].instruction.name: cost.cost_us for name, cost in known.items()}
     costs_us |= {item.row.instruction.name: item.cost_us for item in fills}
     of_loops = [_loop_cost(table.module, loop, costs_us) for loop in loops if loop.name not in effective]
     prefix = module.fingerprint if with_fingerprint or any(cost.fingerprint for cost in sound.costs) else ""
-    new = _writable(sound, prefix, effective, [*map(_cost, fills), *of_loops])
+    new = _writable(
+        sound, prefix, effective, [*(item.row.cost(item.cost_us, item.origin) for item in fills), *of_loops]
+    )
     notes = {
         "module": module.name,
         "fingerprint": module.fingerprint,
@@ -109,31 +112,20 @@ def _writable(profile: Profile, prefix: str, effective: Container[str], costs: I
     )
 
 
-def _cost(item: Fill) -> Cost:
-    row = item.row
-    return Cost(row.filed_as, item.cost_us, kind=row.kind, opcode=row.opcode, shape=row.shape, origin=item.origin)
-
-
-def _counted_loops(table: LookupTable) -> list[Instruction]:
-    """The loops of the entry computation whose length is known."""
-    items = table.module.entry_computation.instructions
-    return [item for item in items if item.opcode == "while" and trip_count(item) is not None]
-
-
 def _loop_cost(module: Module, loop: Instruction, costs_us: Mapping[str, float]) -> Cost:
-    """A loop costs its trips times the compute of its body; LHS looks it up under its own name."""
-    value = _body_us(module, loop, costs_us) * (trip_count(loop) or 1)
+    """What LHS looks up under a loop's own name."""
+    value = _loop_us(module, loop, costs_us)
     return Cost(loop.name, value, kind=CostKind.LOOP, opcode="while", shape=str(loop.shape), origin=Origin.ESTIMATED)
 
 
-def _body_us(module: Module, loop: Instruction, costs_us: Mapping[str, float]) -> float:
-    """What runs on the compute stream in one iteration."""
+def _loop_us(module: Module, loop: Instruction, costs_us: Mapping[str, float]) -> float:
+    """A loop costs its trips times what runs on the compute stream in one iteration."""
     total = 0.0
     for name in loop.called:
         computation = module.computations.get(name)
         for item in computation.instructions if computation is not None else ():
             if item.opcode == "while":
-                total += _body_us(module, item, costs_us) * (trip_count(item) or 1)
+                total += _loop_us(module, item, costs_us)
             elif not is_start(item):
                 total += costs_us.get(item.name, 0.0)
-    return total
+    return total * (trip_count(loop) or 1)

@@ -63,11 +63,11 @@ def fill(
         for name, cost in costs.items()
         if gaps and cost.origin not in FILLED and cost.is_sound and not (row := table.rows[name]).differs(cost)
     ]
-    same = _Same(table, measured, gaps)
+    same = _medians_of_same(table, measured, gaps)
     scales = _Scales(measured, estimate)
     fills = []
     for row in gaps:
-        value = same.cost_us(row)
+        value = same.get(signature(table, row)) if same else None
         if value is not None:
             fills.append(Fill(row, value, Origin.SAME_SHAPE))
         elif (guess := estimate(row.instruction)) is not None:
@@ -75,21 +75,16 @@ def fill(
     return fills, tuple(scales.used)
 
 
-class _Same:
-    """Medians of measured instructions that are the same thing as some gap."""
-
-    def __init__(self, table: LookupTable, measured: Iterable[tuple[Row, float]], gaps: Iterable[Row]) -> None:
-        self.table = table
-        alike = {_outline(row) for row in gaps}  # signatures take a look into fusions: only where one may be wanted
-        found: dict[Hashable, list[float]] = defaultdict(list)
-        for row, cost_us in measured:
-            if _outline(row) in alike:
-                found[signature(self.table, row)].append(cost_us)
-        self.medians = {signature: median(values) for signature, values in found.items()}
-
-    def cost_us(self, row: Row) -> float | None:
-        """The median for a gap; None where nothing of the kind was measured."""
-        return self.medians.get(signature(self.table, row)) if self.medians else None
+def _medians_of_same(
+    table: LookupTable, measured: Iterable[tuple[Row, float]], gaps: Iterable[Row]
+) -> Mapping[Hashable, float]:
+    """By signature, medians of measured instructions that are the same thing as some gap."""
+    alike = {_outline(row) for row in gaps}  # signatures take a look into fusions: only where one may be wanted
+    found: dict[Hashable, list[float]] = defaultdict(list)
+    for row, cost_us in measured:
+        if _outline(row) in alike:
+            found[signature(table, row)].append(cost_us)
+    return {signature: median(values) for signature, values in found.items()}
 
 
 def signature(table: LookupTable, row: Row) -> Hashable:

@@ -78,7 +78,8 @@ def measure_launch(
         return None
     waits = np.concatenate([*(other for _, other in found), np.empty(0)])
     return Launch(
-        gap_us=_typical(gaps) / 1e3,
+        # mean without interruptions: what a launch adds to the step on average
+        gap_us=float(gaps[gaps <= INTERRUPTION * median(gaps)].mean()) / 1e3,
         switch_us=median(waits) / 1e3 if len(waits) else DEFAULT.switch_us,
         kernels=_kernels(trace, np.concatenate(parts), iterations),
         origin=Origin.MEASURED,
@@ -95,11 +96,6 @@ def execution_rows(trace: Trace, module: int, kept: npt.NDArray[np.bool_], at_mo
         return []
     edges = np.flatnonzero((np.diff(trace.device[rows]) != 0) | (np.diff(trace.execution[rows]) != 0)) + 1
     return np.split(rows, edges)[:at_most]
-
-
-def _typical(gaps: npt.NDArray[np.float64]) -> float:
-    """Mean without interruptions: what a launch adds to the step on average."""
-    return float(gaps[gaps <= INTERRUPTION * median(gaps)].mean())
 
 
 def _gaps(

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import prod
 
 from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.value import Cost, CostKind, Profile, strip_remat
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, strip_remat
 from pgle.xla.checker import accepted_names
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, result_shape, start_of
 from pgle.xla.hlo.module import Instruction, Module, Shape, value_of_many
@@ -43,6 +43,10 @@ class Row:
     def find(self, costs: Mapping[str, Cost]) -> Cost | None:
         """The cost that XLA finds in what `effective_costs` gives; None where it finds none."""
         return next((costs[name] for name in self.accepted if name in costs), None)
+
+    def cost(self, cost_us: float, origin: Origin) -> Cost:
+        """A cost for it that nobody measured, as a profile files it."""
+        return Cost(self.filed_as, cost_us, kind=self.kind, opcode=self.opcode, shape=self.shape, origin=origin)
 
     def differs(self, cost: Cost) -> bool:
         """Whether a cost is known to be that of another opcode or shape: XLA takes it all the same."""

@@ -7,7 +7,7 @@ belongs to an instruction without being it (the ``reduce.N`` kernel of a fusion,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -108,7 +108,8 @@ def name_instructions(trace: Trace, program: Program, lhs_module: Module | None 
             filed[found.name] = found
         runs.setdefault(found.name, {})[found.owner] = found.iterations
         codes[code] = order.setdefault(found.name, len(order))
-    kept = tuple(filed[name]._replace(iterations=_sum_known(runs[name].values())) for name in order)
+    times = {name: sum(counts.values()) if all(counts.values()) else 0 for name, counts in runs.items()}  # 0: unknown
+    kept = tuple(filed[name]._replace(iterations=times[name]) for name in order)
     loops = () if program.hlo is None else _loops(trace, program, program.hlo)
     return Naming(codes, kept, {reason: tuple(names) for reason, names in left_out.items()}, loops)
 
@@ -130,11 +131,6 @@ def _lookup_table(module: Module, lhs_module: Module | None) -> LookupTable:
     from pgle.costs.fit.lookup import LookupTable  # with what knows HLO, which a small conversion does without
 
     return LookupTable(module, lhs_module)
-
-
-def _sum_known(counts: Collection[int]) -> int:
-    """The sum, 0 where one is 0: unknown."""
-    return sum(counts) if all(counts) else 0
 
 
 def _file_by_guess(name: str) -> Filed | str:

@@ -74,39 +74,33 @@ def read_file(path: AnyPath) -> ProfileFile:
         raise UserError("no such file", where=path, remedy="check the path")
     check_suffix(path, remedy="rename it if it is a profile; a trace becomes one by `pgle convert`")
     data = read_bytes(path, max_bytes=MAX_PROFILE_BYTES)
-    entries, notes = _decode(data, path)
+    file = decode_profile(data, path)
     beside = sidecar_path(path)
     if not beside.exists():
-        return ProfileFile(path, entries, None, notes)
+        return file
     try:
-        found = read_sidecar(entries, data, read_bytes(beside, max_bytes=8 * MAX_PROFILE_BYTES))
+        found = read_sidecar(file.entries, data, read_bytes(beside, max_bytes=8 * MAX_PROFILE_BYTES))
     except SidecarError as error:
-        return ProfileFile(path, entries, None, (*notes, _left_aside(path, error)))
-    return ProfileFile(path, entries, found, notes)
+        return replace(file, warnings=(*file.warnings, _left_aside(path, error)))
+    return replace(file, sidecar=found)
 
 
 def _left_aside(path: AnyPath, error: SidecarError) -> str:
     return f"{sidecar_path(path)}: {error}; its details are left aside"
 
 
-def decode_profile(data: bytes, *, where: AnyPath) -> Profile:
-    """The profile in the bytes of a file, without sidecar; the suffix of `where` says which form.
+def decode_profile(data: bytes, where: AnyPath) -> ProfileFile:
+    """What the bytes of a file hold, without sidecar; the suffix of `where` says which form.
 
     Raises:
         UserError: XLA would not read it, or it holds no cost.
     """
-    entries, notes = _decode(data, where)
-    return Profile(_costs(entries), warnings=notes)
-
-
-def _decode(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], tuple[str, ...]]:
-    """Entries and notes on them."""
     if not data:
         raise UserError("empty file, which XLA takes for a profile without costs", where=where, remedy=_AGAIN)
     entries, notes = _decode_text(data, where) if where.suffix == ".pbtxt" else _decode_binary(data, where)
     if not entries:
         raise UserError("holds no costs; XLA would say it uses it and find nothing", where=where, remedy=_AGAIN)
-    return entries, tuple(notes)
+    return ProfileFile(where, entries, None, tuple(notes))
 
 
 def encode_profile(profile: Profile, suffix: str) -> bytes:

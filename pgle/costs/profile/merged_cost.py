@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -170,14 +170,16 @@ def united_modules(provenances: Iterable[Mapping[str, Any]]) -> tuple[dict[str, 
     """The first record of each module, with fingerprints and ranks united and executions added up."""
     modules: dict[str, dict[str, Any]] = {}
     unknown = set()
-    for record in _records(provenances):
+    for record in chain.from_iterable(map(module_records, provenances)):
+        if "fingerprints" not in record:
+            continue
         name = str(record.get("name"))
         known = modules.setdefault(name, {**record, "fingerprints": [], "rank_ids": []} | _COUNTS)
         known["fingerprints"] += [one for one in record["fingerprints"] if one not in known["fingerprints"]]
         for count in _COUNTS:
             known[count] += _number(record, count)
         known["ranks"] = max(_number(known, "ranks"), _number(record, "ranks"))
-        ids = _ids(record)
+        ids = record.get("rank_ids", ())
         known["rank_ids"] = sorted({*known["rank_ids"], *ids})
         if not ids:
             unknown.add(name)
@@ -207,14 +209,5 @@ def missing_ranks(provenances: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _records(provenances: Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    for provenance in provenances:
-        yield from (item for item in module_records(provenance) if "fingerprints" in item)
-
-
 def _number(record: Mapping[str, Any], name: str) -> int:
     return record.get(name) or 0
-
-
-def _ids(record: Mapping[str, Any]) -> list[int]:
-    return list(record.get("rank_ids", ()))

@@ -75,11 +75,6 @@ class FlagPlan:
     warnings: tuple[Finding, ...]  # what gives way, is left out or will go wrong
 
     @property
-    def dump_to(self) -> str:
-        """Where XLA will dump: the user's directory if they chose one; empty for nowhere."""
-        return parse_flags(self.xla_flags).value("xla_dump_to") or ""
-
-    @property
     def profile(self) -> str:
         """The profile XLA will be given: the user's own if they set one; empty for none."""
         return parse_flags(self.xla_flags).value(PROFILE_PATH) or ""

@@ -159,19 +159,15 @@ def unscheduled_conditions(module: Module) -> frozenset[str]:
     XLA's accuracy checker looks the costs of their instructions up, and no schedule depends on them. A loop of known
     length does not even run its condition. Where a condition holds a collective, LHS schedules it like a body.
     """
+    conditions = {name for item in module.walk() if item.opcode == "while" for name in item.called[1:2]}
     return frozenset(
         name
-        for name in _conditions(module).intersection(module.scheduled)
+        for name in conditions.intersection(module.scheduled)  # which stand after the bodies
         if not any(
             is_start(item) or collective_kind(module, item) is not None
             for item in module.computations[name].instructions
         )
     )
-
-
-def _conditions(module: Module) -> frozenset[str]:
-    """Computations that loops call as their condition, which stands after the body."""
-    return frozenset(name for item in module.walk() if item.opcode == "while" for name in item.called[1:2])
 
 
 FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placement", "MoveToHost", "MoveToDevice"))
@@ -185,12 +181,6 @@ def schedulable(module: Module) -> tuple[Instruction, ...]:
     cost nothing): `pgle.xla.checker.checker_counts` gives its very numbers. What is in `unscheduled_conditions` may
     have a cost and can do without.
     """
-    return tuple(
-        item for name in module.scheduled for item in module.computations[name].instructions if needs_cost(item)
-    )
-
-
-def needs_cost(instruction: Instruction) -> bool:
-    """Whether an instruction of a scheduled computation wants a cost."""
-    opcode = instruction.opcode
-    return opcode not in NO_OPS and opcode != "while" and not opcode.endswith(("-done", "-update"))
+    items = (item for name in module.scheduled for item in module.computations[name].instructions)
+    free = NO_OPS | {"while"}
+    return tuple(item for item in items if item.opcode not in free and not item.opcode.endswith(("-done", "-update")))

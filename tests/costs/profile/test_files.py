@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgle.costs.profile import files
 from pgle.costs.profile.files import (
     check_suffix,
     decode_profile,
@@ -38,8 +39,8 @@ def profile_of(*costs: tuple[str, float]) -> Profile:
 @settings(deadline=None)  # machines differ
 @given(PROFILES)
 def test_both_forms_give_back_every_name_and_cost(profile):
-    text = decode_profile(encode_profile(profile, ".pbtxt"), where=Path("x.pbtxt"))
-    binary = decode_profile(encode_profile(profile, ".pb"), where=Path("x.pb"))
+    text = files.profile_of(decode_profile(encode_profile(profile, ".pbtxt"), Path("x.pbtxt")))
+    binary = files.profile_of(decode_profile(encode_profile(profile, ".pb"), Path("x.pb")))
     assert spelled(text) == spelled(binary) == spelled(profile)
 
 
@@ -49,10 +50,8 @@ def test_jaxlib_reads_the_binary_form(profile):
     jaxlib = pytest.importorskip("jax._src.lib")._profiler
     last = {cost.full_name: cost.cost_us for cost in profile.costs}
     ours = Profile(tuple(Cost(name, cost_us) for name, cost_us in last.items()))
-    theirs = decode_profile(
-        jaxlib.aggregate_profiled_instructions([encode_profile(ours, ".pb")], 50), where=Path("x.pb")
-    )
-    assert sorted(spelled(theirs)) == sorted(spelled(ours))
+    theirs = decode_profile(jaxlib.aggregate_profiled_instructions([encode_profile(ours, ".pb")], 50), Path("x.pb"))
+    assert sorted(spelled(files.profile_of(theirs))) == sorted(spelled(ours))
 
 
 @pytest.mark.parametrize("suffix", [".pb", ".pbtxt"])
@@ -67,7 +66,9 @@ def test_what_is_no_time_is_never_written(cost_us, suffix):
     [("abc::x.1", "abc", "x.1"), ("x.1", "", "x.1"), ("a::b::c", "", "a::b::c"), ("::x", "", "::x")],
 )
 def test_only_two_parts_make_a_prefix(written, fingerprint, name):
-    cost = decode_profile(encode_profile(profile_of((written, 1)), ".pbtxt"), where=Path("x.pbtxt")).costs[0]
+    cost = files.profile_of(decode_profile(encode_profile(profile_of((written, 1)), ".pbtxt"), Path("x.pbtxt"))).costs[
+        0
+    ]
     assert (cost.fingerprint, cost.name, cost.full_name) == (fingerprint, name, written)
 
 

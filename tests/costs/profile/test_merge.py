@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pgle.costs.profile.files import decode_profile, encode_profile, profile_files, read_file, read_profile
+from pgle.costs.profile.files import decode_profile, encode_profile, profile_files, profile_of, read_file, read_profile
 from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles
 from pgle.costs.profile.merged_cost import weighted
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
@@ -58,7 +58,8 @@ def test_jaxlib_takes_the_element_below_where_we_interpolate(percentile):
     profiler = pytest.importorskip("jax._src.lib")._profiler
     values = [1.0, 2.0, 3.0, 10.0]
     encoded = [encode_profile(Profile((Cost("x", value),)), ".pb") for value in values]
-    theirs = decode_profile(profiler.aggregate_profiled_instructions(encoded, percentile), where=Path("x.pb"))
+    file = decode_profile(profiler.aggregate_profiled_instructions(encoded, percentile), Path("x.pb"))
+    theirs = profile_of(file)
     assert theirs.costs[0].cost_us == values[int(percentile / 100 * 3)]
     ours = merged(*(rank(compute("x", value)) for value in values), stat=parse_statistic(f"p{percentile}"))
     assert ours.costs[0].cost_us == pytest.approx(np.percentile(values, percentile))
