@@ -91,12 +91,6 @@ def test_a_program_without_host_memory_is_dumped_as_it_is(captured):
     assert read_captured(module.parent).xla_flags == ""
 
 
-def test_flags_that_the_program_sets_itself_are_noted(captured):
-    flags = "import os\nos.environ['XLA_FLAGS'] = '--xla_gpu_enable_triton_gemm=false'\n"
-    module = captured(f"{flags}import jax\njax.jit(lambda x: x + 1)(1)")
-    assert "--xla_gpu_enable_triton_gemm=false" in read_captured(module.parent).xla_flags
-
-
 TWO = """
 import jax, jax.numpy as jnp
 @jax.jit
@@ -140,7 +134,9 @@ for _ in range(jax.local_device_count(backend="gpu")): x = train_step(x)
 def test_a_program_that_wants_gpus_and_sets_its_own_flags_gets_the_devices(captured):
     module = captured(FOR_GPUS)
     assert "mhlo.num_partitions = 2" in module.read_text()
-    assert read_captured(module.parent).executed[module.name] == 2
+    program = read_captured(module.parent)
+    assert program.executed[module.name] == 2
+    assert "--xla_gpu_autotune_level=0" in program.xla_flags
 
 
 def test_a_script_that_replaces_pythonpath_is_told_to_keep_it(tmp_path):
@@ -199,6 +195,14 @@ def test_what_jax_makes_random_numbers_with_is_not_the_step(captured):
     module = captured(f"{TWO}for i in range(9): jax.random.normal(jax.random.key(i), 9)\ntrain_step(weights, x)")
     assert module_name(module) == "jit_train_step"
     assert any("_normal" in name for name in read_captured(module.parent).of_jax)
+
+
+def test_a_program_without_a_step_of_its_own_is_a_warning(tmp_path):
+    module = tmp_path / "jax_ir0000_jit__multi_slice_compile.mlir"
+    module.write_text("module @jit__multi_slice {}")
+    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "of_jax": [module.name]}))
+    (said,) = capture_warnings(module)
+    assert said.endswith("no step: the program seems to have compiled none; have it run a step")
 
 
 @pytest.mark.parametrize(
