@@ -106,7 +106,7 @@ class Compiler:
         folder.mkdir(parents=True, exist_ok=True)
         answer = self._kept_or_compiled(request, folder, on_phase)
         if is_full(folder):
-            raise UserError("no space is left for what XLA dumps", where=folder, remedy="choose another with -o DIR")
+            raise UserError("no space is left for what XLA dumps", where=folder, remedy="free some, or write elsewhere")
         log = folder / LOG
         if "user_error" in answer:
             error = answer["user_error"]
