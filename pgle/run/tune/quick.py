@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -56,8 +57,14 @@ def quick_look(request: TuneRequest, until: float, on_phase: OnPhase = lambda ph
         hurry()
         bench.start()
         pgle = bench.pgle
-        first = by_exposure(bench.axes(), pgle.trial.exposed_by_kind)[:MOVES]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            trials = list(pool.map(tried, first))
+            trials = list(pool.map(tried, strongest(bench.axes(), pgle.trial.exposed_by_kind)))
     compiled = [trial for trial in trials if trial.step_us is not None and not trial.same_as]
     return QuickLook(pgle.trial, tuple(sorted(compiled, key=lambda trial: trial.step_us or 0.0)))
+
+
+def strongest(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axis]:
+    """The axes to look at; of a preset and a flag that come to the same the first alone."""
+    ordered = by_exposure(found, exposed)
+    settings = [axis.settings[0] for axis in ordered]
+    return [axis for number, axis in enumerate(ordered) if axis.settings[0] not in settings[:number]][:MOVES]

@@ -13,7 +13,9 @@ from pgle.report.schedules.tune_words import advice, promising
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.run.tune import tune
 from pgle.run.tune.bench import Bench as RealBench
+from pgle.run.tune.quick import strongest
 from pgle.run.tune.request import Scheduled
+from pgle.tune.moves import LOOPS, Axis
 from pgle.tune.trial import Trial
 from pgle.xla.log.module_verdict import ProfileUse
 
@@ -121,3 +123,8 @@ def test_where_both_agree_the_scheduling_passes_stay_trusted(tmp_path: Path, mon
     assert not bench.is_distrusted
     assert proof.agrees
     assert proof.judged.mean == pytest.approx(95 / 100 - 1)
+
+
+def test_a_preset_and_a_flag_that_come_to_the_same_are_one_look() -> None:
+    preset, flag, other = Axis("preset", LOOPS, (FLAGS,)), Axis("a", LOOPS, (FLAGS,)), Axis("b", "", ({"b": "on"},))
+    assert strongest([preset, flag, other], {}) == [preset, other]
