@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,16 @@ MANY = 1 << 17
 """A column of so many values is likely to become long. Short ones stay small: new memory is zeroed 2 MiB at a time."""
 
 
+def narrow(values: npt.NDArray[Any], least: npt.DTypeLike = np.int16) -> npt.NDArray[Any]:
+    """Signed integers in the fewest bytes that hold them all, but no fewer than `least`; other values as they are."""
+    if values.dtype.kind != "i":
+        return values
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    sizes = [size for size in (2, 4) if size >= np.dtype(least).itemsize and -(2 ** (8 * size - 1)) <= low]
+    fewest = next((size for size in sizes if high < 2 ** (8 * size - 1)), values.itemsize)
+    return values.astype(f"i{fewest}", copy=False)
+
+
 class Column(Generic[Number]):
     """A column that grows by whole batches and is joined once.
 
@@ -22,13 +32,13 @@ class Column(Generic[Number]):
     as they come, they would leave holes that add up to a third of the memory of a long trace.
 
     Args:
-        dtype: of its values.
+        dtype: of its values; one of signed integers gets wider where a value needs it.
         most: how many there are at most, where that is known: then it is one block, never copied. What of it is not
             filled takes no memory.
     """
 
     def __init__(self, dtype: type[Number], most: int = 0) -> None:
-        self._dtype = dtype
+        self._dtype, self._most = np.dtype(dtype), most
         self._full: list[npt.NDArray[Number]] = []
         self._block = np.empty(most, dtype)
         self._used = 0
@@ -38,12 +48,17 @@ class Column(Generic[Number]):
 
     def append(self, values: npt.NDArray[np.generic]) -> None:
         """Add values, as this column's type."""
+        values = narrow(values, self._dtype)
+        is_wider = self._dtype.kind == "i" and values.dtype.itemsize > self._dtype.itemsize
+        if is_wider:
+            self._dtype = values.dtype
         while len(values):
-            if self._used == len(self._block):
-                size = max(len(values), BLOCK_BYTES // self._block.itemsize if len(self) >= MANY else 2 * self._used)
+            if is_wider or self._used == len(self._block):
+                most = BLOCK_BYTES // self._dtype.itemsize if len(self) >= MANY else 2 * self._used
+                size = max(len(values), most, self._most - len(self))
                 if self._used:
-                    self._full.append(self._block)
-                self._block, self._used = np.empty(size, self._dtype), 0
+                    self._full.append(self._block[: self._used])
+                self._block, self._used, is_wider = np.empty(size, self._dtype), 0, False
             count = min(len(values), len(self._block) - self._used)
             self._block[self._used : self._used + count] = values[:count]
             self._used += count
@@ -52,7 +67,7 @@ class Column(Generic[Number]):
     def join(self) -> npt.NDArray[Number]:
         """The whole column; it is empty afterwards, and each block is given back as soon as it is copied."""
         parts = [*self._full, self._block[: self._used]]
-        self._full, self._block, self._used = [], np.empty(0, self._dtype), 0
+        self._full, self._block, self._used, self._most = [], np.empty(0, self._dtype), 0, 0
         if len(parts) == 1:
             return parts[0]
         joined, end = np.empty(sum(map(len, parts)), self._dtype), 0
@@ -61,6 +76,14 @@ class Column(Generic[Number]):
             joined[end : end + len(part)] = part
             end += len(part)
         return joined
+
+
+def totals(codes: npt.NDArray[np.integer], values: npt.NDArray[np.integer], count: int) -> npt.NDArray[np.float64]:
+    """float64[count], the sum of the values of each code; some rows at a time: `np.bincount` makes doubles of all."""
+    found = np.zeros(count)
+    for at in range(0, len(codes), MANY):
+        found += np.bincount(codes[at : at + MANY], weights=values[at : at + MANY], minlength=count)
+    return found
 
 
 def distinct(values: npt.NDArray[Number]) -> npt.NDArray[Number]:

@@ -39,7 +39,7 @@ def combine(traces: Sequence[Trace]) -> Trace:
     start = np.concatenate([trace.start_ns for trace in traces])
     order = np.lexsort((start, device))
     module = np.concatenate([table[t.module] for t, table in zip(traces, module_maps, strict=True)])
-    execution = np.concatenate([trace.execution for trace in traces])
+    execution = np.concatenate([trace.execution for trace in traces]).astype(np.int32)  # in all windows there are more
     _number_on(execution, device, module, traces)
     return Trace(
         start_ns=start[order],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pgle.errors import UserError
-from pgle.trace.column import distinct, median
+from pgle.trace.column import distinct, median, totals
 from pgle.trace.table import MEANINGS, Device, Kind, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.windows import Executions, find_executions
 from pgle.xla.kinds import guess_kind
@@ -124,7 +124,7 @@ def _device(trace: Trace, number: int) -> DeviceSummary:
 def _modules(trace: Trace, instructions: Sequence[InstructionSummary]) -> tuple[ModuleSummary, ...]:
     collective = np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
     found = find_executions(trace, collective)
-    time = np.bincount(trace.module, weights=trace.duration_ns, minlength=len(trace.modules))
+    time = totals(trace.module, trace.duration_ns, len(trace.modules))
     total = max(float(time.sum()), 1.0)
     counts = Counter(item.module for item in instructions)
     summaries = [

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -109,22 +110,26 @@ class Recording:
     capability: tuple[int, int] | None = None  # compute capability of the GPUs; None where unknown
 
 
+Codes: TypeAlias = npt.NDArray[np.integer[Any]]
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """GPU activities of one or several inputs, n rows."""
+    """GPU activities of one or several inputs, n rows. Integers have up to eight bytes, and fewer where those do."""
 
     start_ns: npt.NDArray[np.int64]  # int64[n], since an origin common to the rows of one process
-    duration_ns: npt.NDArray[np.int64]  # int64[n]
+    duration_ns: Codes  # int[n]
     kind: npt.NDArray[np.uint8]  # uint8[n], values of `Kind`
-    device: npt.NDArray[np.int32]  # int32[n], index into `devices`
-    stream: npt.NDArray[np.int32]  # int32[n], as recorded
-    module: npt.NDArray[np.int32]  # int32[n], index into `modules`
-    instruction: npt.NDArray[np.int32]  # int32[n], index into `instructions`: the run-time (final) HLO instruction name
-    # int32[n], running number of the module's execution on that device, from 0 in the window; -1 unknown
-    execution: npt.NDArray[np.int32]
-    # int32[n], number of the launch (thunk range) that issued the activity; activities of one launch on one device
+    device: Codes  # int[n], index into `devices`
+    stream: Codes  # int[n], as recorded
+    module: Codes  # int[n], index into `modules`
+    instruction: Codes  # int[n], index into `instructions`: the run-time (final) HLO instruction name
+    execution: (
+        Codes  # int[n], running number of the module's execution on that device, from 0 in the window; -1 unknown
+    )
+    # int[n], number of the launch (thunk range) that issued the activity; activities of one launch on one device
     # share it; -1 unknown, then every row is its own launch
-    instance: npt.NDArray[np.int32]
+    instance: Codes
     modules: tuple[ModuleKey, ...]  # the executables
     instructions: tuple[str, ...]  # instruction names
     devices: tuple[Device, ...]  # the devices
@@ -154,4 +159,4 @@ class Trace:
     @property
     def end_ns(self) -> npt.NDArray[np.int64]:
         """int64[n], start + duration."""
-        return self.start_ns + self.duration_ns
+        return np.asarray(self.start_ns + self.duration_ns)

@@ -6,22 +6,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgle.trace import column
-from pgle.trace.column import Column, distinct, median
+from pgle.trace.column import Column, distinct, median, narrow
 
 
-@given(st.lists(st.lists(st.integers(-(2**31), 2**31 - 1))))
+@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-(2**16), 2**16))))
 def test_a_column_is_its_batches_one_after_the_other(batches: list[list[int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:  # blocks of four values, so that batches cross them
         patch.setattr(column, "BLOCK_BYTES", 16)
         patch.setattr(column, "MANY", 3)
-        grown = Column(np.int32)
+        grown = Column(np.int16)
         for batch in batches:
             grown.append(np.array(batch, np.int64))
         assert len(grown) == sum(map(len, batches))
         joined = grown.join()
-    assert joined.dtype == np.int32
+    assert joined.dtype == narrow(np.array([0, *joined.tolist()])).dtype
     assert joined.tolist() == [value for batch in batches for value in batch]
     assert len(grown) == 0
+
+
+@pytest.mark.parametrize(("value", "size"), [(32767, 2), (-32768, 2), (32768, 4), (-(2**31), 4), (2**31, 8)])
+def test_integers_are_kept_in_as_few_bytes_as_hold_them(value: int, size: int) -> None:
+    found = narrow(np.array([0, value]))
+    assert (found.itemsize, found.tolist()) == (size, [0, value])
 
 
 @pytest.mark.parametrize("values", [[], [3], [2, 1, 2, -5], [1.5, 0.25]])

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError, choices
-from pgle.trace.column import distinct
-from pgle.trace.table import ModuleKey, Trace
+from pgle.trace.column import distinct, totals
+from pgle.trace.table import Codes, ModuleKey, Trace
 
 if TYPE_CHECKING:
     from pgle.xla.hlo.module import Module
@@ -72,7 +72,7 @@ def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...
     Args:
         modules: HLO modules from dumps; several processes' dumps may be mixed.
     """
-    times = np.bincount(trace.module, weights=trace.duration_ns, minlength=len(trace.modules))
+    times = totals(trace.module, trace.duration_ns, len(trace.modules))
     ran = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
     programs = []
     for index, key in enumerate(trace.modules):
@@ -139,7 +139,7 @@ def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tu
         groups.append([program]) if partner is None else partner.append(program)
     if len(groups) == len(programs):
         return trace, tuple(programs)
-    module, execution = trace.module.copy(), trace.execution.copy()
+    module, execution = trace.module.copy(), trace.execution.astype(np.int32)  # united ones are more than each
     united = []
     for group in groups:
         if len(group) > 1:
@@ -166,7 +166,7 @@ def _processes(trace: Trace) -> dict[int, set[str]]:
     return {index: {trace.devices[code].process for code in codes} for index, codes in devices.items()}
 
 
-def _values_by_module(module: npt.NDArray[np.int32], values: npt.NDArray[np.int32], count: int) -> dict[int, list[int]]:
+def _values_by_module(module: Codes, values: Codes, count: int) -> dict[int, list[int]]:
     """The distinct values of each module's rows, ascending, in one pass whatever the number of modules."""
     present: set[int] | npt.NDArray[np.bool_]
     size = (int(module.max(initial=0)) + 1) * count
@@ -195,7 +195,7 @@ def _is_one(processes: Mapping[int, set[str]], group: Sequence[Program], program
 
 def _numbered_by_time(trace: Trace, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.int32]:
     """Running number of each row's (module, execution) on its device, by first start; -1 stays."""
-    result = trace.execution[rows]
+    result = trace.execution[rows].astype(np.int32)
     known = np.flatnonzero(result >= 0)
     device, module = trace.device[rows[known]].astype(np.int64), trace.module[rows[known]]
     executions = int(result.max(initial=0)) + 1

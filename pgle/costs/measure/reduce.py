@@ -171,10 +171,11 @@ def slowest_rank_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int
     if len(devices) < 2 or compute.all():
         return unknown
     recorded = np.zeros((int(samples.execution[compute].max()) + 1, len(devices)), np.bool_)
-    many = np.zeros(names, np.int64)
+    many = np.full(names, -1, np.int64)
     for rows in _chunks(samples, compute):
         recorded[samples.execution[rows], np.searchsorted(devices, samples.device[rows])] = True
-        np.maximum.at(many, samples.name[rows], samples.occurrence[rows] + 1)
+        np.maximum.at(many, samples.name[rows], samples.occurrence[rows])
+    many += 1
     complete: npt.NDArray[np.bool_] = np.asarray(recorded.all(axis=1))
     if not complete.any():
         return unknown

@@ -27,13 +27,13 @@ CHUNK_ROWS = 1 << 18  # GPU activities reduced at a time: bounds the working mem
 class Samples:
     """Occurrences of the instructions of one module, n rows ordered by (device, execution, name, occurrence)."""
 
-    # name, device, execution: int16[n] where that is wide enough, else int32[n]
+    # int[n] each, in as many bytes as they need
     name: Codes  # index into `Naming.filed`
     device: Codes  # index into the trace's devices
     execution: Codes
-    occurrence: npt.NDArray[np.int32]  # int32[n], running number within the execution on that device
-    segment: npt.NDArray[np.int32]  # int32[n], collectives begun before it, in its execution on that device
-    time_ns: npt.NDArray[np.float64]  # float64[n], busy GPU time
+    occurrence: Codes  # running number within the execution on that device
+    segment: Codes  # collectives begun before it, in its execution on that device
+    time_ns: Codes  # busy GPU time
 
     def __len__(self) -> int:
         return len(self.name)
@@ -53,10 +53,8 @@ def collect_samples(trace: Trace, module: int, naming: Naming, kept: npt.NDArray
         naming: how names map.
         kept: bool[executions], True for the executions to use.
     """
-    counts = len(naming.filed), len(trace.devices), int(trace.execution.max(initial=0)) + 1
     most = int(np.count_nonzero(trace.module == module))
-    types = (*(np.int16 if count < 2**15 else np.int32 for count in counts), np.int32, np.int32, np.float64)
-    columns: tuple[Column[Any], ...] = tuple(Column(dtype, most) for dtype in types)
+    columns: tuple[Column[Any], ...] = tuple(Column(dtype, most) for dtype in (*5 * (np.int16,), np.int32))
     for rows in _chunks(trace, module):
         part = _occurrences(_launches(trace, *_used(trace, rows, naming, kept), naming), naming)
         for column, values in zip(columns, part.columns, strict=True):
@@ -132,7 +130,7 @@ def _launches(
     first = heads(place[launch])
     before -= np.repeat(before[first], np.diff(np.append(first, len(launch))))
     position = np.arange(len(launch), dtype=np.int32)
-    return Samples(name, device, execution, position, before, busy.astype(np.float64))
+    return Samples(name, device, execution, position, before, busy)
 
 
 def heads(*columns: Codes) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ from pgle.report.timeline.scene import Lane, Named, Panel, Span, disjoint, named
 from pgle.schedule.program import kind_of
 from pgle.schedule.timeline import Breakdown, Stream
 from pgle.trace.nsys.kernels import WHOLE
-from pgle.trace.table import Kind
+from pgle.trace.table import Codes, Kind
 from pgle.xla.collectives import followers, is_sync
 
 MOST_BARS = 400_000  # bars that a page draws at most, some 4 MB; of longer traces the first steps are drawn
@@ -98,7 +98,7 @@ def _panel(
     )
 
 
-def _ordered(streams: npt.NDArray[np.int32], what: npt.NDArray[np.uint8]) -> list[int]:
+def _ordered(streams: Codes, what: npt.NDArray[np.uint8]) -> list[int]:
     """Streams, those with most compute first."""
     found = np.unique(streams).tolist()
     return sorted(found, key=lambda stream: (-int(((streams == stream) & (what == Stream.COMPUTE)).sum()), stream))
@@ -142,6 +142,6 @@ class _Names:
             found.append(named(name, stream, module, kind, lhs.get(name, name), cost, sync, waits.get(name, "")))
         self.found = tuple(found)
 
-    def codes(self, instruction: npt.NDArray[np.int32], stream: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
+    def codes(self, instruction: Codes, stream: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
         found: npt.NDArray[np.int32] = self._number[instruction.astype(np.int64) * self._streams + stream]
         return found

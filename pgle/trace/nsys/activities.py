@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.column import Column, distinct
+from pgle.trace.column import Column, distinct, narrow
 from pgle.trace.nsys.graphs import Graphs
-from pgle.trace.nsys.ranges import Launches, Ranges, Reasons
+from pgle.trace.nsys.ranges import NO_CALL, Launches, Ranges, Reasons
 from pgle.trace.nsys.tables import API, PROCESS, Codes, Columns, Ints, Lookup, Tables, by_value
 from pgle.trace.nsys.text import PREFIXES
 from pgle.trace.table import LIBRARIES, Kind, Reason, Unresolved
@@ -28,40 +28,37 @@ MAX_TIME_NS = 2**61  # 73 years from the start of the session
 
 @dataclass(frozen=True, eq=False)
 class Calls:
-    """CUDA API calls, c rows."""
+    """CUDA API calls, and the ranges that they began in."""
 
-    row: Mapping[int, Lookup]  # by process (globalPid) from correlation id to the row of the call
-    thunk: Codes  # int32[c + 1], the thunk that was open. The last row stands for a call that was not recorded.
-    reason: Reasons  # uint8[c + 1], why there was none
+    range: Mapping[int, Lookup]  # by process (globalPid) from correlation id to the row of the range
+    thunk: Codes  # `Ranges.thunk`
+    reason: Reasons  # `Ranges.reason`
 
     def owners(self, pid: Ints, correlation: Ints) -> tuple[Codes, Reasons]:
         """The thunk whose API call has each correlation id, and the reason where there is none."""
-        call = np.full(len(pid), len(self.thunk) - 1, np.int32)
+        found = np.full(len(pid), len(self.thunk) + NO_CALL, np.int32)
         for process, rows in by_value(pid):
-            if process in self.row:
-                call[rows] = self.row[process](correlation[rows])
-        return self.thunk[call], self.reason[call]
+            if process in self.range:
+                found[rows] = self.range[process](correlation[rows])
+        return self.thunk[found], self.reason[found]
 
 
 def read_calls(tables: Tables, ranges: Ranges, step: Callable[[int], None]) -> Calls:
     """Read the API calls, and find the thunk that was open on the thread of each."""
-    keys: dict[int, Column[np.int64]] = {}
-    numbers: dict[int, Column[np.int32]] = {}
-    thunks, reasons = Column(np.int32), Column(np.uint8)
+    found: dict[int, tuple[Column[np.int32], Column[np.int32]]] = {}
     for start, tid, correlation in tables.integers(API, ("start", "globalTid", "correlationId")):
         step(len(start))
-        number = np.arange(len(thunks), len(thunks) + len(start), dtype=np.int32)
-        thunk, reason = ranges.owners(tid, start)
-        thunks.append(thunk)
-        reasons.append(reason)
+        began_in = ranges.open_at(tid, start)
         for pid, rows in by_value(tid & PROCESS):
-            keys.setdefault(pid, Column(np.int64)).append(correlation[rows])
-            numbers.setdefault(pid, Column(np.int32)).append(number[rows])
-    unknown = len(thunks)
-    thunks.append(np.array([-1]))
-    reasons.append(np.array([Reason.NO_API_ROW]))
-    found = {pid: Lookup(keys.pop(pid).join(), numbers.pop(pid).join(), unknown) for pid in list(keys)}
-    return Calls(found, thunks.join(), reasons.join())
+            ids, numbers = found.setdefault(pid, (Column(np.int32), Column(np.int32)))
+            ids.append(correlation[rows])
+            numbers.append(began_in[rows])
+    unknown = len(ranges.thunk) + NO_CALL
+    lookups = {}
+    while found:
+        pid, (ids, numbers) = found.popitem()
+        lookups[pid] = Lookup(ids.join(), numbers.join(), unknown)
+    return Calls(lookups, ranges.thunk, ranges.reason)
 
 
 class KernelNames:
@@ -116,13 +113,13 @@ class Activities:
     start: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
     duration: Column[np.int64] = field(default_factory=lambda: Column(np.int64))
     kind: Column[np.uint8] = field(default_factory=lambda: Column(np.uint8))  # `Kind`
-    device: Column[np.int32] = field(default_factory=lambda: Column(np.int32))  # index into `devices`
-    stream: Column[np.int32] = field(default_factory=lambda: Column(np.int32))  # as recorded
+    device: Column[np.int16] = field(default_factory=lambda: Column(np.int16))  # index into `devices`
+    stream: Column[np.int16] = field(default_factory=lambda: Column(np.int16))  # as recorded
     thunk: Column[np.int32] = field(default_factory=lambda: Column(np.int32))  # the thunk that launched it
     # with graphs only: what the activities of one instruction share, besides the thunk
     shared: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
     # with graphs only: index into the instructions; else it is the thunk's
-    instruction: Column[np.int32] = field(default_factory=lambda: Column(np.int32))
+    instruction: Column[np.int16] = field(default_factory=lambda: Column(np.int16))
     devices: dict[tuple[int, int], int] = field(default_factory=dict)  # pairs (globalPid, ordinal), numbered
     left_out: dict[Reason, list[int]] = field(default_factory=dict)  # [count, duration] by reason
     seen: int = 0  # activities read
@@ -200,20 +197,21 @@ def read_activities(
 
 def by_time(device: Codes, start: Ints) -> Codes | slice:
     """The rows by (device, start); ties keep their order."""
-    if len(start) < 2 or (device.min() == device.max() and bool((start[1:] >= start[:-1]).all())):
-        return slice(None)
-    order = np.argsort(start, kind="stable").astype(np.int32)  # for memory, as below
-    by_device = device[order]
-    narrow = by_device.astype(np.int16) if device.max() < 2**15 else by_device  # two bytes are sorted by counting
-    ordered: Codes = order[np.argsort(narrow, kind="stable")]
+    if bool((start[1:] >= start[:-1]).all()):  # as nsys exports one process
+        if not len(device) or device.min() == device.max():
+            return slice(None)
+        return np.argsort(device, kind="stable").astype(np.int32)  # for memory; two bytes are sorted by counting
+    order = np.argsort(start, kind="stable").astype(np.int32)
+    ordered: Codes = order[np.argsort(device[order], kind="stable")]
     return ordered
 
 
 def number_executions(device: Codes, module_range: Codes, launches: Launches) -> Codes:
     """Running number of each row's module range among those of the same module on the same device, by start."""
     count = len(launches.module_start)
-    pair = device.astype(np.int64) * count + module_range
     size = (int(device.max()) + 1) * count
+    wide = np.int32 if size < 2**31 else np.int64
+    pair = np.add(device.astype(wide) * count, module_range, dtype=wide)
     dense = size <= 4 * len(device) + 2**20
     if dense:
         seen = np.zeros(size, np.bool_)
@@ -229,9 +227,11 @@ def number_executions(device: Codes, module_range: Codes, launches: Launches) ->
     at = np.arange(len(order))
     number = np.empty(len(order), np.int32)
     number[order] = at - np.maximum.accumulate(np.where(first, at, 0))
+    number = narrow(number)
     if not dense:
-        return number[np.searchsorted(pairs, pair)]
-    table = np.zeros(size, np.int32)
+        found: Codes = number[np.searchsorted(pairs, pair)]
+        return found
+    table = np.zeros(size, number.dtype)
     table[pairs] = number
     result: Codes = table[pair]
     return result

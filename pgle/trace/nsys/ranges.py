@@ -11,24 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError
-from pgle.trace.column import Column
+from pgle.trace.column import Column, narrow
 from pgle.trace.intervals import union
 from pgle.trace.nsys.tables import NULL, PROCESS, Codes, Ints, Lookup, Tables, by_value
-from pgle.trace.nsys.text import (
-    MAX_TEXT,
-    MODULE,
-    PREFIXES,
-    THUNK,
-    RangeKind,
-    module_key,
-    range_kind,
-    thunk_instruction,
-)
+from pgle.trace.nsys.text import MAX_TEXT, MODULE, PREFIXES, THUNK, RangeKind, module_key, range_kind, thunk_instruction
 from pgle.trace.table import ModuleKey, Reason
 
 Rows = npt.NDArray[np.intp]
 Reasons = npt.NDArray[np.uint8]  # values of `Reason`
 PUSH_POP = (59, 70)  # NVTX_EVENTS.eventType of push/pop ranges, live and from NVTX text files (ENUM_NSYS_EVENT_TYPE)
+NO_RANGE, NO_CALL = -2, -1  # rows of `Ranges.thunk`: outside of ranges, and launched by no call that was recorded
 BLOCK = 1 << 18  # ranges that are nested at once; memory is bounded by it
 MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
 
@@ -37,9 +29,9 @@ MAX_DEPTH = 1000  # deeper nesting is damage: XLA nests about ten ranges
 class Launches:
     """What XLA launched: t thunk ranges inside m module ranges. It outlives `Ranges`."""
 
-    instruction: Codes  # int32[t], index into `instructions`; -1 for a thunk that names none
-    module_range: Codes  # int32[t], the nearest module range around the thunk; -1 for none
-    module: Codes  # int32[m], index into `modules`; -1 for a module without program id
+    instruction: Codes  # int[t], index into `instructions`; -1 for a thunk that names none
+    module_range: Codes  # int[t], the nearest module range around the thunk; -1 for none
+    module: Codes  # int[m], index into `modules`; -1 for a module without program id
     module_start: Ints  # int64[m], ns
     modules: tuple[ModuleKey, ...]  # executables with program id
     instructions: tuple[str, ...]  # instruction names
@@ -57,15 +49,21 @@ class Ranges:
     start: Ints
     end: Ints
     parent: Codes  # int32[n], the enclosing range; -1 at the top
-    # int32[n + 1], the thunk, counted over thunks only, that owns what is launched directly in each range. The last row
-    # stands for "in no range".
+    # int[n + 2], the thunk, counted over thunks only, that owns what is launched directly in each range; two more rows
+    # stand for `NO_RANGE` and `NO_CALL`
     thunk: Codes
-    reason: Reasons  # uint8[n + 1], why none does; where it is not `Reason.NONE`, `thunk` means nothing
+    reason: Reasons  # uint8[n + 2], why none does; where it is not `Reason.NONE`, `thunk` means nothing
     launches: Launches  # what the thunks and modules are
 
     def owners(self, tid: Ints, at: Ints) -> tuple[Codes, Reasons]:
         """The thunk open on each thread at each moment, and the reason where there is none."""
-        open_ = np.full(len(tid), len(self.start), np.int64)
+        open_ = self.open_at(tid, at)
+        return self.thunk[open_], self.reason[open_]
+
+    def open_at(self, tid: Ints, at: Ints) -> Codes:
+        """The innermost range open on each thread at each moment; the row of `NO_RANGE` where none is."""
+        no_range = len(self.start)
+        open_ = np.full(len(tid), no_range, np.int32)
         for thread, chosen in by_value(tid):
             code = int(np.searchsorted(self.threads, thread))
             if code == len(self.threads) or self.threads[code] != thread:
@@ -79,8 +77,8 @@ class Ranges:
                 found[outside] = self.parent[found[outside]]
                 still = found[outside]
                 outside = outside[(still >= 0) & (self.end[still] < times[outside])]
-            open_[chosen] = found  # -1 is the last row too
-        return self.thunk[open_], self.reason[open_]
+            open_[chosen] = np.where(found < 0, no_range, found)
+        return open_
 
 
 class _Labels:
@@ -124,7 +122,7 @@ def read_ranges(tables: Tables, step: Callable[[int], None]) -> Ranges:
     labels = _Labels()
     threads: dict[int, int] = {}
     starts, ends = Column(np.int64), Column(np.int64)
-    codes, texts = Column(np.int32), Column(np.int32)
+    codes, texts = Column(np.int16), Column(np.int16)
     for start, end, tid, label in _labelled(tables, labels, step):
         end = np.where(end == NULL, np.iinfo(np.int64).max, end)
         # an empty range holds no call, and would break the count of open ranges
@@ -183,7 +181,7 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
     """Order the ranges, nest them, and say of each which thunk owns what is launched in it."""
     rank = np.empty(len(tids), np.int32)
     rank[np.argsort(tids)] = np.arange(len(tids), dtype=np.int32)
-    code = rank[code]
+    code = narrow(rank)[code]
     offset = np.concatenate([[0], np.cumsum(np.bincount(code, minlength=len(tids)))])
     order = _order(code, start, end)
     kinds = np.array(labels.kind, np.int8)
@@ -194,7 +192,7 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
         start, end, label = start[order], end[order], label[order]
         del order
     kind = kinds[label]
-    value = np.array(labels.value, np.int32)[label]
+    value = narrow(np.array(labels.value, np.int32))[label]
     del label
     is_thunk, is_module = kind == RangeKind.THUNK, kind == RangeKind.MODULE
     # a module without program id is one that the autotuner runs
@@ -215,15 +213,15 @@ def _nested(path: Path, tids: Ints, start: Ints, end: Ints, code: Codes, label: 
         compiling_at,
     )  # fmt: skip
     del value, module, kind, is_thunk, is_module
-    reason = np.full(len(start) + 1, Reason.NONE, np.uint8)
-    inside = reason[:-1]
+    reason = np.full(len(start) + 2, Reason.NONE, np.uint8)
+    inside = reason[:-2]
     if len(launches.instruction):
         inside[launches.module_range[thunk] < 0] = Reason.NO_MODULE
         inside[launches.instruction[thunk] < 0] = Reason.NO_THUNK
     inside[thunk < 0] = Reason.NO_THUNK
     inside[compiling] = Reason.AUTOTUNER
-    reason[-1] = Reason.NO_RANGE
-    return Ranges(np.sort(tids), offset, start, end, parent, np.append(thunk, np.int32(-1)), reason, launches)
+    reason[NO_RANGE], reason[NO_CALL] = Reason.NO_RANGE, Reason.NO_API_ROW
+    return Ranges(np.sort(tids), offset, start, end, parent, np.append(thunk, 2 * [np.int16(-1)]), reason, launches)
 
 
 def _compiling(tid: Ints, start: Ints, end: Ints) -> dict[int, Ints]:
@@ -237,22 +235,22 @@ def _compiling(tid: Ints, start: Ints, end: Ints) -> dict[int, Ints]:
 
 def _counted(chosen: npt.NDArray[np.bool_]) -> Codes:
     """The running number of each chosen row; -1 of others."""
-    return np.where(chosen, np.cumsum(chosen, dtype=np.int32) - np.int32(1), np.int32(-1))
+    numbers = narrow(np.arange(np.count_nonzero(chosen), dtype=np.int32))
+    counted = np.full(len(chosen), -1, numbers.dtype)
+    counted[chosen] = numbers
+    return counted
 
 
-def _order(thread: Codes, start: Ints, end: Ints) -> Rows | None:
+def _order(thread: Codes, start: Ints, end: Ints) -> Codes | None:
     """The rows by (thread, start, longest first); None where they are in this order already."""
     if _is_ordered(thread, start, end):
         return None
-    if len(thread) and int(thread.max()) < 2**15:
-        # mostly, each thread's rows are in order and only the threads are mixed; two bytes are sorted by counting
-        order = np.argsort(thread.astype(np.int16), kind="stable")
-        if _is_ordered(thread, start, end, order):
-            return order
-    return np.lexsort((-end, start, thread))
+    # mostly, each thread's rows are in order and only the threads are mixed; two bytes are sorted by counting
+    order = np.argsort(thread, kind="stable").astype(np.int32)
+    return order if _is_ordered(thread, start, end, order) else np.lexsort((-end, start, thread)).astype(np.int32)
 
 
-def _is_ordered(thread: Codes, start: Ints, end: Ints, order: Rows | None = None) -> bool:
+def _is_ordered(thread: Codes, start: Ints, end: Ints, order: Codes | None = None) -> bool:
     """Whether the rows, in this order, are by (thread, start, longest first); looked at in parts, for memory."""
     for at in range(0, len(start) - 1, BLOCK):
         part = slice(at, at + BLOCK + 1) if order is None else order[at : at + BLOCK + 1]

@@ -28,6 +28,7 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.files import AnyPath
+from pgle.trace.column import narrow
 from pgle.trace.nsys.activities import (
     ACTIVITIES,
     Activities,
@@ -129,7 +130,7 @@ def _trace(tables: Tables, launches: Launches, graphs: Graphs, found: Activities
     by_name = sorted(range(len(used)), key=lambda number: (names[number].process, names[number].ordinal))
     rank = np.empty(len(used), np.int32)
     rank[by_name] = np.arange(len(used), dtype=np.int32)
-    device = rank[found.device.join()]
+    device = narrow(rank)[found.device.join()]
     start = found.start.join()
     order = by_time(device, start)
     start, device = start[order], device[order]

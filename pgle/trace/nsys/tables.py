@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Ints: TypeAlias = npt.NDArray[np.int64]
-Codes: TypeAlias = npt.NDArray[np.int32]
+Codes: TypeAlias = npt.NDArray[np.integer[Any]]  # in as many bytes as they need
 Columns: TypeAlias = tuple[Ints, ...]
 
 NULL = -(2**63 - 1)  # what a database NULL becomes in an integer column
@@ -78,7 +78,7 @@ class Lookup:
         span = self._high - self._low + 1
         self._dense = span <= 8 * len(keys) + 65536
         if self._dense:
-            self._table = np.full(span, missing, np.int32)
+            self._table: Codes = np.full(span, missing, np.int32)
             self._table[keys - self._low] = values
         else:
             order = np.argsort(keys, kind="stable")
@@ -90,7 +90,7 @@ class Lookup:
             return np.full(len(keys), self._missing, np.int32)
         if self._dense:
             inside = (keys >= self._low) & (keys <= self._high)
-            found: Codes = self._table[np.where(inside, keys, self._low) - self._low]
+            found = self._table[np.where(inside, keys, self._low) - self._low]
             return np.where(inside, found, self._missing)
         at = np.searchsorted(self._keys, keys, side="right") - 1
         return np.where(self._keys[at] == keys, self._table[at], self._missing)

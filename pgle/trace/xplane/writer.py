@@ -205,9 +205,9 @@ def _events(
     """The XEvents of `rows` as fields of an XLine."""
     kind, module = trace.kind[rows], trace.module[rows]
     records = Records(len(rows))
-    records.varint(b"\x08", trace.instruction[rows] + 1)
+    records.varint(b"\x08", trace.instruction[rows].astype(np.int64) + 1)
     records.varint(b"\x10", (trace.start_ns[rows] - origin) * 1000)
-    records.varint(b"\x18", trace.duration_ns[rows] * 1000)
+    records.varint(b"\x18", trace.duration_ns[rows].astype(np.int64) * 1000)
 
     def stat(name: str, tag: int, values: npt.NDArray[np.int64], where: npt.NDArray[np.bool_] | None = None) -> None:
         records.message(b"\x22", b"\x08" + varint(names[name]) + bytes([tag]), values, where)
