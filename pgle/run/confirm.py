@@ -9,8 +9,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.costs.fit.coverage import cover
+from pgle.costs.fit.coverage import cover_module
 from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -210,11 +211,10 @@ def _compare(schedule: AnyPath, wanted: str, profile: Profile) -> ScheduleEviden
     if len(found) > 1 and not wanted:
         raise UserError(f"holds dumps of {len(found)} modules", where=schedule, remedy="choose one with --module")
     dump = read_schedule_dump(found[0])
-    costs = LookupTable(dump.module, dump.module).costs(profile)
-    evidence = schedule_evidence(dump, {name: cost.cost_us for name, cost in costs.items()})
-    (fit,) = cover(profile, [_with_gpu(dump.module)], {dump.module.name: dump}).modules
+    effective = effective_costs(profile, dump.module.fingerprint)
+    fit = cover_module(profile, LookupTable(_with_gpu(dump.module), dump.module), effective)
     return replace(
-        evidence,
+        schedule_evidence(dump, {name: cost.cost_us for name, cost in fit.costs.items()}),
         covered=round(fit.count.covered),
         wanted=round(fit.count.total),
         time_coverage=fit.time.value,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -189,15 +188,11 @@ def _read(computation: Computation) -> set[str]:
     """What the result of a computation depends on, and what does something besides giving a result."""
     operands = {item.name: item.operands for item in computation.instructions}
     acts = (item.name for item in computation.instructions if item.opcode in _ACTING or item.is_host_transfer)
-    return _reach((computation.root, *acts), operands)
-
-
-def _reach(starts: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
-    seen = set(starts)
-    queue = deque(seen)
-    while queue:
-        for name in edges.get(queue.popleft(), ()):
-            if name not in seen:
-                seen.add(name)
-                queue.append(name)
-    return seen
+    read: set[str] = set()
+    todo = [computation.root, *acts]
+    while todo:
+        name = todo.pop()
+        if name not in read:
+            read.add(name)
+            todo += operands.get(name, ())
+    return read

@@ -256,13 +256,10 @@ class _Device:
         """Queues beside the compute stream that a computation and what it calls put work on."""
         if body not in self.lanes_of:
             ops = self.program.computations.get(body, ())
-            own = {COLLECTIVES if op.lane == "compute" else op.lane for op in ops if _uses_queue(op)}
+            queued = [op for op in ops if op.action is Action.START or op.stream is Stream.COMMUNICATION]
+            own = {COLLECTIVES if op.lane == "compute" else op.lane for op in queued}
             self.lanes_of[body] = own.union(*(self._lanes(called) for op in ops for called in op.bodies))
         return self.lanes_of[body]
-
-
-def _uses_queue(op: Op) -> bool:
-    return op.action is Action.START or op.stream is Stream.COMMUNICATION
 
 
 def _close(state: tuple[float, ...], before: tuple[float, ...], period: float) -> bool:

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from pgle.costs.fit.contention import NONE, Factors
-from pgle.costs.fit.fill import work_of
 from pgle.costs.fit.launch import DEFAULT
 from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.program_costs import ProgramCosts
@@ -57,7 +56,7 @@ def costs_alone(seen: ProgramCosts, module: Module) -> dict[str, float]:
     assert seen.contention is not None
     beside, alone = seen.contention.beside, defaultdict(list)
     work = {
-        cost.name: work_of(module, module.instructions[cost.name])
+        cost.name: module.work(module.instructions[cost.name])
         for cost in seen.costs
         if cost.name in module.instructions
     }

@@ -26,7 +26,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.estimate.products import is_product
-from pgle.costs.fit.fill import work_of
 from pgle.costs.fit.launch import execution_rows
 from pgle.costs.profile.value import Cost, Profile, module_records
 from pgle.trace.intervals import covered, union
@@ -230,7 +229,7 @@ class _Twins:
     ) -> None:
         works: dict[Hashable, int] = {}
         of = np.array(
-            [-1 if item is None else works.setdefault(work_of(module, item), len(works)) for item in items] or [-1]
+            [-1 if item is None else works.setdefault(module.work(item), len(works)) for item in items] or [-1]
         )
         alone: dict[int, list[float]] = defaultdict(list)
         is_alone = (share == 0) & (of[code] >= 0)

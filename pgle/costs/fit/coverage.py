@@ -53,6 +53,7 @@ class ModuleCoverage:
     count: Share
     time: Share  # µs per execution of the module; see `Gap.weight_us` for what gaps weigh
     collectives: Share  # collectives with a cost
+    costs: Mapping[str, Cost]  # what XLA finds, by the name when LHS ran, whatever it is worth
     step_us: float  # time of one execution, gaps as estimated
     lost_us: float  # weight of collectives without a cost
     basis: Mapping[str, int]  # instructions by what their cost stands on: ``profile``, ``same-shape``, ``estimated``
@@ -121,7 +122,7 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
     named = {cost.fingerprint for cost in profile.costs}
     keys = [module.fingerprint if module.fingerprint in named else "" for module in modules]
     effective = {key: effective_costs(profile, key) for key in dict.fromkeys(keys)}
-    found = [_cover_one(profile, table, effective[key]) for table, key in zip(tables, keys, strict=True)]
+    found = [cover_module(profile, table, effective[key]) for table, key in zip(tables, keys, strict=True)]
     unused = find_unused(profile, tables, [effective[key] for key in keys])
     main = _main(profile, found)
     near = NearNames(unused)
@@ -148,7 +149,8 @@ def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int |
     return main.module, main.program_id
 
 
-def _cover_one(profile: Profile, table: LookupTable, effective: Mapping[str, Cost]) -> ModuleCoverage:
+def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, Cost]) -> ModuleCoverage:
+    """Hold a profile against one module, by what `effective_costs` gives for it; without hints."""
     module, rows = table.final, table.rows
     found = table.find(effective)
     covered = {name: cost for name, cost in found.items() if cost.is_sound and not rows[name].differs(cost)}
@@ -173,6 +175,7 @@ def _cover_one(profile: Profile, table: LookupTable, effective: Mapping[str, Cos
             sum(rows[name].kind is CostKind.COLLECTIVE for name in covered),
             sum(row.kind is CostKind.COLLECTIVE for row in rows.values()),
         ),
+        costs=found,
         step_us=covered_us + sum(gap.total_us for gap in gaps),
         lost_us=sum(gap.weight_us for gap in gaps if gap.kind is CostKind.COLLECTIVE),
         basis={"profile": len(covered)} | {origin: count for origin, count in basis.items() if count},

@@ -7,7 +7,7 @@ to their estimates.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -15,7 +15,7 @@ from statistics import median
 from pgle.costs.fit.lookup import LookupTable, Row
 from pgle.costs.profile.value import Cost, CostKind, Origin
 from pgle.xla.collectives import group_size
-from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.module import Instruction
 
 Estimate = Callable[[Instruction], float | None]
 """Microseconds per execution of an instruction that has no measured cost; None where nothing can be said."""
@@ -90,16 +90,7 @@ def _medians_of_same(
 def signature(table: LookupTable, row: Row) -> Hashable:
     """What two instructions share when one's measurement is good for the other, in this module or in another."""
     group = group_size(table.module, row.instruction) if row.kind is CostKind.COLLECTIVE else 0
-    return _outline(row), work_of(table.module, row.instruction), group
-
-
-def work_of(module: Module, instruction: Instruction) -> Hashable:
-    """What two instructions share that do the same work: shapes of result and operands, what is fused or called."""
-    inner = module.wrapped(instruction) or instruction
-    operands = tuple(str(module.instructions[name].shape) for name in inner.operands if name in module.instructions)
-    fused = module.fused(inner)
-    contents = frozenset(Counter(op.opcode for op in fused.instructions).items()) if fused else frozenset()
-    return inner.opcode, str(inner.shape), operands, inner.fusion_kind, inner.custom_call_target, contents
+    return _outline(row), table.module.work(row.instruction), group
 
 
 def _outline(row: Row) -> Hashable:

@@ -7,7 +7,8 @@ identity used outside the reader: ids of HLO protos are opaque and 64 bit wide (
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -167,6 +168,14 @@ class Module:
         """What a fusion computes; None of any other instruction."""
         called = instruction.called[:1] if instruction.opcode == "fusion" else ()
         return next(map(self.computations.get, called), None)
+
+    def work(self, instruction: Instruction) -> Hashable:
+        """What two instructions share that do the same work: shapes of result and operands, what is fused or called."""
+        inner = self.wrapped(instruction) or instruction
+        operands = tuple(str(self.instructions[name].shape) for name in inner.operands if name in self.instructions)
+        fused = self.fused(inner)
+        contents = frozenset(Counter(op.opcode for op in fused.instructions).items()) if fused else frozenset()
+        return inner.opcode, str(inner.shape), operands, inner.fusion_kind, inner.custom_call_target, contents
 
     def walk(self) -> Iterator[Instruction]:
         """Every instruction, computation by computation."""
