@@ -111,9 +111,10 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
     """The words that run twice as many rounds, where rounds were run."""
-    profile = ("--profile", options["profile"]) if options["profile"] else ()
-    words = ("--abba", 2 * options["rounds"], *profile, "--run-dir", options["run_dir"], "--", *options["words"])
-    return words if options["rounds"] else ()
+    from pgle.run.experiment.onward import abba_words
+
+    rounds = options["rounds"]
+    return abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"]) if rounds else ()
 
 
 def _request(options: dict[str, Any]) -> Any:

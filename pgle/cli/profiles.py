@@ -97,10 +97,10 @@ def complete_command(as_json: bool, **options: Any) -> None:
     from pgle.report.onward import after_conversion, show_next
     from pgle.run.coverage import complete_file
 
-    result = complete_file(**options)
-    (report.complete_json if as_json else report.complete_text)(result)
+    completions, written = complete_file(**options)
+    (report.complete_json if as_json else report.complete_text)(completions, written)
     if not as_json:
-        show_next(after_conversion(result.written.path, options["hlo"]))
+        show_next(after_conversion(written.path, options["hlo"]))
 
 
 @click.command(cls=Command)
@@ -154,10 +154,10 @@ def merge_command(
         stat=parse_statistic(stat),
         collective_stat=parse_statistic(collective_stat) if collective_stat else None,
     )
-    result = merge_files(profiles, output, options, force=force)
-    (report.merge_json if as_json else report.merge_text)(result)
+    merged, written = merge_files(profiles, output, options, force=force)
+    (report.merge_json if as_json else report.merge_text)(merged, written)
     if not as_json:
-        show_next(after_summary(result.written.path))
+        show_next(after_summary(written.path))
 
 
 @click.command(cls=Command)

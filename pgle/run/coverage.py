@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from pgle.costs.fit.complete import Completion, complete_profile
 from pgle.costs.fit.coverage import Coverage, cover
@@ -81,14 +80,6 @@ def _modules(paths: Sequence[AnyPath], schedules: Mapping[str, LhsSchedule]) -> 
     return modules or [schedule.module for schedule in schedules.values()]
 
 
-@dataclass(frozen=True)
-class CompleteResult:
-    """A completed profile."""
-
-    completions: tuple[Completion, ...]  # one per module; the last holds the whole profile
-    written: Written  # its file
-
-
 def complete_file(
     profile: AnyPath,
     hlo: Sequence[AnyPath],
@@ -98,7 +89,7 @@ def complete_file(
     module: str = "",
     devices_per_host: int = 8,
     force: bool = False,
-) -> CompleteResult:
+) -> tuple[tuple[Completion, ...], Written]:
     """Read, fill and write.
 
     Args:
@@ -109,6 +100,9 @@ def complete_file(
         module: regular expression searched in module names; empty: the module that the profile has most costs of.
         devices_per_host: GPUs that share NVLink.
         force: overwrite.
+
+    Returns:
+        What was filled, for each module, of which the last holds the whole profile; and its file.
 
     Raises:
         UserError: an input is bad, no module matches, or the output exists; nothing is then written.
@@ -131,7 +125,7 @@ def complete_file(
         completions.append(complete_profile(given, final, hardware, lhs_module=lhs_module, with_fingerprint=several))
         given = completions[-1].profile
     (written,) = write_profiles({output: given}, force=force, inputs=inputs)
-    return CompleteResult(tuple(completions), written)
+    return tuple(completions), written
 
 
 def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Module]:

@@ -52,16 +52,10 @@ def write_profiles(
     return tuple(written)
 
 
-@dataclass(frozen=True)
-class MergeResult:
-    """The merged profile, what is to be said about it, and its file."""
-
-    merged: Merged
-    written: Written
-
-
-def merge_files(paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *, force: bool = False) -> MergeResult:
-    """Read, merge and write.
+def merge_files(
+    paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *, force: bool = False
+) -> tuple[Merged, Written]:
+    """Read, merge and write: the merged profile, with what is to be said about it, and its file.
 
     Raises:
         UserError: an input is bad or given twice, nothing is left, or the output exists; nothing is then written.
@@ -80,4 +74,4 @@ def merge_files(paths: Sequence[AnyPath], out: AnyPath, options: MergeOptions, *
     )
     merged = merge_profiles(inputs, options)
     (written,) = write_profiles({out: merged.profile}, force=force, inputs=paths)
-    return MergeResult(merged, written)
+    return merged, written

@@ -103,8 +103,7 @@ def show_json(old: str, new: str, diff: ProfileDiff) -> None:
             "old": old,
             "new": new,
             "counts": {change: diff.count(change) for change in Change},
-            "totals": diff.totals,
-            "moved": diff.moved,
+            **json.picked(diff, "totals moved"),
             "differences": [
                 json.whole(item, "delta_us ratio") for item in diff.differences if item.change != Change.SAME
             ],

@@ -73,8 +73,7 @@ def show_json(found: PerfTable) -> None:
     json.show(
         "pgle.perf-table/1",
         {
-            "key": found.key,
-            "jaxlib": found.jaxlib,
+            **json.picked(found, "key jaxlib"),
             "collectives": [
                 {**json.plain(item), "time_us": us, "taken": item not in found.ignored}
                 for item, us in found.transfers.items()
@@ -83,9 +82,7 @@ def show_json(found: PerfTable) -> None:
                 {**json.picked(item, "m n k dtype"), "time_us": us, "taken": item not in found.ignored_products}
                 for item, us in found.products.items()
             ],
-            "filled": found.filled,
-            "steps": found.steps,
-            "written": found.written,
+            **json.picked(found, "filled steps written"),
             "next": advice(found),
             "warnings": found.warnings,
         },

@@ -11,8 +11,9 @@ from pgle.report import json
 from pgle.report.text import console, duration, printable, show_rest, table, warn, wrote
 
 if TYPE_CHECKING:
-    from pgle.run.coverage import CompleteResult
-    from pgle.run.profiles import MergeResult
+    from pgle.costs.fit.complete import Completion
+    from pgle.costs.profile.merge import Merged
+    from pgle.run.profiles import Written
 
 CONFLICTS_SHOWN = 5  # names listed that are another instruction in each input; ``--json`` has all
 FILLED_SHOWN = 8  # the costliest filled instructions; ``--json`` has all
@@ -20,9 +21,8 @@ FILLED_SHOWN = 8  # the costliest filled instructions; ``--json`` has all
 _HOW = {Origin.SAME_SHAPE: "as instructions of the same shape", Origin.ESTIMATED: "estimated"}
 
 
-def merge_text(result: MergeResult) -> None:
+def merge_text(merged: Merged, written: Written) -> None:
     """How much was merged and how, what was left out, the file; warnings on stderr."""
-    merged = result.merged
     costs = merged.profile.costs
     out = console()
     rows = []
@@ -44,31 +44,29 @@ def merge_text(result: MergeResult) -> None:
         fate = "kept per module" if conflict.kept else "left out"
         out.print(f"{fate}: {printable(conflict.name)} is {printable(seen)}", style="dim")
     show_rest(out, len(merged.conflicts) - CONFLICTS_SHOWN, "more such names")
-    out.print(wrote(result.written), soft_wrap=True)
+    out.print(wrote(written), soft_wrap=True)
     warn(merged.warnings)
 
 
-def merge_json(result: MergeResult) -> None:
+def merge_json(merged: Merged, written: Written) -> None:
     """``pgle.merge/1``."""
-    merged = result.merged
     json.show(
         "pgle.merge/1",
         {
-            "written": result.written,
+            "written": written,
             "inputs": merged.inputs,
             "collectives_by_occurrence": merged.exact,
             "collectives_by_statistic": merged.inexact,
             "not_in_all_inputs": merged.partial,
-            "conflicts": merged.conflicts,
-            "warnings": merged.warnings,
+            **json.picked(merged, "conflicts warnings"),
         },
     )
 
 
-def complete_text(result: CompleteResult) -> None:
+def complete_text(completions: Sequence[Completion], written: Written) -> None:
     """Per module: how much was missing and where it comes from now; the file; warnings on stderr."""
     out = console()
-    for item in result.completions:
+    for item in completions:
         out.print(
             f"{printable(item.module)}: {item.measured:,} of {item.wanted:,} had costs, {len(item.filled):,} filled",
             style="bold",
@@ -90,8 +88,8 @@ def complete_text(result: CompleteResult) -> None:
         if item.filled:
             out.print()
             out.print(_costliest(item.filled))
-    out.print(wrote(result.written), soft_wrap=True)
-    warn(result.completions[-1].profile.warnings)
+    out.print(wrote(written), soft_wrap=True)
+    warn(completions[-1].profile.warnings)
 
 
 def _costliest(filled: Sequence[Cost]) -> object:
@@ -103,24 +101,22 @@ def _costliest(filled: Sequence[Cost]) -> object:
     )
 
 
-def complete_json(result: CompleteResult) -> None:
+def complete_json(completions: Sequence[Completion], written: Written) -> None:
     """``pgle.complete/1``."""
     json.show(
         "pgle.complete/1",
         {
-            "written": result.written,
+            "written": written,
             "modules": [
                 {
                     "name": item.module,
                     **json.picked(item, "target wanted measured scales"),
                     "same_shape": item.count(Origin.SAME_SHAPE),
                     "estimated": item.count(Origin.ESTIMATED),
-                    "filled": [
-                        {"name": cost.full_name, "cost_us": cost.cost_us, "origin": cost.origin} for cost in item.filled
-                    ],
+                    "filled": [{"name": cost.full_name, **json.picked(cost, "cost_us origin")} for cost in item.filled],
                 }
-                for item in result.completions
+                for item in completions
             ],
-            "warnings": result.completions[-1].profile.warnings,
+            "warnings": completions[-1].profile.warnings,
         },
     )

@@ -100,12 +100,7 @@ def show_json(verdict: LogVerdict) -> None:
         SCHEMA,
         {
             "used": verdict.main.verdict is ProfileUse.USED,
-            "main": verdict.main,
-            "modules": verdict.modules,
-            "ranks": verdict.ranks,
-            "sub_modules": verdict.sub_modules,
-            "reads": verdict.reads,
-            "warnings": verdict.warnings,
+            **json.picked(verdict, "main modules ranks sub_modules reads warnings"),
         },
     )
 

@@ -67,9 +67,7 @@ def document(result: Pipeline) -> dict[str, object]:
     comparison = result.comparison
     return {
         "ok": result.good,
-        "covered": result.covered,
-        "used": result.used,
-        "skipped": result.skipped,
+        **json.picked(result, "covered used skipped"),
         "comparison": None if comparison is None else compare_report.document(comparison, result.checks),
         "ran": [item.request.stage for item in result.stages],
         "warnings": result.warnings,

@@ -84,15 +84,11 @@ def show_json(result: StageResult) -> None:
         {
             "ok": result.good,
             "run_dir": request.run.path,
-            "simulated": result.simulated,
-            "exit_code": result.exit_code,
-            "failed": result.failed,
-            "verdict": result.verdict,
+            **json.picked(result, "simulated exit_code failed verdict"),
             "steps": len(result.step_times_s),
             "median_step_s": statistics.median(result.step_times_s) if result.step_times_s else None,
             "traces": request.folder.traces() if request.stage == "profile" else (),
-            "facts": result.facts,
-            "warnings": result.warnings,
+            **json.picked(result, "facts warnings"),
         },
     )
     warn(_failed(result))
@@ -152,17 +148,12 @@ def show_auto_json(result: AutoResult) -> None:
         "pgle.auto/1",
         {
             "ok": result.good,
-            "outcome": result.outcome,
-            "why": result.why,
-            "recompiled": result.recompiled,
-            "loaded": result.loaded,
+            **json.picked(result, "outcome why recompiled loaded"),
             "used": used(result),
             "proof": "" if result.verdict is None else result.verdict.proof,
             "run_dir": result.request.run_dir,
             "cache": result.request.cache_dir,
             "steps": len(result.stage.step_times_s),
-            "handed_over": result.handed_over,
-            "traces": result.traces,
-            "warnings": result.warnings,
+            **json.picked(result, "handed_over traces warnings"),
         },
     )

@@ -76,7 +76,7 @@ class Panel:
 
 def ticks(low: float, high: float, most: int) -> list[float]:
     """Round values from `low` to `high`, at most `most` and one."""
-    rough = (high - low) / most
+    rough = max(high - low, 1e-9) / most
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough * (1 - 1e-9))
     return [number * step for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]

@@ -162,9 +162,7 @@ def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
     """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in seconds."""
     spread = found.assumptions.launch_spread
     return {
-        "verdict": found.verdict,
-        "ratio": found.ratio,
-        "ci": found.ci,
+        **json.picked(found, "verdict ratio ci"),
         "p": found.estimate.p,
         "n": dict(zip(("base", "new"), found.estimate.n, strict=True)),
         "minimum_detectable": found.minimum_detectable,
@@ -189,8 +187,7 @@ def _side(side: Side, summary: Summary) -> dict[str, Any]:
         "label": side.label,
         "median_s": summary.centre_s,
         "spread": summary.spread,
-        "steps": side.steps,
-        "stall_share": side.stall_share,
+        **json.picked(side, "steps stall_share"),
         "runs": [
             {
                 **json.picked(run.series, "source format malformed"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import floor, log10
 
 import numpy as np
 
+from pgle.report.page.charts import ticks
 from pgle.report.page.style import style_sheet, templates
 from pgle.report.text import duration
 from pgle.report.timeline.scene import Lane, Panel, Span, Style, shown
@@ -102,7 +102,7 @@ def lay_out(panels: Sequence[Panel], window: tuple[float, float] | None = None) 
     picture.tick_bottom = picture.height - 10
     picture.ticks = [
         Label(picture.x(tick), picture.height + 4, _tick(tick, end - start), "tick", "middle")
-        for tick in _ticks(start, end)
+        for tick in ticks(start, end, 8)
     ]
     picture.height += AXIS + 24
     return picture
@@ -224,15 +224,6 @@ def _fit(text: str, width: float) -> str:
     if len(text) <= room:
         return text
     return f"{text[: room - 1]}…" if room >= 6 else ""
-
-
-def _ticks(start: float, end: float) -> list[float]:
-    """Between 5 and 12 round times."""
-    rough = max(end - start, 1e-9) / 8
-    power = 10.0 ** floor(log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-    first = int(np.ceil(start / step))
-    return [number * step for number in range(first, int(end / step) + 1)]
 
 
 def _tick(time: float, span: float) -> str:

@@ -55,9 +55,6 @@ class Nsys:
     path: Path  # the program
     version: Version  # (2023, 4, 4, 54); empty where it does not say
 
-    def __str__(self) -> str:
-        return f"nsys {dotted(self.version)} ({self.path})"
-
 
 def dotted(version: Version) -> str:
     """``2023.4.4.54``."""

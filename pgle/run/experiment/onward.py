@@ -131,18 +131,13 @@ def more_runs(run: RunDirectory) -> str:
 
     flags = format_flags(_flags(_asked(run)))
     before = f'XLA_FLAGS="$XLA_FLAGS "{shlex.quote(flags)} ' if flags else ""
-    folder = free(run.path / "abba")
-    words = (
-        "--abba",
-        3,
-        "--profile",
-        run.found_profile or run.profile,
-        "--run-dir",
-        folder,
-        "--",
-        *launch_of(run).words,
-    )
-    return before + typed("pgle", "compare", *words)
+    profile, folder = run.found_profile or run.profile, free(run.path / "abba")
+    return before + typed("pgle", "compare", *abba_words(3, profile, folder, launch_of(run).words))
+
+
+def abba_words(rounds: int, profile: Path | None, folder: Path, words: Sequence[str]) -> tuple[object, ...]:
+    """The words after ``pgle compare`` that run a program, or two, in A-B-B-A order."""
+    return ("--abba", rounds, *(("--profile", profile) if profile else ()), "--run-dir", folder, "--", *words)
 
 
 def by_every_rank(run: RunDirectory) -> bool:

@@ -134,9 +134,9 @@ def test_a_completed_profile_predicts_the_real_step_again() -> None:
 def test_the_command_writes_a_profile_whose_sidecar_marks_what_was_filled(tmp_path: Path) -> None:
     given = tmp_path / "half.pbtxt"
     given.write_text("".join(f'costs {{ name: "{c.name}" cost_us: {c.cost_us} }}\n' for c in real()[1][::2]))
-    result = complete_file(given, [DUMP], tmp_path / "full.pbtxt", target="a100")
+    completions, _ = complete_file(given, [DUMP], tmp_path / "full.pbtxt", target="a100")
     written = read_profile(tmp_path / "full.pbtxt")
-    assert len(written) == result.completions[0].wanted
+    assert len(written) == completions[0].wanted
     assert {cost.origin for cost in written.costs[-100:]} <= {Origin.SAME_SHAPE, Origin.ESTIMATED}
 
 

@@ -65,11 +65,9 @@ class Executed:
     def _compiled(self, executable, dump):
         self._about["compiling"] = ""
         if dump:
-            self._note(os.path.basename(str(dump)))
-            self._names[id(executable)] = (
-                os.path.basename(str(dump)),
-                executable,
-            )  # kept, so that its id stays its own
+            name = os.path.basename(str(dump))
+            self._note(name)
+            self._names[id(executable)] = (name, executable)  # which is kept, so that its id stays its own
         self._write()
 
     def _note(self, name):
