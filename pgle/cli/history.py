@@ -131,7 +131,7 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     pgle history plot -o trend.html
     pgle history plot -o trend.svg --name llama-7b
     """
-    from pgle.files import check_absent, write_files
+    from pgle.files import write_files
     from pgle.report.steps import history as report
     from pgle.report.steps.compare_page import check_svg
     from pgle.report.text import say
@@ -141,7 +141,6 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     is_page = output.suffix == ".html"
     if not is_page:
         check_svg(output)
-    check_absent(output, force=force, inputs=(path,))
     entries, warnings = read(path)
     history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
     write_files({output: report.page(history) if is_page else report.plot(history)}, force=force, inputs=(path,))

@@ -204,7 +204,9 @@ def report_command(
     if as_json:
         report.show_json(page)
     elif not outputs:
-        report.show_text(page)
+        from pgle.report.page.plain import show
+
+        show(page)
 
 
 @click.command(cls=Command)

@@ -13,7 +13,6 @@ from pgle.errors import many
 from pgle.report import json
 from pgle.report.analyze_parts import (
     idle_line,
-    parts_of,
     product_lines,
     short_scope,
     show_collectives,
@@ -23,6 +22,7 @@ from pgle.report.analyze_parts import (
     show_overlap,
 )
 from pgle.report.text import bar, console, duration, printable, table, warn
+from pgle.report.timeline.scene import parts_of
 from pgle.run.analyze import Analysis
 from pgle.trace.nsys.kernels import WHOLE
 

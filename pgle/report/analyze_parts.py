@@ -14,7 +14,7 @@ from pgle.analyze.overlap import Believed, Overlap, ProfileUse, Room
 from pgle.analyze.work import Products
 from pgle.errors import cut
 from pgle.report.text import duration, numbers, printable, show_rest, table
-from pgle.schedule.timeline import Breakdown
+from pgle.report.timeline.scene import parts_of
 
 SHOWN = 8  # collectives in the text table; ``--json`` has all
 SCOPE_WIDTH = 24  # characters of a layer's name in the text table
@@ -27,16 +27,6 @@ WAITS = (
 )
 LAYER_COLUMNS = ("layer", "GPU time", "fwd", "bwd", "again", "update", "exposed", "roof")
 LINE_COLUMNS = ("source line", "GPU time", "share", "instructions", "roof")
-
-
-def parts_of(found: Breakdown) -> list[tuple[str, float]]:
-    """The four parts of a step by name, which add up to it."""
-    return [
-        ("compute", found.compute_us),
-        ("exposed communication", found.exposed_communication_us),
-        ("exposed copies", found.exposed_copy_us),
-        ("idle", found.idle_us),
-    ]
 
 
 def idle_line(step: MeasuredStep) -> str:

@@ -11,7 +11,7 @@ from pgle.report import json
 from pgle.report.page import stored
 from pgle.report.page.html import render
 from pgle.report.page.parts import Page
-from pgle.report.page.plain import markdown, show
+from pgle.report.page.plain import markdown
 from pgle.report.page.run_page import run_page
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
@@ -80,11 +80,6 @@ def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> None:
     for path, text in files.items():
         size = len(text.encode(errors="backslashreplace"))
         print(f"pgle: wrote {path} ({size / 1e6:.2g} MB)", file=sys.stderr)
-
-
-def show_text(page: Page) -> None:
-    """The page on stdout."""
-    show(page)
 
 
 def show_json(page: Page) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.layers import folded
+from pgle.analyze.layers import Layers, folded
 from pgle.analyze.overlap import Overlap
+from pgle.analyze.window import mean_breakdown
 from pgle.report import analyze as analyze_report
 from pgle.report import analyze_parts
 from pgle.report.page.parts import Part, Prose, Section, Table
 from pgle.report.text import duration
+from pgle.report.timeline.scene import parts_of
 from pgle.run.analyze import Analysis
 from pgle.schedule.timeline import Breakdown
 
@@ -24,7 +26,7 @@ def step_sections(found: Analysis) -> Iterator[Section]:
     causes = analyze_parts.idle_line(step)
     yield Section("Where the time of a step goes", (_parts(step), *([Prose(_sentence(causes))] if causes else [])))
     if step.layers is not None:
-        yield Section("By layer and by source line", tuple(_layers(step)))
+        yield Section("By layer and by source line", (*_products(step), *_layers(step.layers, step.breakdown.step_us)))
     elif step.products:
         yield Section("Matrix products", tuple(_products(step)))
     if step.collectives:
@@ -50,29 +52,25 @@ def _findings(found: Analysis) -> Iterator[Part]:
 
 def _parts(step: MeasuredStep) -> Table:
     """The parts of the step, mean and by device."""
-    columns = ("device", "step", *(name for name, _ in analyze_parts.parts_of(step.breakdown)))
+    columns = ("device", "step", *(name for name, _ in parts_of(step.breakdown)))
     rows: list[tuple[str, ...]] = [_parts_row("mean", step.breakdown)]
     for window in step.windows if len(step.windows) > 1 else ():
-        part, per = window.parts, 1e3 * max(window.steps, 1)
-        times = (part.window_ns, part.compute_ns, part.exposed_communication_ns, part.exposed_copy_ns, part.idle_ns)
+        parts = mean_breakdown([window])
+        times = (parts.step_us, *(us for _, us in parts_of(parts)))
         device = step.trace.devices[window.device]
         number = device.ordinal if device.global_id is None else device.global_id
-        rows.append((f"{number}, {device.process}", *(duration(time / per) for time in times)))
+        rows.append((f"{number}, {device.process}", *map(duration, times)))
     return Table(columns, tuple(rows), frozenset(range(1, 6)))
 
 
 def _parts_row(name: str, parts: Breakdown) -> tuple[str, ...]:
-    shares = (f"{duration(us)} ({us / parts.step_us:.1%})" for _, us in analyze_parts.parts_of(parts))
+    shares = (f"{duration(us)} ({us / parts.step_us:.1%})" for _, us in parts_of(parts))
     return (name, duration(parts.step_us), *shares)
 
 
-def _layers(step: MeasuredStep) -> Iterator[Part]:
-    layers, us = step.layers, step.breakdown.step_us
-    if layers is None:
-        return
-    yield from _products(step)
-    scopes = [analyze_parts.scope_row(name, group, us) for name, group in folded(layers.scopes, SCOPES)]
-    lines = [analyze_parts.line_row(layer, us) for layer in layers.lines[:LINES]]
+def _layers(layers: Layers, step_us: float) -> Iterator[Part]:
+    scopes = [analyze_parts.scope_row(name, group, step_us) for name, group in folded(layers.scopes, SCOPES)]
+    lines = [analyze_parts.line_row(layer, step_us) for layer in layers.lines[:LINES]]
     yield _numbers(analyze_parts.LAYER_COLUMNS, scopes)
     yield _numbers(analyze_parts.LINE_COLUMNS, lines)
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.errors import many, some
 from pgle.report import analyze as analyze_report
-from pgle.report import analyze_parts
 from pgle.report.page.measured import step_sections
 from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone, next_steps
 from pgle.report.steps import compare as compare_report
 from pgle.report.steps.compare_page import TONES, comparison_parts
 from pgle.report.text import duration
 from pgle.report.timeline.measured import measured_panels
-from pgle.report.timeline.scene import Panel, panel_of
+from pgle.report.timeline.scene import Panel, panel_of, parts_of
 from pgle.run.analyze import Analysis
 from pgle.run.experiment.manifest import Manifest, StageRecord
 from pgle.run.report import Gathered
@@ -100,7 +99,7 @@ def _where(found: Analysis) -> str:
     whole += f" of the {_run_of(step.mode)}" * bool(step.mode)
     simulated = " (simulated)" if step.trace.simulated else ""
     shares = ", ".join(
-        f"{us / parts.step_us:.1%} {name}" for name, us in analyze_parts.parts_of(parts) if us > 0.0005 * parts.step_us
+        f"{us / parts.step_us:.1%} {name}" for name, us in parts_of(parts) if us > 0.0005 * parts.step_us
     )
     on = many(len(step.windows), "device")
     return f"{whole} takes {duration(parts.step_us)} on {on}{simulated}: {shares}."

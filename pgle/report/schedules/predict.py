@@ -10,7 +10,7 @@ from pgle.costs.fit.contention import Contention
 from pgle.errors import many
 from pgle.report import json
 from pgle.report.text import WIDTH, console, duration, printable, show_rest, table, warn
-from pgle.report.timeline.scene import panel_of, text_timeline
+from pgle.report.timeline.scene import panel_of, parts_of, text_timeline
 from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.onward import UNKNOWN, following, launch_of, typed
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
@@ -40,12 +40,7 @@ def show_text(found: Predicted) -> None:
         f"{many(found.module.num_devices, 'device')}, {prediction.costs_are} costs",
         soft_wrap=True,
     )
-    rows = [
-        ("compute", parts.compute_us),
-        ("exposed communication", parts.exposed_communication_us),
-        ("exposed copies", parts.exposed_copy_us),
-        ("idle: launch gaps and waits", parts.idle_us),
-    ]
+    rows = [*parts_of(parts)[:-1], ("idle: launch gaps and waits", parts.idle_us)]
     cells = [(name, duration(us), f"{us / max(parts.step_us, 1e-9):.1%}") for name, us in rows if us]
     cells.append((f"step (range {duration(low)} … {duration(high)})", duration(parts.step_us), "100.0%"))
     hidden_us = prediction.ceiling.step_us

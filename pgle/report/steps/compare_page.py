@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pgle.errors import UserError
-from pgle.files import AnyPath, check_absent, write_files
+from pgle.files import AnyPath, write_files
 from pgle.report.page.charts import Panel, seconds, svg, widened
 from pgle.report.page.html import render
 from pgle.report.page.parts import Chart, Page, Part, Prose, Section, Table, Tone
@@ -40,8 +40,6 @@ def write_reports(
         UserError: a file exists (without `force`), cannot be written, or the picture is not to be SVG.
     """
     wanted = tuple(path for path in (html, picture, junit) if path is not None)
-    for path in wanted:
-        check_absent(path, force=force)
     files: dict[AnyPath, bytes | str] = {}
     if html is not None:
         files[html] = page(found, checks)

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.window import DeviceWindow
+from pgle.analyze.window import DeviceWindow, mean_breakdown
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, disjoint, named
 from pgle.schedule.program import kind_of
-from pgle.schedule.timeline import Breakdown, Stream
+from pgle.schedule.timeline import Stream
 from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import Codes, Kind
 from pgle.xla.collectives import followers, is_sync
@@ -84,7 +84,7 @@ def _panel(
     return Panel(
         label=f"device {number}, {device.process}",
         note=kind,
-        parts=_parts(window),
+        parts=mean_breakdown([window]),
         length_us=end / 1e3 + shift_us,
         names=names.found,
         lanes=tuple(lanes),
@@ -102,19 +102,6 @@ def _ordered(streams: Codes, what: npt.NDArray[np.uint8]) -> list[int]:
     """Streams, those with most compute first."""
     found = np.unique(streams).tolist()
     return sorted(found, key=lambda stream: (-int(((streams == stream) & (what == Stream.COMPUTE)).sum()), stream))
-
-
-def _parts(window: DeviceWindow) -> Breakdown:
-    parts, per_step = window.parts, 1e3 * max(window.steps, 1)
-    return Breakdown(
-        compute_us=parts.compute_ns / per_step,
-        exposed_communication_us=parts.exposed_communication_ns / per_step,
-        exposed_copy_us=parts.exposed_copy_ns / per_step,
-        idle_us=parts.idle_ns / per_step,
-        step_us=parts.window_ns / per_step,
-        communication_us=parts.communication_ns / per_step,
-        copy_us=parts.copy_ns / per_step,
-    )
 
 
 class _Names:

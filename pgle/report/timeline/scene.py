@@ -139,6 +139,16 @@ class Panel:
         return np.where(computes, 0.0, np.maximum(lane.duration_us - hidden, 0.0))
 
 
+def parts_of(found: Breakdown) -> list[tuple[str, float]]:
+    """The four parts of a step by name, which add up to it."""
+    return [
+        ("compute", found.compute_us),
+        ("exposed communication", found.exposed_communication_us),
+        ("exposed copies", found.exposed_copy_us),
+        ("idle", found.idle_us),
+    ]
+
+
 def panel_of(label: str, timeline: Timeline, note: str = "", module: Module | None = None) -> Panel:
     """A predicted step as a panel.
 

@@ -160,10 +160,6 @@ def _time(path: Path) -> float:
         return 0.0
 
 
-def _of_run(run: Path, _: ByKind) -> str:
-    return following(RunDirectory(run))
-
-
 def _of_trace(trace: Path, by_kind: ByKind) -> str:
     """Where the step's time goes, then its profile."""
     hlo = _hlo(by_kind)
@@ -185,7 +181,7 @@ def _plain(command: str) -> Next:
 
 
 _NEXT: dict[str, Next] = {
-    "run directory": _of_run,
+    "run directory": lambda path, _: following(RunDirectory(path)),
     "search for flags": _plain("pgle report"),
     "rehearsal": _plain("pgle report"),
     "cost profile": _of_profile,

@@ -115,15 +115,11 @@ def sides(folder: Path) -> tuple[list[str], list[str]]:
     """
     document = _load(folder)
     names, inside = document["finished"], document["inside"]
-    pairs = [sorted(names[i : i + 2], key=_letter) for i in range(0, len(names) - 1, 2)]
+    pairs = [sorted(names[i : i + 2], key=lambda name: name.split("-")[1]) for i in range(0, len(names) - 1, 2)]
     found = tuple([str(folder / pair[side] / inside[side]) for pair in pairs] for side in (0, 1))
     if not found[0]:
         raise UserError("holds no finished pair of runs", where=folder, remedy="run pgle compare --abba again")
     return found[0], found[1]
-
-
-def _letter(name: str) -> str:
-    return name.split("-")[1]
 
 
 def _load(folder: Path) -> dict[str, Any]:
