@@ -69,7 +69,7 @@ def launch_of(run: RunDirectory) -> Launch:
     if not asked:
         return Launch(run=run)
     options = [word for name in _OPTIONS if asked.get(name) is not None for word in (f"--{name}", str(asked[name]))]
-    options += ["--flag=" + (flag.key if flag.value is None else f"{flag.key}={flag.value}") for flag in _flags(asked)]
+    options += [f"--flag={flag.word}" for flag in _flags(asked)]
     profiling = [
         word
         for name, default in _OF_PROFILING.items()

@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.masking import kept_argv, kept_flags
-from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import CAPTURE, RankFiles, set_aside
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
 from pgle.run.experiment.older import waiting
@@ -30,16 +28,16 @@ from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in, read_captured
 from pgle.run.launch.console_steps import write_steps
 from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of, flags_with
+from pgle.run.launch.evidence import verdict
 from pgle.run.launch.process import check_program
 from pgle.run.rehearse.compiler.compile import rehearse_compile
-from pgle.run.rehearse.compiler.request import RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import record as simulate
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane.writer import write_xplane
-from pgle.xla.flags.text import Flag, format_flags, parse_flags
-from pgle.xla.log.module_verdict import ModuleVerdict
+from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
 
 PROFILED_STEPS = 8  # executions in a simulated profile window
@@ -102,7 +100,7 @@ class SimulatedBackEnd:
                 portable_target=target.portable_text,
                 dump_dir=files.hlo,
                 topology=topology,
-                flags=tuple(map(_unquoted, parse_flags(child.plan.xla_flags).flags)),
+                flags=tuple(flag.word for flag in parse_flags(child.plan.xla_flags).flags),  # it quotes values itself
                 profile=None,  # the plan's flags name it
             ),
             python or sys.executable,
@@ -119,7 +117,7 @@ class SimulatedBackEnd:
             data = write_xplane(trace, hlo={trace.modules[0]: compiled.after_optimizations.read_bytes()})
             write_files({files.trace.parent / "simulated.xplane.pb": data})
         times = _write_steps(files, trace)
-        verdict = _verdict(request, compiled)
+        judged = verdict(request.profile, files, {"finished": True}, request.bounds)
         facts = {
             "module": compiled.module_name,
             "program": module_path.name,
@@ -134,10 +132,10 @@ class SimulatedBackEnd:
         where = {"simulated": True, "target": target.name, "devices": compiled.num_partitions}
         record = end_record(
             request, replace(record, versions={"jaxlib": compiled.jaxlib}, topology=where), 0,
-            outputs=request.folder.outputs(), facts=facts, verdict=verdict,
+            outputs=request.folder.outputs(), facts=facts, verdict=judged,
             warnings=(*said, *capture_warnings(module_path), *notes),
         )  # fmt: skip
-        return StageResult(request, True, 0, verdict, times, facts, record.warnings)
+        return StageResult(request, True, 0, judged, times, facts, record.warnings)
 
     def _child(self, request: StageRequest) -> ChildEnvironment:
         """The flags of the compilation, as the user's environment and the kind of run have them."""
@@ -195,11 +193,6 @@ def _is_module(command: Sequence[str]) -> bool:
     return len(command) == 1 and command[0].endswith(".mlir")
 
 
-def _unquoted(flag: Flag) -> str:
-    """A flag as a rehearsal takes it, which quotes values with blanks itself."""
-    return flag.key if flag.value is None else f"{flag.key}={flag.value}"
-
-
 def _write_steps(files: RankFiles, trace: Trace) -> tuple[float, ...]:
     """Step times of the slowest rank: what its devices were busy with one execution."""
     found = find_executions(trace, np.zeros(max(len(trace.instructions), 1), dtype=bool))
@@ -208,13 +201,3 @@ def _write_steps(files: RankFiles, trace: Trace) -> tuple[float, ...]:
     marked = ({"step": step, "step_time_s": round(times[step], 9), "simulated": True} for step in range(len(times)))
     write_steps(files.steps, marked)
     return times
-
-
-def _verdict(request: StageRequest, compiled: RehearsalResult) -> ModuleVerdict | None:
-    if request.profile is None:
-        return None
-    profile = read_profile(request.profile)
-    wanted = ConfirmRequest(
-        compiled.log, schedule=compiled.schedule, profile=profile, whole=True, bounds=request.bounds
-    )
-    return confirm(wanted).main

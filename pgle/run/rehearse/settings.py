@@ -143,7 +143,7 @@ def _flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...]
             raise _refused(finding, any(flag.name == finding.flag for flag in typed))
     unknown = {finding.flag for finding in errors if finding.code in _ENDS_XLA}
     warnings += [f"{finding.line()}{' (left out)' * (finding.flag in unknown)}" for finding in errors]
-    return tuple(_text(flag) for flag in (*environment, *typed) if flag.name not in unknown), tuple(warnings)
+    return tuple(flag.word for flag in (*environment, *typed) if flag.name not in unknown), tuple(warnings)
 
 
 def _flag(text: str) -> Flag:
@@ -156,10 +156,6 @@ def _flag(text: str) -> Flag:
         raise UserError("rehearse sets this flag itself", where=f"--flag {text}", remedy=OURS[name])
     whole = parse_flags(text)
     return whole.flags[0] if len(whole.flags) == 1 and not whole.ignored else Flag(name, value if equals else None)
-
-
-def _text(flag: Flag) -> str:
-    return flag.key if flag.value is None else f"{flag.key}={flag.value}"
 
 
 def _refused(finding: Finding, is_typed: bool) -> UserError:

@@ -63,14 +63,18 @@ class Flag:
         return f"--{self.name}" if _WELL_FORMED.match(f"--{self.name}") else self.name
 
     @property
+    def word(self) -> str:
+        """The flag as a word of a command line, its value as it is."""
+        return self.key if self.value is None else f"{self.key}={self.value}"
+
+    @property
     def text(self) -> str:
         """The flag as XLA_FLAGS text, quoted where the value needs it."""
-        if self.value is None:
-            return self.key
-        if self.value[:1] in ("'", '"') or any(blank in self.value for blank in BLANKS):
-            escaped = self.value.replace("\\", "\\\\").replace('"', '\\"')
+        value = self.value or ""
+        if value[:1] in ("'", '"') or any(blank in value for blank in BLANKS):
+            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
             return f'{self.key}="{escaped}"'
-        return f"{self.key}={self.value}"
+        return self.word
 
     @property
     def is_well_formed(self) -> bool:
