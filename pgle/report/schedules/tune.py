@@ -29,7 +29,7 @@ from pgle.report.schedules.tune_words import (
     why_exposed,
 )
 from pgle.report.steps import compare
-from pgle.report.text import console, duration, say, table, warn
+from pgle.report.text import console, duration, numbers, say, warn
 from pgle.run.convert import Conversion
 from pgle.run.experiment.pipeline import Pipeline
 from pgle.run.experiment.stage import StageResult
@@ -95,7 +95,7 @@ def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -
         screen.print(line, style="bold", soft_wrap=True)
     others = [trial for trial in found.trials if not trial.same_as]
     rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *others)]
-    screen.print(table(COLUMNS, rows, right="|".join(COLUMNS[1:]), whole="|".join(COLUMNS[1:])))
+    screen.print(numbers(COLUMNS, rows))
     if same := [trial.label for trial in found.trials if trial.same_as]:
         screen.print(f"no other program, so no trial: {', '.join(same)}", style="dim")
     screen.print(f"with all communication hidden: {duration(found.pgle.prediction.ceiling.step_us)}")
