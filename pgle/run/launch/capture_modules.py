@@ -23,6 +23,7 @@ from pgle.run.launch.captured import (
     UNCOMPUTED,
     candidates,
     choose_module,
+    doubt_of,
     is_step,
     modules_in,
     read_captured,
@@ -35,7 +36,7 @@ STDERR = 2  # file descriptor: results alone go to our stdout
 SHOWN = 5  # modules that a message about something else names
 
 UNSETTLED = 3
-"""A program is waited for so many times longer while it compiles something or has executed no module repeatedly."""
+"""A program is waited for so many times longer while it compiles something, or no training step was executed twice."""
 
 POLL_S = 0.2
 SAY_S = 30.0  # a program that has compiled nothing for so long is said to be waited for; then after twice as long
@@ -190,8 +191,8 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
         if not seen and time.monotonic() - since > told_s:
             _say(f"the program has compiled nothing in {told_s:g} s; waiting on (Ctrl-C ends it)")
             told_s *= 2
-        patience = quiet_s * _patience(folder)
-        if seen and time.monotonic() - since > patience:
+        quiet = time.monotonic() - since
+        if seen and quiet > quiet_s and quiet > (patience := quiet_s * _patience(folder)):
             count = len(modules_in(folder))
             what = f"stopping the program on purpose: {count} modules are captured, none in the last {patience:g} s"
             _say(f"{what} (--quiet-for)")
@@ -201,11 +202,11 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
 
 
 def _patience(folder: Path) -> int:
-    """How many times the quiet time a program is given: more before a step has been seen."""
+    """How many times the quiet time a program is given: more before a training step has been seen."""
     program = read_captured(folder)
     if not program.python:
         return 1  # no hook, nothing is known
-    return 1 if not program.compiling and _has_step(folder) else UNSETTLED
+    return UNSETTLED if program.compiling or doubt_of(choose_module(modules_in(folder), None)) else 1
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

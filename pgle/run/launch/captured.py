@@ -87,9 +87,10 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         found.append(f"{module_name(module)} {what}; have it run a step")
     if code.is_file():
         found.append(f"the program ended with exit code {code.read_text()} after {module.name} had been compiled")
-    if (module.parent / STOPPED).is_file() and read_captured(module.parent).executed and not is_step(module):
+    doubt = (module.parent / STOPPED).is_file() and read_captured(module.parent).executed and doubt_of(module)
+    if doubt:
         found.append(
-            f"the program was stopped before it executed a module twice, so {module_name(module)} may not be its step; "
+            f"the program was stopped before it executed {doubt}, so {module_name(module)} may not be its step; "
             "wait longer for it with --quiet-for 600, or name it with --choose"
         )
     if lowered.is_file() and f"!{module.name}" in lowered.read_text().splitlines():
@@ -103,7 +104,8 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
 def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     """The program's step: the module that is executed again and again; else the last large one that is executed.
 
-    Of several such a training step goes before an evaluation, which programs run hundreds of times before they train.
+    A training step goes before an evaluation, which programs run hundreds of times before they train; of one that was
+    compiled several times the one that is executed most often, or last.
 
     A module of less than `SUBSTANTIAL` of the largest is no step, however often it is executed, and neither is one for
     fewer devices than another (a loader of data), nor a function of jax's own without products. The last one counts
@@ -130,18 +132,21 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
             )
     sizes = {path: path.stat().st_size for path in chosen}
     large = [path for path in chosen if sizes[path] >= SUBSTANTIAL * max(sizes.values())]
-    again = [path for path in large if executed.get(path.name, 0) > 1]
-    once = [path for path in large if path.name in executed]
-    if again:
-        spread = {path: _devices(path) or 1 for path in dict.fromkeys([*again, large[-1]])}
-        widest = [path for path, devices in spread.items() if devices == max(spread.values())]
-        training = [path for path in widest if is_training(path)]
-        return max(training or widest, key=lambda path: sizes[path] * max(1, executed.get(path.name, 0)))
-    return (
-        once[-1]
-        if once
-        else max(filter(_multiplies, large), key=sizes.__getitem__, default=max(large, key=sizes.__getitem__))
-    )
+    times = {path: executed.get(path.name, 0) for path in large}
+    once = [path for path in large if times[path]]
+    if not once:
+        return max(filter(_multiplies, large), key=sizes.__getitem__, default=max(large, key=sizes.__getitem__))
+    again = [path for path in once if times[path] > 1]
+    seen = dict.fromkeys([*once, large[-1]] if again else once)
+    training = [path for path in seen if _is_training(path)]
+    spread = {path: _devices(path) or 1 for path in [*(again or once[-1:]), *training, *list(seen)[-1:]]}
+    widest = [path for path, devices in spread.items() if devices == max(spread.values())]
+    trained = [path for path in training if path in widest]
+    if not again:
+        return (trained or widest)[-1]
+    step = max(trained or widest, key=lambda path: sizes[path] * max(1, times[path]))
+    compiled = [path for path in trained if module_name(path) == module_name(step)]
+    return max(compiled, key=lambda path: (times[path], path.name), default=step)
 
 
 def _multiplies(module: Path) -> bool:
@@ -149,7 +154,16 @@ def _multiplies(module: Path) -> bool:
     return _PRODUCT.search(read_bytes(module)) is not None
 
 
-def is_training(module: Path) -> bool:
+def doubt_of(module: Path) -> str:
+    """What a program that was not waited for may still execute, if this is not its step; empty where it is one."""
+    executed = read_captured(module.parent).executed
+    times = sum(executed[name] for name in executed if module_name(Path(name)) == module_name(module))
+    if times < 2 or not is_step(module):
+        return "a module twice"
+    return "" if _is_training(module) else "a module that returns parameters, as training does"
+
+
+def _is_training(module: Path) -> bool:
     """Whether a dump of jax multiplies matrices and returns half of what it takes, by type: parameters or gradients."""
     with module.open(errors="replace") as lines:
         main = next((line for line in lines if " @main(" in line), "")
@@ -186,9 +200,10 @@ def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
 
 
 def is_step(module: Path) -> bool:
-    """Whether a module of the program's own was executed again and again."""
+    """Whether a module of the program's own was executed again and again, or as a training step once."""
     program = read_captured(module.parent)
-    return program.executed.get(module.name, 0) > 1 and module.name not in program.of_jax
+    times = program.executed.get(module.name, 0)
+    return module.name not in program.of_jax and (times > 1 or (times == 1 and _is_training(module)))
 
 
 def candidates(modules: Sequence[Path]) -> list[str]:

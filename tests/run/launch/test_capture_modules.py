@@ -191,6 +191,19 @@ def test_hundreds_of_evaluations_before_the_first_training_step_are_not_the_step
     assert 300 in executed.values()
 
 
+STATE_FOR_LOSS = "module @m {\n  func.func public @main(%arg0: tensor<8xf32>) -> (tensor<{}f32>) {\n    dot_general\n"
+
+
+def test_a_training_step_that_was_compiled_again_is_taken_as_it_was_compiled_last(tmp_path):
+    names = ("evaluate", "train_step", "train_step", "evaluate")
+    modules = [tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir" for i, name in enumerate(names)]
+    for module in modules:
+        module.write_text(STATE_FOR_LOSS.replace("{}", "8x" * ("train" in module.name)))
+    executed = {path.name: times for path, times in zip(modules, (61, 1, 1, 2), strict=True)}
+    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "executed": executed}))
+    assert choose_module(modules, None) == modules[2]
+
+
 def test_what_jax_makes_random_numbers_with_is_not_the_step(captured):
     module = captured(f"{TWO}for i in range(9): jax.random.normal(jax.random.key(i), 9)\ntrain_step(weights, x)")
     assert module_name(module) == "jit_train_step"
@@ -234,13 +247,18 @@ def test_what_makes_the_parameters_is_not_the_step_of_a_dump(tmp_path, ending, p
     assert choose_module((init, step), None) == step
 
 
-@pytest.mark.parametrize(("times", "said"), [(1, True), (2, False)])
-def test_of_a_program_that_was_stopped_before_its_step_the_choice_is_called_a_guess(tmp_path, times, said):
+@pytest.mark.parametrize(
+    ("times", "returned", "missing"),
+    [(1, "8x8xf32", "a module twice"), (2, "f32", "a module that returns parameters"), (2, "8x8xf32", None)],
+)
+def test_of_a_program_that_was_stopped_before_its_step_the_choice_is_called_a_guess(tmp_path, times, returned, missing):
     module = tmp_path / "jax_ir0000_jit_init_compile.mlir"
-    for path in (module, tmp_path / ".stopped"):
-        path.touch()
+    main = f"  func.func public @main(%arg0: tensor<8x8xf32>, %arg1: tensor<i32>) -> (tensor<{returned}>) {{\n"
+    module.write_text(f"module @jit_init {{\n{main}    %0 = stablehlo.dot_general %arg0, %arg0\n")
+    (tmp_path / ".stopped").touch()
     (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12], "executed": {module.name: times}}))
-    assert ["jit_init may not be its step" in line for line in capture_warnings(module)] == [True] * said
+    warnings = [line for line in capture_warnings(module) if "jit_init may not be its step" in line]
+    assert [f"before it executed {missing}" in line for line in warnings] == [True] * bool(missing)
 
 
 def test_a_module_is_chosen_by_its_name(captured):
@@ -372,6 +390,18 @@ x = jnp.ones((8, 8))
 for _ in range(3):
     x = step(x)
 """
+
+STOPS_AT_ZERO = """
+import jax, jax.numpy as jnp
+train_step = jax.jit(lambda w: w + w @ w)
+assert train_step(jnp.ones((2048, 2048)))[0, 0] > 0
+"""
+
+
+def test_a_program_whose_check_of_its_first_step_fails_by_zeros_is_not_run_again(captured, capfd):
+    module = captured(STOPS_AT_ZERO)
+    assert "ended with exit code 1" in capture_warnings(module)[0]
+    assert "running it again" not in capfd.readouterr().err
 
 
 def test_a_program_that_needs_the_results_is_run_again_with_all_computed(captured, capfd):
