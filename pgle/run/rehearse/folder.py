@@ -6,19 +6,26 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pgle.errors import UserError, points_into
 
-_MADE = ("captured", "rehearsal", "all-passes", "default", "baseline", "profiled", "trials", "proof")
-"""Folders that a rehearsal or a search for flags makes in the one it is given."""
+_MADE = (
+    *("captured", "rehearsal", "all-passes", "default", "baseline", "profiled", "trials", "proof"),
+    *("estimated.pbtxt", "estimated.pbtxt.json"),
+)
+"""What a rehearsal or a search for flags makes in the folder it is given, before it has an answer."""
+
+_UNFINISHED = ".unfinished"  # there while one is at work; what a killed one left beside it is its own
 
 
 @contextmanager
 def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]:
     """The folder for all files, empty; after a failure nothing of ours stays in it unless the message points there.
+
+    What one left that was killed goes, as after any other failure.
 
     Raises:
         UserError: the user's folder is none, is not empty, or another process is at work in it.
@@ -26,18 +33,30 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
     there_before = named is not None and Path(named).exists()
     out = Path(named) if named else Path(tempfile.mkdtemp(prefix="pgle-rehearsal-"))
     with _held(out):
+        mark = out / _UNFINISHED
+        if mark.exists() and not resumes(out):
+            _remove(out / name for name in (*_MADE, _UNFINISHED))
         if there_before and any(out.iterdir()) and not resumes(out):
             raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+        mark.touch()
         try:
             yield out
         except BaseException as error:
+            mark.unlink(missing_ok=True)
             if not resumes(out):
-                for made in [out / name for name in _MADE] if named else [out]:
-                    if not points_into(error, made):
-                        shutil.rmtree(made, ignore_errors=True)
+                ours = [out / name for name in _MADE] if named else [out]
+                _remove(made for made in ours if not points_into(error, made))
                 if not there_before and out.is_dir() and not any(out.iterdir()):
                     out.rmdir()
             raise
+        mark.unlink(missing_ok=True)
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    """Delete files and folders that are ours, as far as they are there."""
+    for path in paths:
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -14,6 +16,7 @@ import pytest
 
 from pgle.errors import UserError, WorkloadError
 from pgle.run.rehearse.command import RehearseCommand, prepared, run, tune_line
+from pgle.run.rehearse.folder import opened
 from pgle.run.tune.record import begun
 
 
@@ -47,6 +50,24 @@ def test_a_folder_named_by_the_user_can_be_used_again(tmp_path: Path) -> None:
         with pytest.raises(WorkloadError, match="before it had compiled anything"):
             run(rehearsal_of(sys.executable, "-c", "raise SystemExit(3)", out=out))
         assert not out.exists()
+
+
+def test_what_a_killed_search_left_before_its_record_does_not_stop_the_next(tmp_path: Path) -> None:
+    code = f"""import os, pathlib
+from pgle.run.rehearse.folder import opened
+with opened({str(tmp_path)!r}, lambda out: False) as out:
+    for name in ("trials/baseline/xla.log", "estimated.pbtxt", "mine/checkpoint"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).touch()
+    os.kill(os.getpid(), 9)"""
+    subprocess.run([sys.executable, "-c", code], check=False)
+    with pytest.raises(UserError, match="is not an empty directory"), opened(str(tmp_path), lambda out: False):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    shutil.rmtree(tmp_path / "mine")
+    with opened(str(tmp_path), lambda out: False):
+        pass
+    assert not any(tmp_path.iterdir())
 
 
 def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
