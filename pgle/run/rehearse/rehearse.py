@@ -116,7 +116,6 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     Raises:
         UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
     """
-    _check_folder(request.out)
     hardware = find_hardware(request.target)
     base = request.setting.request(
         request.target, request.out, topology=request.topology, as_job=request.job is not None
@@ -193,11 +192,6 @@ def _worth(verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequen
         used = "used only a part of" if verdict.verdict is ProfileUse.PARTLY_USED else "did not use"
         return f"Cannot tell: XLA {used} the profile here ({verdict.why})."
     return judge_worth(baseline.prediction, profiled.prediction, moves, costs_are)
-
-
-def _check_folder(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
 
 
 def _has_default(request: RehearseRequest) -> bool:
