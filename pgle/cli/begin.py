@@ -102,4 +102,4 @@ def init_command(name: str, folder: Path, force: bool, as_json: bool) -> None:
         (report.list_starters_json if as_json else report.list_starters)(STARTERS)
         return
     written = init(name, folder, force=force)
-    (report.show_json if as_json else report.show_text)(written, STARTERS[name])
+    (report.show_json if as_json else report.show_text)(written, STARTERS[name], folder)

@@ -55,14 +55,16 @@ def list_starters_json(starters: Mapping[str, Starter]) -> None:
     json.show("pgle.init/1", {"starters": {name: item.purpose for name, item in starters.items()}})
 
 
-def show_text(written: Sequence[Path], starter: Starter) -> None:
-    """What was written, and what to do with it."""
+def show_text(written: Sequence[Path], starter: Starter, folder: Path) -> None:
+    """What was written into a folder, and what to do with it there."""
     out = console()
     for path in written:
         out.print(f"wrote {near(path)}", soft_wrap=True)
-    out.print(f"Next: {starter.following}", soft_wrap=True)
+    where = "" if folder == Path() else f", in {near(folder)}"
+    out.print(f"Next{where}: {starter.following}", soft_wrap=True)
 
 
-def show_json(written: Sequence[Path], starter: Starter) -> None:
+def show_json(written: Sequence[Path], starter: Starter, folder: Path) -> None:
     """``pgle.init/1``."""
-    json.show("pgle.init/1", {"written": [str(path) for path in written], "next": starter.following})
+    shown = {"written": [str(path) for path in written], "folder": str(folder), "next": starter.following}
+    json.show("pgle.init/1", shown)
