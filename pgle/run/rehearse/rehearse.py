@@ -151,12 +151,12 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
             return Side(made, made.scheduled, found)
 
         baseline = side(first)
+        default = None if plain is None else side(plain.result())
         second = None if ahead is None else ahead.result()
         if second is None or profile.read_bytes() != estimates:
             shutil.rmtree(request.out / "profiled", ignore_errors=True)
             second = session.schedule("profiled", flags, profile)
         profiled = side(second)
-        default = None if plain is None else side(plain.result())
     verdict = confirm(ConfirmRequest(second.log, schedule=second.schedule, profile=given, whole=True)).main
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),

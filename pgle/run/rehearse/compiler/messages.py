@@ -153,6 +153,8 @@ def environment() -> dict[str, str]:
         # Without it the plugin prints a traceback about missing CUDA libraries, which a rehearsal does not need.
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
         "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads, and the process is to fork
+        # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow pointers through gigabytes.
+        "GLIBC_TUNABLES": ":".join(filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Literal, TypeAlias
 
 from pgle.run.rehearse.compiler.dumps import Stage
@@ -90,17 +91,22 @@ class RehearsalResult:
     @property
     def scheduled(self) -> Module:
         """The module of `after_optimizations`."""
-        return _scheduled(self.after_optimizations, self.after_optimizations.stat().st_mtime_ns)
+        with _READING:
+            return _scheduled(self.after_optimizations, self.after_optimizations.stat().st_mtime_ns)
 
     @property
     def lhs(self) -> LhsSchedule | None:
         """What the latency-hiding scheduler saw and believed; None where it left no dump."""
-        return None if self.schedule is None else _lhs(self.schedule, self.schedule.stat().st_mtime_ns)
+        with _READING:
+            return None if self.schedule is None else _lhs(self.schedule, self.schedule.stat().st_mtime_ns)
 
     @property
     def believed(self) -> Mapping[str, Statistics]:
         """What it believed of every computation, loop bodies once; empty where it left no dump."""
         return {} if self.lhs is None else {name: item.statistics for name, item in self.lhs.computations.items()}
+
+
+_READING = Lock()  # what two threads want is read once
 
 
 @lru_cache(maxsize=3)
