@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,20 @@ class Statistic:
             return means
         ordered, first = sorted_groups(values, groups, sizes)
         return percentile_of_sorted(ordered, first, sizes, self.percentile)
+
+
+def changes(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Whether a new combination of values begins, row by row of equally long columns."""
+    new = np.ones(len(columns[0]), np.bool_)
+    new[1:] = columns[0][1:] != columns[0][:-1]
+    for column in columns[1:]:
+        new[1:] |= column[1:] != column[:-1]
+    return new
+
+
+def heads(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """The rows where one begins."""
+    return np.flatnonzero(changes(*columns)).astype(np.int64)
 
 
 def sorted_groups(

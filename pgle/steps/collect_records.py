@@ -113,17 +113,16 @@ def _series(source: str, format: str, rows: Iterable[tuple[int, str, Mapping[str
     simulated = False
     for number, line, row in rows:
         check_count(source, len(steps) + len(malformed))
-        found = row if isinstance(row, str) else _step(row, len(steps))
+        if isinstance(row, str):
+            malformed.append(Malformed(number, line[:80], row))
+            continue
+        found, seconds = _step(row, len(steps)), _number(row.get("compile_time_s"))
         if isinstance(found, Step):
             steps.append(found)
-        elif not isinstance(row, str) and _number(row.get("compile_time_s")) is not None:
-            pass
-        else:
+        elif seconds is None:
             malformed.append(Malformed(number, line[:80], found))
-        if not isinstance(row, str):
-            simulated = simulated or _truth(row.get("simulated"))
-            seconds = _number(row.get("compile_time_s"))
-            compile_time = compile_time if seconds is None else max(seconds, compile_time or 0.0)
+        simulated = simulated or _truth(row.get("simulated"))
+        compile_time = compile_time if seconds is None else max(seconds, compile_time or 0.0)
     return make_series(source, format, steps, malformed=malformed, compile_time_s=compile_time, simulated=simulated)
 
 

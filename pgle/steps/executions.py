@@ -9,7 +9,6 @@ from pgle.steps.series import Mark, Series, Step, make_series
 from pgle.trace.column import distinct
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
-from pgle.xla.kinds import guess_kind
 
 
 def execution_series(trace: Trace, source: str) -> Series:
@@ -27,8 +26,7 @@ def execution_series(trace: Trace, source: str) -> Series:
         raise UserError("trace without module executions", where=where, remedy="record a window of whole steps")
     time = np.bincount(trace.module[known], weights=trace.duration_ns[known], minlength=len(trace.modules))
     main = int(np.argmax(time))
-    collective = np.array([guess_kind(name) == "collective" for name in trace.instructions], bool)
-    found = find_executions(trace, collective)
+    found = find_executions(trace)
     here = found.module == main
     numbers = distinct(found.execution[here])
     spans = np.zeros(len(numbers), np.int64)

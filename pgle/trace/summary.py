@@ -122,8 +122,7 @@ def _device(trace: Trace, number: int) -> DeviceSummary:
 
 
 def _modules(trace: Trace, instructions: Sequence[InstructionSummary]) -> tuple[ModuleSummary, ...]:
-    collective = np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
-    found = find_executions(trace, collective)
+    found = find_executions(trace)
     time = totals(trace.module, trace.duration_ns, len(trace.modules))
     total = max(float(time.sum()), 1.0)
     counts = Counter(item.module for item in instructions)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from pgle.trace.column import distinct, median
 from pgle.trace.table import Trace
+from pgle.xla.kinds import guess_kind
 
 WARM_UP_EXCESS = 0.02
 """A leading execution is warm-up when its compute time exceeds the steady median by this share. Steady executions of
@@ -84,13 +85,15 @@ class MeasuredWindow:
     fewest: int = 0  # executions in the trace on the device with fewest
 
 
-def find_executions(trace: Trace, collective: npt.NDArray[np.bool_]) -> Executions:
+def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = None) -> Executions:
     """Every execution in the trace, with the steady ones marked.
 
     Args:
         trace: n activities.
-        collective: bool[len(trace.instructions)], True for instructions that communicate.
+        collective: bool[len(trace.instructions)], True for instructions that communicate; None: by their names.
     """
+    if collective is None:
+        collective = np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
     devices, last = max(len(trace.devices), 1), int(trace.execution.max(initial=0)) + 1
 
     def blocks() -> Iterator[tuple[slice | Rows, npt.NDArray[np.int64]]]:

@@ -125,10 +125,6 @@ def parse_target(text: str, *, name: str) -> Target:
         UserError: a figure that a GPU description always has is missing.
     """
     clean = re.sub(r"(?m)#[^\n\"]*$", "", text)
-
-    def number(field: str) -> float:
-        return _figure(clean, field, name)
-
     capability = re.search(r"cuda_compute_capability\s*\{([^}]*)\}", clean)
     if capability is None:
         raise UserError(
@@ -140,9 +136,9 @@ def parse_target(text: str, *, name: str) -> Target:
         name=name,
         text=text,
         device=device[1] if device else name,
-        memory_bytes=int(number("device_memory_size")),
-        memory_bandwidth=int(number("memory_bandwidth")),
-        core_count=int(number("core_count")),
+        memory_bytes=int(_figure(clean, "device_memory_size", name)),
+        memory_bandwidth=int(_figure(clean, "memory_bandwidth", name)),
+        core_count=int(_figure(clean, "core_count", name)),
         # clock_rate_ghz also stands in the unit descriptions; the device's own is outside of every nested block
         clock_ghz=_figure(_top_level(clean), "clock_rate_ghz", name),
         compute_capability=(parts.get("major", 0), parts.get("minor", 0)),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
 
-BLOCK = 1 << 20  # rows that are looked at together
+BLOCK = 1 << 18  # rows that are looked at together
 MOST_PAIRS = 1 << 26  # pairs of module and value up to which a table of all of them (64 MiB) stands in for a set
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.measure.naming import Filed, FiledLoop, group_of_device
-from pgle.costs.measure.samples import CHUNK_ROWS, Samples, heads
+from pgle.costs.measure.samples import CHUNK_ROWS, Samples
 from pgle.costs.profile.value import Cost, CostKind
-from pgle.costs.statistic import Statistic, percentile_of_sorted, sorted_groups
+from pgle.costs.statistic import Statistic, heads, percentile_of_sorted, sorted_groups
 from pgle.trace.table import Device, Trace
 
 BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once

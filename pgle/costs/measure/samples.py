@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.measure.naming import Naming
+from pgle.costs.statistic import heads
 from pgle.trace.column import Column
 from pgle.trace.table import Trace
 
@@ -131,15 +132,6 @@ def _launches(
     before -= np.repeat(before[first], np.diff(np.append(first, len(launch))))
     position = np.arange(len(launch), dtype=np.int32)
     return Samples(name, device, execution, position, before, busy)
-
-
-def heads(*columns: Codes) -> npt.NDArray[np.int64]:
-    """Where a new combination of values begins in equally long columns."""
-    new = np.ones(len(columns[0]), dtype=bool)
-    new[1:] = columns[0][1:] != columns[0][:-1]
-    for column in columns[1:]:
-        new[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(new).astype(np.int64)
 
 
 def _places(device: Codes, execution: Codes) -> npt.NDArray[np.int64]:

@@ -14,11 +14,10 @@ from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pgle.costs.profile.cost_table import Codes, CostTable, Flags, Floats
 from pgle.costs.profile.value import Cost, module_records
-from pgle.costs.statistic import Statistic
+from pgle.costs.statistic import Statistic, changes, heads
 from pgle.trace.column import distinct
 
 BLOCK_ROWS = 1 << 18  # costs whose statistics are worked out at once
@@ -43,10 +42,11 @@ def least_over_ranks(table: CostTable, chosen: Flags) -> dict[int, dict[str, flo
     occurrence, execution, group, _ = (column[order] for column in columns)
     if not len(use):
         return {}
-    first = np.flatnonzero(_changes(name, group, execution, occurrence))  # the least time of each comes first
+    new = changes(name, group, execution, occurrence)
+    first = np.flatnonzero(new)  # the least time of each comes first
     ranks = np.diff(np.append(first, len(use)))
-    of_group = np.cumsum(_changes(name, group)[first]) - 1
-    pairs = distinct(of_group[np.cumsum(_changes(name, group, execution, occurrence)) - 1] * len(chosen) + row)
+    of_group = np.cumsum(changes(name, group)[first]) - 1
+    pairs = distinct(of_group[np.cumsum(new) - 1] * len(chosen) + row)
     in_group = np.bincount(pairs // len(chosen))
     whole = ranks == in_group[of_group]
     none_whole = np.bincount(of_group, weights=whole) == 0
@@ -60,13 +60,6 @@ def least_over_ranks(table: CostTable, chosen: Flags) -> dict[int, dict[str, flo
     for number, begun, again, of, time_us in zip(*(part.tolist() for part in parts), strict=True):
         found.setdefault(number, {})[f"{begun}.{again}" + (f".{of}" if of else "")] = time_us
     return found
-
-
-def _changes(*columns: npt.NDArray[np.int32]) -> Flags:
-    """Where a new combination of values begins."""
-    new = np.ones(len(columns[0]), np.bool_)
-    new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return new
 
 
 def from_occurrences(base: Cost, table: Mapping[str, float], stat: Statistic) -> Cost:
@@ -94,7 +87,7 @@ def from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterator[tupl
         rows: of it, ordered by name; a name's description is that of its first.
         stat: which.
     """
-    edges = np.flatnonzero(_changes(table.name[rows]))
+    edges = heads(table.name[rows])
     blocks = np.unique([*edges[np.searchsorted(edges, range(0, len(rows), BLOCK_ROWS), side="right") - 1], len(rows)])
     for low, high in pairwise(blocks.tolist()):
         yield from _block_from_inputs(table, rows[low:high], stat)
@@ -103,7 +96,7 @@ def from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterator[tupl
 def _block_from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterator[tuple[int, Cost]]:
     """Some names at a time, so that memory does not grow with them."""
     name, cost_us, samples = table.name[rows], table.cost_us[rows], table.samples[rows]
-    first = np.flatnonzero(_changes(name))
+    first = heads(name)
     group = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(rows))))
     known = np.minimum.reduceat(samples, first) > 0
     weights = np.where(known[group], samples, 1)
