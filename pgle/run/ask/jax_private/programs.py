@@ -109,7 +109,7 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
     if facts.is_scheduled:
         raise UserError(
             "the module is scheduled already, nothing is left to compile",
-            remedy="give the *.before_optimizations dump of the same folder, or see: pgle show",
+            remedy="give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict",
         )
     if facts.in_both_notations:  # beside a GSPMD sharding XLA ignores Shardy's, then trips over its calls
         module = without_fields(module, hlo_text.SHARDING_FIELDS)
