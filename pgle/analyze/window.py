@@ -43,6 +43,15 @@ class Parts:
     compile_ns: int = 0  # of all idle time, that while XLA compiles in the device's process
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Gaps:
+    """Times in which a device runs nothing, k rows ordered by start."""
+
+    length: npt.NDArray[np.float64]  # float64[k], ns
+    inside: npt.NDArray[np.bool_]  # bool[k], in a step; a step begins and ends with an activity, so no gap is both
+    after: npt.NDArray[np.int32]  # int32[k], the row of the trace that ends the gap
+
+
 @dataclass(frozen=True)
 class DeviceWindow:
     """What one device ran, of all programs, from the start of the first steady step to the end of the last."""
@@ -73,47 +82,47 @@ class DeviceWindow:
         here = self.stream == stream
         return union(self.start[here], self.end[here])
 
-    @cached_property
-    def gaps(self) -> Intervals:
-        """When nothing runs."""
+    @property
+    def idle(self) -> Intervals:
+        """When nothing runs; reckoned anew each time, for memory, as are all `gaps`."""
         return complement(union(self.start, self.end), 0.0, self.length)
 
-    @cached_property
-    def inside(self) -> npt.NDArray[np.bool_]:
-        """bool[gaps]: which gaps lie inside a step; a step begins and ends with an activity, so no gap is both."""
-        index = np.searchsorted(self.spans.start, self.gaps.start, side="right") - 1
-        known = index >= 0
-        return np.asarray(known & (self.gaps.start < self.spans.end[np.maximum(index, 0)]))
+    @property
+    def gaps(self) -> Gaps:
+        """Every interval of `idle`."""
+        idle = self.idle
+        span = np.searchsorted(self.spans.start, idle.start, side="right") - 1
+        inside = (span >= 0) & (idle.start < self.spans.end[np.maximum(span, 0)])
+        after = np.minimum(np.searchsorted(self.start, idle.end), len(self.rows) - 1)
+        return Gaps(idle.lengths, inside, self.rows[after])
 
     @cached_property
-    def is_wait(self) -> npt.NDArray[np.bool_]:
-        """bool[gaps]: which gaps are too long to be those between two launches."""
-        return np.asarray(self.gaps.lengths > LAUNCH_GAP_NS)
-
-    @cached_property
-    def after_gap(self) -> npt.NDArray[np.int32]:
-        """int32[gaps]: the row of the trace that ends each gap."""
-        return self.rows[np.minimum(np.searchsorted(self.start, self.gaps.end), len(self.rows) - 1)]
+    def waits(self) -> Gaps:
+        """The gaps that are not those between two launches: the longer ones, and those outside of steps."""
+        gaps = self.gaps
+        here = ~gaps.inside | (gaps.length > LAUNCH_GAP_NS)
+        return Gaps(gaps.length[here], gaps.inside[here], gaps.after[here])
 
     @cached_property
     def parts(self) -> Parts:
         """The breakdown."""
         compute, communication, copies = map(self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY))
-        waiting = np.where(self.inside, self.gaps.lengths, 0.0)
+        idle, gaps = self.idle, self.gaps
+        waiting = np.where(gaps.inside, gaps.length, 0.0)
         launch, long = waiting <= LAUNCH_GAP_NS, waiting > LONG_GAP_NS
         times = (
             compute.length,
             without(communication, compute).length,
             without(copies, join(compute, communication)).length,
-            self.gaps.length,
+            idle.length,
             self.length,
             communication.length,
             copies.length,
             waiting[launch].sum(),
             waiting[~launch & ~long].sum(),
             waiting[long].sum(),
-            self.gaps.length - waiting.sum(),
-            covered(self.compiling, self.gaps.start, self.gaps.end).sum(),
+            idle.length - waiting.sum(),
+            covered(self.compiling, idle.start, idle.end).sum(),
         )
         return Parts(*(round(float(time)) for time in times))
 

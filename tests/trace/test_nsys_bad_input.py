@@ -102,6 +102,24 @@ def test_text_where_a_number_belongs_is_an_error(export: Any) -> None:
         export.read()
 
 
+def test_a_view_in_place_of_a_table_is_an_error(export: Any) -> None:
+    export.step_with("dot.2")
+    export.database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO kernels")
+    export.database.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM kernels")
+    with pytest.raises(UserError, match="CUPTI_ACTIVITY_KIND_KERNEL is a view, no table"):
+        export.read()
+
+
+def test_a_table_without_row_numbers_is_read(export: Any) -> None:
+    export.step_with("dot.2")
+    ((sql,),) = export.database.execute("SELECT sql FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_KERNEL'")
+    names = [name for _, name, *_ in export.database.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_KERNEL)")]
+    export.database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO kernels")
+    export.database.execute(f"{sql.rstrip().removesuffix(')')}, PRIMARY KEY ({names[0]})) WITHOUT ROWID")
+    export.database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL SELECT * FROM kernels")
+    assert len(export.read()) == 1
+
+
 def test_absurd_numbers_cost_no_memory(export: Any) -> None:
     export.step_with("dot.2")
     huge = 2**62

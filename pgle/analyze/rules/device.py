@@ -88,7 +88,7 @@ def input_bound(step: MeasuredStep) -> Finding | None:
     share = between_us / step.breakdown.step_us
     if share < THRESHOLDS["input-bound"].limit:
         return None
-    gaps = [length for window in step.windows for length in window.gaps.lengths[~window.inside].tolist()]
+    gaps = [length for window in step.windows for length in window.waits.length[~window.waits.inside].tolist()]
     return Finding(
         "input-bound",
         share,
@@ -119,7 +119,8 @@ def idle(step: MeasuredStep) -> Finding | None:
     """Nothing runs inside steps."""
     rows = _idle_ns(step)
     share = sum(rows.values()) / 1e3 / step.steps / step.breakdown.step_us
-    most = max((int((window.gaps.lengths[window.inside] > LONG_GAP_NS).sum()) for window in step.windows), default=0)
+    waits = [window.waits.length[window.waits.inside] for window in step.windows]
+    most = max((int((length > LONG_GAP_NS).sum()) for length in waits), default=0)
     if share <= THRESHOLDS["idle"].limit and most < LONG_GAPS:
         return None
     evidence = [
@@ -142,8 +143,8 @@ def _before(step: MeasuredStep) -> list[Evidence]:
     time: dict[int, float] = defaultdict(float)
     count: dict[int, int] = defaultdict(int)
     for window in step.windows:
-        length, here = window.gaps.lengths, window.inside & window.is_wait
-        for row, ns in zip(window.after_gap[here].tolist(), length[here].tolist(), strict=True):
+        waits, here = window.waits, window.waits.inside
+        for row, ns in zip(waits.after[here].tolist(), waits.length[here].tolist(), strict=True):
             code = int(step.trace.instruction[row])
             time[code] += ns
             count[code] += 1
@@ -166,8 +167,7 @@ def gaps_before_custom_calls(step: MeasuredStep) -> Finding | None:
     rows = [row for row in _before(step) if row.name[len("before ") :] in targets]
     codes = np.array([name in targets for name in step.trace.instructions] or [False])
     count = sum(
-        int((codes[step.trace.instruction[window.after_gap]] & window.inside & window.is_wait).sum())
-        for window in step.windows
+        int((codes[step.trace.instruction[window.waits.after]] & window.waits.inside).sum()) for window in step.windows
     )
     if count < THRESHOLDS["gaps-before-custom-calls"].limit * step.steps:
         return None
@@ -237,11 +237,11 @@ def short_kernels(step: MeasuredStep) -> Finding | None:
     """Kernels that take less time than launching them."""
     time, kernels = np.zeros(len(step.trace.instructions)), 0
     for window in step.windows:
-        length, gap = window.end - window.start, window.gaps.lengths
+        length, gaps = window.end - window.start, window.gaps
         short = (length < SHORT_NS) & (window.stream == Stream.COMPUTE)
         kernels += int(short.sum())
-        near = window.inside & (gap <= LAUNCH_GAP_NS) & np.isin(window.after_gap, window.rows[short])
-        for rows, values in ((window.rows[short], length[short]), (window.after_gap[near], gap[near])):
+        near = gaps.inside & (gaps.length <= LAUNCH_GAP_NS) & np.isin(gaps.after, window.rows[short])
+        for rows, values in ((window.rows[short], length[short]), (gaps.after[near], gaps.length[near])):
             time += np.bincount(step.trace.instruction[rows], weights=values, minlength=len(time))
     share = float(time.sum()) / 1e3 / step.steps / step.breakdown.step_us
     if share < THRESHOLDS["short-kernels"].limit:

@@ -41,6 +41,8 @@ class SqliteTables:
         """The columns of each table by their place, where its tree of pages begins, and whether it holds all values."""
         query = """SELECT m.name, m.rootpage, c.name, c.pk = 0 AND c.hidden = 0 AND c.dflt_value IS NULL
                    FROM sqlite_master m, pragma_table_xinfo(m.name) c WHERE m.type = 'table'"""
+        views = self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'view'")
+        self._views = {name for (name,) in views}
         self._columns: dict[str, dict[str, int]] = {}
         self._root: dict[str, int] = {}
         for table, root, column, is_stored in self._connection.execute(query):
@@ -49,12 +51,19 @@ class SqliteTables:
             self._root[table] = int(root) if is_stored and self._root.get(table, 1) else 0
 
     def columns(self, table: str) -> frozenset[str]:
-        """See `Tables`."""
+        """See `Tables`.
+
+        Raises:
+            UserError: it is a view, of which nobody knows how long it goes on.
+        """
+        if table in self._views:
+            remedy = "export the report again with `nsys export --type sqlite`"
+            raise UserError(f"{table} is a view, no table", where=self.path, remedy=remedy)
         return frozenset(self._columns.get(table, ()))
 
     def count(self, table: str) -> int:
-        """See `Tables`: the span of row ids, which SQLite finds without a scan."""
-        if table not in self._columns:
+        """See `Tables`: the span of row ids, which SQLite finds without a scan; 0 where rows have none."""
+        if not self._root.get(table):
             return 0
         with reading(self.path):
             ends = [self._connection.execute(f'SELECT {end}(rowid) FROM "{table}"') for end in ("min", "max")]
