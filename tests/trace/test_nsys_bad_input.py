@@ -102,6 +102,13 @@ def test_text_where_a_number_belongs_is_an_error(export: Any) -> None:
         export.read()
 
 
+def test_a_value_that_fills_the_memory_is_an_error(export: Any) -> None:
+    export.step_with("dot.2")
+    export.row("StringIds", id=999, value=bytes(2**24 + 1))
+    with pytest.raises(UserError, match="damaged database"):
+        export.read()
+
+
 def test_a_view_in_place_of_a_table_is_an_error(export: Any) -> None:
     export.step_with("dot.2")
     export.database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO kernels")

@@ -17,6 +17,8 @@ from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 from pgle.trace.nsys.pages import NoPlainTable, Pages
 from pgle.trace.nsys.tables import BATCH_ROWS, NULL, Columns
 
+MAX_VALUE_BYTES = 1 << 24  # no text of an export is nearly as long; SQLite copies one several times over
+
 
 class SqliteTables:
     """An export of ``--type sqlite``, opened read-only.
@@ -33,6 +35,7 @@ class SqliteTables:
         uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         with reading(path):
             self._connection = sqlite3.connect(uri, uri=True)
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             self._connection.execute("PRAGMA trusted_schema = OFF")
             self._read_schema()
             self._pages = Pages(path)
