@@ -50,15 +50,6 @@ def test_passes_that_only_try_kernels_are_left_out_but_where_passes_are_listed_a
     assert jax_private.fitted_flags((0, 10, 2), listed) == listed
 
 
-def test_of_a_large_program_fusions_are_chosen_by_the_faster_analysis_of_tiles_but_where_the_user_says_otherwise() -> (
-    None
-):
-    wanted = jax_private.TILING.replace("false", "true")
-    assert jax_private.TILING not in jax_private.fitted_flags((0, 11, 0), "", large=True)
-    assert jax_private.TILING not in jax_private.fitted_flags((0, 12, 0, 1), "")
-    assert f"{jax_private.TILING} {wanted}" in jax_private.fitted_flags((0, 12, 0, 1), wanted, large=True)
-
-
 def test_an_hlo_module_proto_is_taken_as_it_is() -> None:
     assert hlo_module_bytes(b"\x0a\x03abc\x12\x01x") == b"\x0a\x03abc\x12\x01x"
 

@@ -26,10 +26,6 @@ TRIALS = "config-assigner"
 """The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is switched on) to take the
 first configuration of all, since it can time none: nothing looks at that before the schedule is made."""
 
-TILING = "--xla_gpu_experimental_enable_tiling_propagation=false"
-"""From jaxlib 0.12 on XLA fuses by another analysis of tiles, which takes twice the time: half of a large compilation.
-By the older one the fusions are the same (docs/rehearse.md), and some have tiles of other sizes."""
-
 OLDEST_JAX = (0, 4, 34)  # first release whose CUDA plugin compiles without a device (0.4.36 alone cannot)
 
 
@@ -52,20 +48,18 @@ def version() -> tuple[int, ...]:
     return found
 
 
-def fitted_flags(release: tuple[int, ...], flags: str, *, large: bool = False) -> str:
+def fitted_flags(release: tuple[int, ...], flags: str) -> str:
     """XLA flags, and those without which that jaxlib cannot compile where there is no GPU, or wastes its time.
 
     Args:
         release: of jaxlib.
         flags: as in ``XLA_FLAGS``; what they say wins, but that a list of the only passes to run loses `TRIALS`.
-        large: whether the program is; then fusions are chosen by the faster analysis (`TILING`).
     """
     if release < (0, 9):  # its autotuner fails without a device
         return f"--xla_gpu_autotune_level=0 {flags}"
     if release < (0, 11):
         return flags
-    tiling = (TILING,) if large and release >= (0, 12) else ()
-    fitted = " ".join(("--xla_gpu_experimental_enable_fusion_autotuner=false", *tiling, flags))
+    fitted = f"--xla_gpu_experimental_enable_fusion_autotuner=false {flags}"
     if "--xla_enable_hlo_passes_only=" in flags:  # XLA takes no two lists; a pipeline in one runs with all its passes
         return re.sub(rf"(?<=[=,])(autotuner|{TRIALS}),", "", fitted)
     return f"--xla_disable_hlo_passes={TRIALS} {fitted}"

@@ -23,9 +23,6 @@ Form = Literal["mlir", "hlo", "hlo-text", "export"]
 
 MLIR_BYTECODE = b"ML\xefR"
 
-LARGE_BYTES = {"hlo": 2 << 20, "mlir": 1 << 18}
-"""Of code: from about ten thousand instructions on XLA takes a minute."""
-
 
 @dataclass(frozen=True)
 class Program(hlo_text.Traits):
@@ -38,11 +35,6 @@ class Program(hlo_text.Traits):
     def num_devices(self) -> int:
         """Devices that it is compiled for."""
         return self.num_partitions * self.num_replicas
-
-    @property
-    def is_large(self) -> bool:
-        """Whether XLA takes long over it."""
-        return len(self.code) >= LARGE_BYTES[self.form]
 
 
 def read_program(path: Path, data: bytes, default_devices: int, devices_for: Callable[[int], Sequence[Any]]) -> Program:

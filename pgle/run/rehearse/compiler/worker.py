@@ -112,9 +112,7 @@ class Worker:
         temporary.mkdir(exist_ok=True)
         flags = request["xla_flags"]
         os.environ |= {
-            "XLA_FLAGS": flags
-            if request["as_job"]
-            else self.api.fitted_flags(self.release, flags, large=program.is_large),
+            "XLA_FLAGS": flags if request["as_job"] else self.api.fitted_flags(self.release, flags),
             "TMPDIR": str(temporary),
         }
         profile = request["fdo_profile"] and read_bytes(Path(request["fdo_profile"]))
