@@ -93,6 +93,8 @@ types: $(VENV)/.installed-dev  ## mypy --strict
 fuzz: $(VENV)/.installed-dev  ## 20,000 damaged inputs; FUZZ_FIRST=1000000 for others
 	FUZZ_CASES=20000 $(BIN)/python -m pytest -n auto tests/fuzz
 
+# A process more than cores: tests wait for the programs that they start.
+unit: export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 unit: $(VENV)/.installed-dev  ## pytest; PYTEST_ARGS='-k nsys' to choose
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not minutes' $(PYTEST_ARGS)
 
