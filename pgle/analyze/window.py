@@ -47,9 +47,14 @@ class Parts:
 class Gaps:
     """Times in which a device runs nothing, k rows ordered by start."""
 
-    length: npt.NDArray[np.float64]  # float64[k], ns
+    times: Intervals  # k, ns
     inside: npt.NDArray[np.bool_]  # bool[k], in a step; a step begins and ends with an activity, so no gap is both
     after: npt.NDArray[np.int32]  # int32[k], the row of the trace that ends the gap
+
+    @property
+    def length(self) -> npt.NDArray[np.float64]:
+        """float64[k], ns."""
+        return self.times.lengths
 
 
 @dataclass(frozen=True)
@@ -83,32 +88,28 @@ class DeviceWindow:
         return union(self.start[here], self.end[here])
 
     @property
-    def idle(self) -> Intervals:
-        """When nothing runs; reckoned anew each time, for memory, as are all `gaps`."""
-        return complement(union(self.start, self.end), 0.0, self.length)
-
-    @property
     def gaps(self) -> Gaps:
-        """Every interval of `idle`."""
-        idle = self.idle
+        """Every interval in which nothing runs; reckoned anew each time, for memory."""
+        idle = complement(union(self.start, self.end), 0.0, self.length)
         span = np.searchsorted(self.spans.start, idle.start, side="right") - 1
         inside = (span >= 0) & (idle.start < self.spans.end[np.maximum(span, 0)])
         after = np.minimum(np.searchsorted(self.start, idle.end), len(self.rows) - 1)
-        return Gaps(idle.lengths, inside, self.rows[after])
+        return Gaps(idle, inside, self.rows[after])
 
     @cached_property
     def waits(self) -> Gaps:
         """The gaps that are not those between two launches: the longer ones, and those outside of steps."""
         gaps = self.gaps
         here = ~gaps.inside | (gaps.length > LAUNCH_GAP_NS)
-        return Gaps(gaps.length[here], gaps.inside[here], gaps.after[here])
+        return Gaps(Intervals(gaps.times.start[here], gaps.times.end[here]), gaps.inside[here], gaps.after[here])
 
     @cached_property
     def parts(self) -> Parts:
         """The breakdown."""
         compute, communication, copies = map(self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY))
-        idle, gaps = self.idle, self.gaps
-        waiting = np.where(gaps.inside, gaps.length, 0.0)
+        gaps = self.gaps
+        idle = gaps.times
+        waiting = np.where(gaps.inside, idle.lengths, 0.0)
         launch, long = waiting <= LAUNCH_GAP_NS, waiting > LONG_GAP_NS
         times = (
             compute.length,

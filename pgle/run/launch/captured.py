@@ -81,13 +81,13 @@ def read_captured(folder: Path) -> CapturedProgram:
 def capture_warnings(module: Path) -> tuple[str, ...]:
     """What to say of a module of `capture_modules`: how its program ended, and lost moves to host memory."""
     code, lowered = (module.parent / name for name in (CODE, LOWERED))
-    found = []
-    if _is_of_jax(module, read_captured(module.parent)):
+    program, found = read_captured(module.parent), []
+    if _is_of_jax(module, program):
         what = "is a function of jax's own, no step: the program seems to have compiled none"
         found.append(f"{module_name(module)} {what}; have it run a step")
     if code.is_file():
         found.append(f"the program ended with exit code {code.read_text()} after {module.name} had been compiled")
-    doubt = (module.parent / STOPPED).is_file() and read_captured(module.parent).executed and doubt_of(module)
+    doubt = (module.parent / STOPPED).is_file() and program.executed and doubt_of(module)
     if doubt:
         found.append(
             f"the program was stopped before it executed {doubt}, so {module_name(module)} may not be its step; "
