@@ -12,7 +12,7 @@ from pgle.analyze.collectives import MeasuredCollective, measured_collectives, t
 from pgle.analyze.layers import Layers, Ran, find_layers
 from pgle.analyze.memory import Memory
 from pgle.analyze.overlap import Overlap, find_overlap
-from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, row_streams
+from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, mean_us, row_streams
 from pgle.analyze.work import Multiplied, Multiplying, Products, Work, find_products, slowest, work_of
 from pgle.costs.measure.naming import Naming, name_instructions
 from pgle.costs.measure.program_costs import ProgramCosts
@@ -98,8 +98,7 @@ class MeasuredStep:
             "between steps": "between_steps_ns",
             "while compiling": "compile_ns",
         }
-        per = 1e3 * max(self.steps, 1)
-        return {name: sum(getattr(window.parts, of) for window in self.windows) / per for name, of in names.items()}
+        return {name: mean_us(self.windows, part) for name, part in names.items()}
 
     @property
     def waiting_us(self) -> float:

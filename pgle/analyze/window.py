@@ -1,12 +1,17 @@
 """What each device did during the steady steps: parts of time that add up to the window, and the gaps between them.
 
+Three lengths, each with one name everywhere. A *span*: one execution on one device, from the start of its first
+activity to the end of its last; what a schedule decides, and what XProf calls a step of a GPU. A *step*: from the start
+of one span to that of the next, the span and the pause after it; what the clock of a program tells. The *window*: from
+the start of the first steady span to the end of the last, N spans and the N - 1 pauses between them.
+
 Times are whole nanoseconds since the start of a device's window, as float64: sums are exact up to 2^53 ns, 104 days.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -32,7 +37,7 @@ class Parts:
     exposed_communication_ns: int  # collectives run and nothing computes
     exposed_copy_ns: int  # only copies run
     idle_ns: int  # nothing runs
-    window_ns: int  # from the start of the first steady step to the end of the last
+    window_ns: int  # all of it
     # communication_ns, copy_ns: collectives or copies run, hidden or not
     communication_ns: int
     copy_ns: int
@@ -41,6 +46,9 @@ class Parts:
     long_waits_ns: int  # idle inside steps, in longer gaps
     between_steps_ns: int  # idle between steps
     compile_ns: int = 0  # of all idle time, that while XLA compiles in the device's process
+
+
+_FIELDS = tuple(field.name for field in fields(Parts))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -104,28 +112,39 @@ class DeviceWindow:
         return Gaps(Intervals(gaps.times.start[here], gaps.times.end[here]), gaps.inside[here], gaps.after[here])
 
     @cached_property
-    def parts(self) -> Parts:
-        """The breakdown."""
+    def _lengths(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """float64[fields of `Parts`], ns: of the whole window, and of that what lies between its spans."""
         compute, communication, copies = map(self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY))
         gaps = self.gaps
-        idle = gaps.times
-        waiting = np.where(gaps.inside, idle.lengths, 0.0)
-        launch, long = waiting <= LAUNCH_GAP_NS, waiting > LONG_GAP_NS
-        times = (
-            compute.length,
-            without(communication, compute).length,
-            without(copies, join(compute, communication)).length,
-            idle.length,
-            self.length,
-            communication.length,
-            copies.length,
-            waiting[launch].sum(),
-            waiting[~launch & ~long].sum(),
-            waiting[long].sum(),
-            idle.length - waiting.sum(),
-            covered(self.compiling, idle.start, idle.end).sum(),
+        idle, compiling = gaps.length, covered(self.compiling, gaps.times.start, gaps.times.end)
+        inside = idle[gaps.inside]
+        launch, long = inside <= LAUNCH_GAP_NS, inside > LONG_GAP_NS
+        runs = (
+            compute,
+            without(communication, compute),
+            without(copies, join(compute, communication)),
+            communication,
+            copies,
         )
-        return Parts(*(round(float(time)) for time in times))
+        whole = [times.length for times in runs]
+        apart = [without(times, self.spans).length for times in runs]
+        between = idle[~gaps.inside].sum()
+        waits = (inside[launch].sum(), inside[~launch & ~long].sum(), inside[long].sum())
+        return (
+            np.array([*whole[:3], idle.sum(), self.length, *whole[3:], *waits, between, compiling.sum()]),
+            np.array([*apart[:3], between, self.length - self.spans.length, *apart[3:], 0, 0, 0, between,
+                      compiling[~gaps.inside].sum()]),
+        )  # fmt: skip
+
+    @property
+    def parts(self) -> Parts:
+        """The breakdown of the whole window."""
+        return Parts(*(round(float(time)) for time in self._lengths[0]))
+
+    def mean_us(self, part: str) -> float:
+        """A field of `Parts` in a mean step, in µs: of one step alone the pause after it is not known, and left out."""
+        whole, between = (float(times[_FIELDS.index(part)]) for times in self._lengths)
+        return ((whole - between) / self.steps + between / max(self.steps - 1, 1)) / 1e3
 
 
 def device_windows(
@@ -186,19 +205,20 @@ def row_streams(
     return stream
 
 
+def mean_us(windows: Sequence[DeviceWindow], part: str) -> float:
+    """A field of `Parts` in a mean step of all devices, in µs."""
+    steps = sum(window.steps for window in windows)
+    return sum(window.steps * window.mean_us(part) for window in windows) / max(steps, 1)
+
+
 def mean_breakdown(windows: Sequence[DeviceWindow]) -> Breakdown:
-    """The parts of one step, mean over steps and devices; the step is the window divided by its steps."""
-    steps = max(sum(window.steps for window in windows), 1)
-
-    def mean_us(name: str) -> float:
-        return float(sum(getattr(window.parts, f"{name}_ns") for window in windows)) / steps / 1e3
-
+    """The parts of one step, mean over steps and devices."""
     return Breakdown(
-        compute_us=mean_us("compute"),
-        exposed_communication_us=mean_us("exposed_communication"),
-        exposed_copy_us=mean_us("exposed_copy"),
-        idle_us=mean_us("idle"),
-        step_us=mean_us("window"),
-        communication_us=mean_us("communication"),
-        copy_us=mean_us("copy"),
+        compute_us=mean_us(windows, "compute_ns"),
+        exposed_communication_us=mean_us(windows, "exposed_communication_ns"),
+        exposed_copy_us=mean_us(windows, "exposed_copy_ns"),
+        idle_us=mean_us(windows, "idle_ns"),
+        step_us=mean_us(windows, "window_ns"),
+        communication_us=mean_us(windows, "communication_ns"),
+        copy_us=mean_us(windows, "copy_ns"),
     )

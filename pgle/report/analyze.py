@@ -48,12 +48,13 @@ def _headline(found: Analysis) -> str:
     step = found.step
     devices, us = len(step.windows), step.breakdown.step_us
     per_device = step.steps / max(devices, 1)
+    of = f"mean of {per_device:g} steps" if per_device > 1 else "one step without the pause after it,"
     name = printable(step.costs.program.key.name)
     on = many(devices, "device")
     if name == WHOLE:
         return f"{name}: {duration(us)} on {on}"
     simulated = " (simulated)" if step.trace.simulated else ""
-    line = f"{name}: {duration(us)} a step{simulated}, mean of {per_device:g} step{'s' * (per_device != 1)} on {on}"
+    line = f"{name}: {duration(us)} a step{simulated}, {of} on {on}"
     if found.against is None:
         return line
     change = found.against.delta_us

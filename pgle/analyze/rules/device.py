@@ -84,7 +84,7 @@ def slow_matmuls(step: MeasuredStep) -> Finding | None:
 
 def input_bound(step: MeasuredStep) -> Finding | None:
     """The device has nothing to do between steps."""
-    between_us = sum(window.parts.between_steps_ns for window in step.windows) / 1e3 / step.steps
+    between_us = step.idle_us["between steps"]
     share = between_us / step.breakdown.step_us
     if share < THRESHOLDS["input-bound"].limit:
         return None
@@ -92,44 +92,38 @@ def input_bound(step: MeasuredStep) -> Finding | None:
     return Finding(
         "input-bound",
         share,
-        f"no GPU work between steps for {share:.1%} of the window",
+        f"no GPU work between steps for {share:.1%} of the time",
         (Evidence("between steps", between_us, f"{many(len(gaps), 'gap')}, longest {in_words(max(gaps) / 1e3)}"),),
         "prefetch input to the device and let steps be dispatched ahead: no block_until_ready, print or device_get "
         "in the loop; synthetic input instead shows what that brings",
     )
 
 
-def _idle_ns(step: MeasuredStep) -> dict[str, int]:
-    """Idle time inside steps by the length of its gaps, all devices and steps."""
-    parts = [window.parts for window in step.windows]
-    return {
-        "gaps over 1 ms": sum(part.long_waits_ns for part in parts),
-        "20 µs to 1 ms": sum(part.waits_ns for part in parts),
-        LAUNCHES: sum(part.launch_gaps_ns for part in parts),
-    }
+def _idle_us(step: MeasuredStep) -> dict[str, float]:
+    """Idle time inside a step by the length of its gaps."""
+    idle = step.idle_us
+    return {"gaps over 1 ms": idle["long waits"], "20 µs to 1 ms": idle["waits for the host"], LAUNCHES: idle[LAUNCHES]}
 
 
 def is_launch_bound(step: MeasuredStep) -> bool:
     """Whether most idle time inside steps is in gaps as short as those between two launches."""
-    rows = _idle_ns(step)
+    rows = _idle_us(step)
     return max(rows, key=rows.__getitem__) == LAUNCHES
 
 
 def idle(step: MeasuredStep) -> Finding | None:
     """Nothing runs inside steps."""
-    rows = _idle_ns(step)
-    share = sum(rows.values()) / 1e3 / step.steps / step.breakdown.step_us
+    rows = _idle_us(step)
+    share = sum(rows.values()) / step.breakdown.step_us
     waits = [window.waits.length[window.waits.inside] for window in step.windows]
     most = max((int((length > LONG_GAP_NS).sum()) for length in waits), default=0)
     if share <= THRESHOLDS["idle"].limit and most < LONG_GAPS:
         return None
-    evidence = [
-        Evidence(name, ns / 1e3 / step.steps) for name, ns in sorted(rows.items(), key=lambda row: -row[1]) if ns
-    ]
+    evidence = [Evidence(name, us) for name, us in sorted(rows.items(), key=lambda row: -row[1]) if us]
     return Finding(
         "idle",
         share,
-        f"no GPU work for {share:.1%} of the window, inside steps; {many(most, 'gap')} over 1 ms on one device",
+        f"no GPU work for {share:.1%} of the time, inside steps; {many(most, 'gap')} over 1 ms on one device",
         (*evidence, *_before(step)[: ROWS - len(evidence)]),
         "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile "
         "is recorded), or fuse them"

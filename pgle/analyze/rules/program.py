@@ -147,11 +147,9 @@ def recompilation(step: MeasuredStep) -> Finding | None:
     runs = +runs
     if len(runs) < THRESHOLDS["recompilation"].limit:
         return None
-    between_us = sum(window.parts.between_steps_ns for window in step.windows) / 1e3 / step.steps
-    compiling_us = sum(window.parts.compile_ns for window in step.windows) / 1e3 / step.steps
     return Finding(
         "recompilation",
-        (compiling_us or between_us) / step.breakdown.step_us,
+        (step.idle_us["while compiling"] or step.idle_us["between steps"]) / step.breakdown.step_us,
         f"{many(len(runs), 'other version')} of {main.name} ran between its steps: it is compiled again and again",
         tuple(
             Evidence(f"program {step.trace.modules[number].program_id}", 0.0, many(count, "execution"))
