@@ -13,7 +13,7 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.run.ask.flag_probe import installed, probe
 from pgle.xla.flags.modes import FlagPlan, Mode, flags_for
-from pgle.xla.flags.text import Finding, Flag, FlagList, as_bool, format_flags, parse_flags
+from pgle.xla.flags.text import Finding, Flag, FlagList, as_bool, format_flags, parse_flags, typed_flag
 
 MAX_FLAG_FILE_BYTES = 1 << 20
 
@@ -72,7 +72,7 @@ def given_flags(
 
     Args:
         environ: default: this process's.
-        more: flags of the command line, each ``--name=value`` with the value as it is.
+        more: flags of the command line, as `typed_flag` reads them.
         own_dumps: leave out the user's ``xla_dump_…``: a compilation whose dumps pgle reads has a folder of its own.
 
     Raises:
@@ -85,11 +85,7 @@ def given_flags(
         Finding("warning", "own-dumps", flag.name, "left out: pgle has XLA dump into a folder of its own")
         for flag in dict.fromkeys(dropped)
     ]
-    for text in more:
-        name, equals, value = text.partition("=")
-        if not name.startswith("--"):
-            raise UserError("does not begin with --", where=f"--flag {text}", remedy="write --flag=--name=value")
-        flags.append(Flag(name[2:], value if equals else None))
+    flags += map(typed_flag, more)
     if not (dropped or more):
         return user
     text = " ".join(part for part in (format_flags(flags), user.ignored) if part)

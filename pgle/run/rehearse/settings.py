@@ -15,7 +15,7 @@ from pgle.run.ask.plugins import repair
 from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module
 from pgle.run.launch.environment import OF_CPUS, flags_with, user_flags
 from pgle.run.rehearse.compiler.request import RehearsalRequest
-from pgle.xla.flags.text import Finding, Flag, FlagList, parse_flags
+from pgle.xla.flags.text import Finding, FlagList, typed_flag
 from pgle.xla.targets import Target
 
 OURS: Mapping[str, str] = {
@@ -132,7 +132,10 @@ def _flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...]
             warnings.append(f"--{flag.name} of XLA_FLAGS is left out; {OURS[flag.name]}")
         elif flag.name not in OF_CPUS and not flag.name.startswith("xla_dump_"):
             environment.append(flag)
-    typed = [_flag(text) for text in given]
+    typed = [typed_flag(text) for text in given]
+    for flag in typed:
+        if flag.name in OURS:
+            raise UserError("rehearse sets this flag itself", where=f"--flag {flag.word}", remedy=OURS[flag.name])
     if not environment and not typed:
         return (), tuple(warnings)
     found = lint_flags(FlagList((*environment, *typed)), python=python).findings
@@ -144,18 +147,6 @@ def _flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...]
     unknown = {finding.flag for finding in errors if finding.code in _ENDS_XLA}
     warnings += [f"{finding.line()}{' (left out)' * (finding.flag in unknown)}" for finding in errors]
     return tuple(flag.word for flag in (*environment, *typed) if flag.name not in unknown), tuple(warnings)
-
-
-def _flag(text: str) -> Flag:
-    """A flag of the command line, where a value with blanks needs no quotes."""
-    name, equals, value = text.partition("=")
-    if not name.startswith("--"):
-        raise UserError("does not begin with --", where=f"--flag {text}", remedy="write --flag --xla_name=value")
-    name = name[2:]
-    if name in OURS:
-        raise UserError("rehearse sets this flag itself", where=f"--flag {text}", remedy=OURS[name])
-    whole = parse_flags(text)
-    return whole.flags[0] if len(whole.flags) == 1 and not whole.ignored else Flag(name, value if equals else None)
 
 
 def _refused(finding: Finding, is_typed: bool) -> UserError:

@@ -32,7 +32,7 @@ from pgle.tune.prices import Prices, priced, prices_of
 from pgle.tune.shape import Shape, shaped
 from pgle.tune.trial import Flags, Trial, exposed_by_kind, key_of, most_exposed
 from pgle.tune.worlds import HARDER, HARDER_SEED, World, steps_in, worlds
-from pgle.xla.flags.text import parse_flags
+from pgle.xla.flags.text import typed_flag
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 
@@ -185,7 +185,7 @@ class Bench:
 
     def axes(self) -> tuple[Axis, ...]:
         """What can be changed in the program beside the user's own flags."""
-        given = [flag.name for flag in parse_flags(" ".join(self.request.setting.flags)).flags]
+        given = [typed_flag(flag).name for flag in self.request.setting.flags]
         return axes(self.baseline.module, self.jaxlib, given, self.memory_share)
 
     def options(self, flags: Flags) -> tuple[str, ...]:

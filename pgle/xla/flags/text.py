@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pgle.errors import cut
+from pgle.errors import UserError, cut
 
 BLANKS = " \t\r\n"  # what separates flags
 
@@ -137,6 +137,19 @@ def parse_flags(text: str) -> FlagList:
             at += 1
     ignored = text[at:]
     return FlagList(tuple(flags), text, ignored, findings=(*_malformed(flags), *_bare_word(ignored)))
+
+
+def typed_flag(text: str) -> Flag:
+    """A flag of a command line, ``--name=value``, where a value with blanks needs no quotes.
+
+    Raises:
+        UserError: it does not begin with two dashes.
+    """
+    name, equals, value = text.partition("=")
+    if not name.startswith("--"):
+        raise UserError("does not begin with --", where=f"--flag {text}", remedy="write --flag=--name=value")
+    whole = parse_flags(text)
+    return whole.flags[0] if len(whole.flags) == 1 and not whole.ignored else Flag(name[2:], value if equals else None)
 
 
 def format_flags(flags: Iterable[Flag]) -> str:

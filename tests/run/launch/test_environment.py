@@ -71,8 +71,9 @@ def test_a_compilation_with_dumps_of_its_own_leaves_the_users_out_and_says_so():
     assert [finding.flag for finding in flags.findings] == ["xla_dump_to"]
 
 
-def test_more_flags_keep_blanks_in_their_values():
-    assert given_flags({}, ["--xla_gpu_cuda_data_dir=/a b"]).value("xla_gpu_cuda_data_dir") == "/a b"
+@pytest.mark.parametrize("value", ["/a b", "'/a b'"])
+def test_more_flags_keep_blanks_in_their_values_quoted_or_not(value):
+    assert given_flags({}, [f"--xla_gpu_cuda_data_dir={value}"]).value("xla_gpu_cuda_data_dir") == "/a b"
 
 
 def test_what_is_no_flag_is_refused():

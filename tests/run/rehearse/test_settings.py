@@ -61,7 +61,7 @@ def test_a_profile_in_the_environment_gives_way(settled) -> None:
         ("--xla_gpu_no_such_flag=1", (), "XLA_FLAGS: --xla_gpu_no_such_flag: .* does not know it"),
         ("", ("--xla_gpu_no_such_flag=1",), "--flag --xla_gpu_no_such_flag: .* does not know it"),
         ("", ("--xla_dump_to=/tmp/x",), "--flag --xla_dump_to=/tmp/x: rehearse sets this flag itself; give"),
-        ("", ("xla_gpu_x=1",), "--flag xla_gpu_x=1: does not begin with --; write --flag --xla_name=value"),
+        ("", ("xla_gpu_x=1",), "--flag xla_gpu_x=1: does not begin with --; write --flag=--name=value"),
     ],
 )
 def test_flags_over_which_xla_would_end(settled, environment: str, flags: tuple[str, ...], where: str) -> None:
