@@ -170,13 +170,6 @@ def read_head(path: AnyPath, size: int) -> bytes:
         return file.read(size)
 
 
-RECORDINGS = (
-    *(".nsys-rep", ".qdrep", ".qdstrm", ".sqlite", ".xplane.pb", ".hlo.pb", ".schedule.pb", ".schedule.txt"),
-    *(".mlir", ".jsonl", ".csv", ".tsv", ".log", ".txt", ".out", ".err", ".gz", ".xz", ".parquet"),
-)
-"""Names of what a program, a profiler or a compiler recorded: no option overwrites such a file."""
-
-
 def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) -> None:
     """Whether a file can be written.
 
@@ -185,7 +178,7 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
         inputs: files that the output is made from; `force` does not allow to overwrite these.
 
     Raises:
-        UserError: it cannot be written, exists (without `force`), or is an input, a recording or no regular file.
+        UserError: it cannot be written, exists (without `force`), or is an input or no regular file.
     """
     if path.is_dir():
         raise UserError("is a directory, a file is to be written", where=path, remedy="choose another name")
@@ -195,9 +188,6 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
         if any(_same(path, item) for item in inputs):
             raise UserError("is an input too", where=path, remedy="choose another name")
         check_file(path)
-        if path.name.endswith(RECORDINGS):
-            raise UserError("is a recording by its name, which --force does not overwrite", where=path,
-                            remedy="choose another name")  # fmt: skip
     if not isinstance(path, Path):
         return
     if path.is_symlink() and not path.exists():
@@ -240,7 +230,7 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
             if isinstance(path, Path):
                 folders += [folder for folder in path.parents if not folder.exists()]
             path.parent.mkdir(parents=True, exist_ok=True)
-            if not isinstance(path, Path):  # object stores write whole objects or none
+            if not isinstance(path, Path) or hasattr(path, "is_stream"):  # object stores write whole objects or none
                 path.write_bytes(data)
                 continue
             # Ranks on other hosts, in containers above all, may have our pid.
@@ -255,6 +245,8 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
                 made.append(path)
         made.clear()
         folders.clear()
+    except BrokenPipeError:  # nobody reads stdout any more
+        raise
     except FileExistsError as error:  # since `check_absent`: another process
         where = error.filename2 or error.filename
         raise UserError("already exists", where=where, remedy="choose another name or pass --force") from None

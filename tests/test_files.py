@@ -177,13 +177,6 @@ def test_a_link_to_nothing_is_refused_and_a_link_to_a_file_stays_a_link(tmp_path
     assert (tmp_path / "target").read_text() == "new"
 
 
-@pytest.mark.parametrize("name", ["x.xplane.pb", "report.sqlite", "steps.jsonl", "train.log"])
-def test_force_does_not_overwrite_a_recording(tmp_path, name):
-    (tmp_path / name).write_text("recorded")
-    with pytest.raises(UserError, match="is a recording by its name"):
-        write_files({tmp_path / name: "1"}, force=True)
-
-
 def test_force_does_not_overwrite_an_input_or_a_device(tmp_path):
     (tmp_path / "in.pb").write_text("input")
     (tmp_path / "alias.pb").hardlink_to(tmp_path / "in.pb")

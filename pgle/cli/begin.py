@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pgle.cli.help import Command
 from pgle.cli.options import capture_option, force_option, json_option, python_option, run_dir_option, target_option
+from pgle.cli.paths import FOLDER, Out
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
 
 
 @click.command(cls=Command)
 @click.option("--fix", is_flag=True, help="Show the command that mends jax's CUDA plugin: missing, double or old.")
 @click.option("--yes", is_flag=True, help="With --fix: run it. jax itself is never moved.")
 @click.option("--prove", is_flag=True, help="Run the whole chain on a small program, and say what each link proves.")
-@click.option("--bundle", type=click.Path(path_type=Path), metavar="FILE.tar.gz",
+@click.option("--bundle", type=Out("", ".tar.gz", ".tgz"), metavar="FILE.tar.gz",
               help="With --prove: pack its small files to attach to a report.")  # fmt: skip
 @run_dir_option(None, "Where runs are to be kept; with --prove: a new folder.  [default: ., with --prove runs/proof]")
 @capture_option
@@ -29,7 +33,7 @@ def doctor_command(
     fix: bool,
     yes: bool,
     prove: bool,
-    bundle: Path | None,
+    bundle: AnyPath | None,
     run_dir: Path | None,
     capture: Any,
     target: str,
@@ -81,7 +85,7 @@ def doctor_command(
 
 @click.command(cls=Command)
 @click.argument("name", metavar="slurm|k8s|github|gitlab|make|docker", default="")
-@click.option("-o", "--output", "folder", type=click.Path(path_type=Path), default=Path(), metavar="DIR",
+@click.option("-o", "--output", "folder", type=FOLDER, default=".", metavar="DIR",
               help="Folder to write into.  [default: this one]")  # fmt: skip
 @force_option
 @json_option

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pgle.cli.help import Command
 from pgle.cli.options import force_option, json_option, one_blas_thread, pattern_option
-from pgle.cli.paths import piped
+from pgle.cli.paths import FOLDER, LOCAL, Out, piped
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
 
 
 def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
@@ -45,9 +47,7 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--same-within", default="0.5%", show_default=True, metavar="SHARE", help="What counts as the same.")
 @click.option("--launch-spread", "--run-noise", metavar="SHARE",
               help="By how much launches differ (standard deviation); used where sides have one run.")  # fmt: skip
-@click.option(
-    "--history", type=click.Path(path_type=Path), metavar="FILE", help="Measure that spread in a pgle history."
-)
+@click.option("--history", type=LOCAL, metavar="FILE", help="Measure that spread in a pgle history.")
 @click.option(
     "--warmup", type=click.IntRange(0), metavar="N", help="Steps to leave out at the start.  [default: found]"
 )
@@ -55,12 +55,12 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--keep-stalls", is_flag=True, help="Count steps far above the median too.")
 @pattern_option("Own console lines: groups s, ms or us; step, loss where there.")
 @click.option("--abba", "rounds", type=click.IntRange(0), default=0, metavar="N", help="Run N rounds of four runs.")
-@click.option("--profile", type=click.Path(path_type=Path), metavar="PROFILE", help="With --abba: profile of side B.")
-@click.option("--run-dir", type=click.Path(path_type=Path), default=Path("runs/abba"), show_default=True, metavar="DIR",
+@click.option("--profile", type=LOCAL, metavar="PROFILE", help="With --abba: profile of side B.")
+@click.option("--run-dir", type=FOLDER, default="runs/abba", show_default=True, metavar="DIR",
               help="With --abba: where the runs are kept; the same command goes on there.")  # fmt: skip
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a report of one file.")
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write the picture.")
-@click.option("--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write the checks as JUnit XML.")
+@click.option("--html", type=Out(".html", ".html", ".htm"), metavar="FILE", help="Write a report of one file.")
+@click.option("--svg", type=Out(".svg", ".svg"), metavar="FILE", help="Write the picture.")
+@click.option("--junit", type=Out(".xml", ".xml"), metavar="FILE", help="Write the checks as JUnit XML.")
 @click.option("--github", is_flag=True, help="Write job summary and outputs of a GitHub Actions step.")
 @force_option
 @json_option
@@ -91,7 +91,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
     result, checks = run_compare(_request(options), say)
     files = {"html": options["html"], "picture": options["svg"], "junit": options["junit"]}
-    written: tuple[Path, ...] = ()
+    written: tuple[AnyPath, ...] = ()
     if any(files.values()):
         from pgle.report.steps.compare_page import write_reports  # templates take longer to load than all else
 

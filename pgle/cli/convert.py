@@ -16,7 +16,7 @@ from pgle.cli.options import (
     stat_option,
     target_option,
 )
-from pgle.cli.paths import PATH, PROFILE_OUT
+from pgle.cli.paths import PATH, PROFILE_OUT, Out
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -96,7 +96,15 @@ def convert_command(
 
 @click.command(cls=Command)
 @click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
-@click.option("-o", "--output", "out", type=PATH, required=True, metavar="FILE", help="Table of collectives: .pbtxt.")
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    type=Out("", ".pbtxt", ".txtpb"),
+    required=True,
+    metavar="FILE",
+    help="Table of collectives (.pbtxt); that of products beside it: .matmul.pbtxt.",
+)
 @hlo_option(" of the traced run")
 @module_option("Which modules: auto, all or a regular expression.", default="auto")
 @target_option

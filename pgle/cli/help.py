@@ -95,6 +95,13 @@ class Command(click.Command):
         self.examples = [line for line in text if line.startswith(("pgle ", "eval "))]
         self.help = "\n".join(line for line in text if line not in self.examples).rstrip("\b \n")
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does, once every file that is to be written can be."""
+        from pgle.cli.paths import check_outputs
+
+        check_outputs(ctx)
+        return super().invoke(ctx)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, then the options by group."""
         write_examples(self.examples, formatter)

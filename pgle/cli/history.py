@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pgle.cli.help import Group
 from pgle.cli.options import force_option, json_option, pattern_option
-from pgle.cli.paths import piped
+from pgle.cli.paths import LOCAL, Out, piped
+
+if TYPE_CHECKING:
+    from pgle.files import AnyPath
 
 _file = click.option(
-    "--file", "path", type=click.Path(path_type=Path), default=Path("perf/history.jsonl"), show_default=True,
+    "--file", "path", type=LOCAL, default="perf/history.jsonl", show_default=True,
     metavar="FILE", help="JSON lines; SQLite where it ends in .sqlite or .db.",
 )  # fmt: skip
 _name = click.option("--name", metavar="NAME", help="Only this workload.")
@@ -117,14 +121,19 @@ def show(name: str | None, hardware: str | None, last: int, path: Path, as_json:
 
 @command.command()
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Page: .html; picture: .svg"
+    "-o",
+    "--output",
+    required=True,
+    type=Out(".svg", ".svg", ".html"),
+    metavar="FILE",
+    help="Page: .html; picture: .svg, or - (stdout).",
 )
 @_name
 @_hardware
 @_file
 @force_option
 @json_option
-def plot(output: Path, name: str | None, hardware: str | None, path: Path, force: bool, as_json: bool) -> None:
+def plot(output: AnyPath, name: str | None, hardware: str | None, path: Path, force: bool, as_json: bool) -> None:
     """The trends with their change points, as a page that loads nothing or as a picture.
 
     \b
@@ -133,14 +142,11 @@ def plot(output: Path, name: str | None, hardware: str | None, path: Path, force
     """
     from pgle.files import write_files
     from pgle.report.steps import history as report
-    from pgle.report.steps.compare_page import check_svg
     from pgle.report.text import say
     from pgle.run.history import read
     from pgle.steps.history import make_history
 
     is_page = output.suffix == ".html"
-    if not is_page:
-        check_svg(output)
     entries, warnings = read(path)
     history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
     write_files({output: report.page(history) if is_page else report.plot(history)}, force=force, inputs=(path,))

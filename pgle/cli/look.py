@@ -9,7 +9,7 @@ import click
 
 from pgle.cli.help import Command
 from pgle.cli.options import force_option, hlo_option, json_option, module_option, one_blas_thread, top_option
-from pgle.cli.paths import HLO, PAGE_OUT, PATH, TARGET
+from pgle.cli.paths import HLO, LOCAL, PAGE_OUT, PATH, TARGET
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -92,22 +92,28 @@ def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as
 
 
 @click.command(cls=Command)
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, required=True, type=PATH, metavar="INPUT...")
 @hlo_option(" of the traced run")
 @expected_on
-@click.option("--profile", metavar="PROFILE", help="What the scheduler was given  [default: that of RUN/perf]")
 @click.option(
-    "--against", multiple=True, metavar="OTHER", help="Another run of the program: say what changed since it."
+    "--profile", type=PATH, metavar="PROFILE", help="What the scheduler was given  [default: that of RUN/perf]"
 )
-@click.option("--against-hlo", multiple=True, metavar="PATH", help="HLO dump of that run.")
+@click.option(
+    "--against",
+    multiple=True,
+    type=PATH,
+    metavar="OTHER",
+    help="Another run of the program: say what changed since it.",
+)
+@click.option("--against-hlo", multiple=True, type=PATH, metavar="PATH", help="HLO dump of that run.")
 @json_option
 def analyze_command(
-    inputs: tuple[str, ...],
+    inputs: tuple[AnyPath, ...],
     hlo: tuple[AnyPath, ...],
     target: str | None,
-    profile: str | None,
-    against: tuple[str, ...],
-    against_hlo: tuple[str, ...],
+    profile: AnyPath | None,
+    against: tuple[AnyPath, ...],
+    against_hlo: tuple[AnyPath, ...],
     as_json: bool,
 ) -> None:
     """Where the time of a step goes, and what could be saved.
@@ -122,16 +128,14 @@ def analyze_command(
     pgle analyze rank*.sqlite --hlo dump/ --json
     pgle analyze runs/b/perf --against runs/a/perf
     """
-    from pgle.files import as_path
-
     with one_blas_thread():
         from pgle.report import analyze as report
         from pgle.report.text import progress
         from pgle.run.analyze import analyze
         from pgle.run.inputs.measured_step import Side
 
-    side = Side(tuple(map(as_path, inputs)), hlo, target, as_path(profile) if profile else None)
-    other = Side(tuple(map(as_path, against)), tuple(map(as_path, against_hlo)), target) if against else None
+    side = Side(inputs, hlo, target, profile)
+    other = Side(against, against_hlo, target) if against else None
     with progress("reading traces") as told:
         found = analyze(side, other, progress=told)
     (report.show_json if as_json else report.show_text)(found)
@@ -210,7 +214,7 @@ def report_command(
 
 
 @click.command(cls=Command)
-@click.argument("path", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("path", type=LOCAL, metavar="RUN")
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=8791, show_default=True, metavar="N", help="Of the page."
 )

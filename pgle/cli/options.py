@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgle.cli.paths import PATH, PROFILE_OUT, TARGET
+from pgle.cli.paths import FOLDER, LOCAL, PATH, PROFILE_OUT, TARGET
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -125,7 +125,9 @@ quiet_option = click.option(
     help="Without a GPU: stop the program when it has compiled nothing new for so long.",
 )
 module_options = _together(
-    click.option("--profile", metavar="PROFILE", help="Measured costs; without, estimates stand in for them."),
+    click.option(
+        "--profile", type=LOCAL, metavar="PROFILE", help="Measured costs; without, estimates stand in for them."
+    ),
     target_option,
     click.option(
         "--devices", type=click.IntRange(1), metavar="N", help="Devices on one host; short for --topology 1x1xN."
@@ -137,7 +139,7 @@ module_options = _together(
 
 
 def asked_of(
-    ctx: click.Context, words: tuple[str, ...], output: str | None, options: dict[str, Any]
+    ctx: click.Context, words: tuple[str, ...], output: Path | None, options: dict[str, Any]
 ) -> RehearseCommand:
     """What is to be compiled; the options that say so are taken out of `options`."""
     from pgle.run.rehearse.command import RehearseCommand
@@ -146,8 +148,9 @@ def asked_of(
         options["target"] = ""  # of a run directory its own
     taken = {name: options.pop(name) for name in ("profile", "target", "devices", "flags", "choose", "quiet_s")}
     shape = options.pop("topology") or (f"1x1x{taken['devices']}" if taken["devices"] else None)
+    taken["profile"], out = (None if path is None else str(path) for path in (taken["profile"], output))
     return RehearseCommand(
-        words, topology=shape, out=output, job=options.pop("job", None), cached=options["cached"], **taken
+        words, topology=shape, out=out, job=options.pop("job", None), cached=options["cached"], **taken
     )
 
 
@@ -210,9 +213,7 @@ def top_option(what: str, *, default: int | None = 20) -> Callable[[F], F]:
 def run_dir_option(default: str | None = "runs/default", text: str = "Where the experiment lives.") -> Callable[[F], F]:
     """``--run-dir``."""
     shown = default is not None
-    return click.option(
-        "--run-dir", default=default, show_default=shown, type=click.Path(path_type=Path), metavar="DIR", help=text
-    )
+    return click.option("--run-dir", default=default, show_default=shown, type=FOLDER, metavar="DIR", help=text)
 
 
 capture_option = click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -10,20 +11,27 @@ import click
 
 from pgle.cli.help import Command
 from pgle.cli.options import asked_of, choose_option, json_option, module_options, quiet_option
+from pgle.cli.paths import FOLDER
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": False})
 @click.argument("words", nargs=-1, required=True, metavar="MODULE | FOLDER | RUN | -- COMMAND...")
 @module_options
 @click.option("--job", metavar="DUMP|FINGERPRINT", help="Say whether the module recompiles to this job's fingerprint.")
-@click.option("-o", "--output", metavar="DIR", help="New folder for dumps, logs and the picture. [default: temporary]")
+@click.option(
+    "-o",
+    "--output",
+    type=FOLDER,
+    metavar="DIR",
+    help="New folder for dumps, logs and the picture. [default: temporary]",
+)
 @choose_option
 @quiet_option
 @click.option("--cache/--no-cache", "cached", default=True, show_default=True,
               help="Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).")  # fmt: skip
 @json_option
 @click.pass_context
-def command(ctx: click.Context, /, words: tuple[str, ...], output: str | None, as_json: bool, **options: Any) -> None:
+def command(ctx: click.Context, /, words: tuple[str, ...], output: Path | None, as_json: bool, **options: Any) -> None:
     """Compile a module for a GPU that is not there, with and without a profile, and say what the profile changes.
 
     MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact, or HLO (text or proto) of any stage before scheduling,

@@ -17,7 +17,7 @@ from pgle.cli.options import (
     stage_options,
     window_option,
 )
-from pgle.cli.paths import PATH
+from pgle.cli.paths import FOLDER, PATH
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -164,7 +164,7 @@ def perf_command(
     "--percentile", default=90, show_default=True, type=click.IntRange(0, 100), help="Of the costs over them."
 )
 @click.option("--then-nsys", is_flag=True, help="Run again under nsys, with the compiled program from the cache.")
-@click.option("--cache", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--cache", type=FOLDER, metavar="DIR",
               help="JAX's compilation cache.  [default: a new one in the run directory]")  # fmt: skip
 @window_option
 @flag_option

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pgle.cli.help import Command
 from pgle.cli.options import asked_of, choose_option, json_option, module_options, quiet_option
+from pgle.cli.paths import FOLDER
 from pgle.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,14 +34,16 @@ if TYPE_CHECKING:
     help="Where trials run: processes of their own, or a Dask cluster that sees the module (pip install 'pgle[dask]').",
 )
 @click.option("--cache/--no-cache", "cached", default=True, show_default=True, help="Keep and reuse compilations.")
-@click.option("-o", "--output", metavar="DIR", required=True, help="Folder for flags, profile, trials and page.")
+@click.option(
+    "-o", "--output", type=FOLDER, metavar="DIR", required=True, help="Folder for flags, profile, trials and page."
+)
 @json_option
 @click.pass_context
 def command(
     ctx: click.Context,
     /,
     words: tuple[str, ...],
-    output: str,
+    output: Path,
     memory_limit: str | None,
     as_json: bool,
     **options: Any,
@@ -58,7 +62,6 @@ def command(
     pgle tune --devices 8 -o tuned -- python train.py --config x
     """
     from dataclasses import replace
-    from pathlib import Path
 
     from pgle.report.phases import phases
     from pgle.report.schedules import tune as report

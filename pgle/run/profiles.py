@@ -15,6 +15,9 @@ from pgle.files import AnyPath, check_absent, sha256, write_files
 if TYPE_CHECKING:
     from pgle.costs.profile.merge import Merged, MergeOptions
 
+RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
+"""Names that end as those of profiles do, and by which readers take a file for what a profiler or XLA recorded."""
+
 
 @dataclass(frozen=True)
 class Written:
@@ -28,6 +31,8 @@ class Written:
 def check_output(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath]) -> None:
     """Raise `UserError` where a profile and its sidecar could not be written, before any long work."""
     check_suffix(path)
+    if path.name.endswith(RECORDINGS):
+        raise UserError("is the name of a recording, not of a profile", where=path, remedy="choose another name")
     given = tuple(inputs)
     for file in (path, sidecar_path(path)):
         check_absent(file, force=force, inputs=given)

@@ -339,8 +339,3 @@ def test_the_page_says_where_the_runs_come_from(tmp_path: Path, base: str) -> No
     page = (tmp_path / "r.html").read_text()
     for text in ("8 × NVIDIA H100", "2026-01-02T03:04", "0.10.2", 'name="viewport"', "prefers-color-scheme:dark"):
         assert text in page
-
-
-def test_pictures_are_svg_alone(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["compare", base, base, "--svg", str(tmp_path / "r.png")]) == 2
-    assert "pictures are written as SVG; choose a name that ends in .svg" in capsys.readouterr().err

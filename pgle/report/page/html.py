@@ -15,9 +15,9 @@ from pgle.report.page.stored import as_json
 from pgle.report.page.style import data_file, style_sheet, templates
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
-from pgle.run.inputs.folder import STORED
+from pgle.run.inputs.folder import PAGE_FILES
 
-TRACE = "timeline.trace.json"
+TRACE = PAGE_FILES[2]
 OPEN = f"The same timeline as a trace, {TRACE}: open it in ui.perfetto.dev"
 KINDS = {Table: "table", Prose: "prose", Moving: "moving", Chart: "chart"}
 
@@ -48,12 +48,8 @@ def page_files(folder: AnyPath, page: Page) -> dict[AnyPath, str]:
     """What to write for a page with a timeline: the page, its still picture, a Perfetto trace, and what `pgle report`
     makes other forms of."""
     panels = page.timeline.panels if page.timeline else ()
-    return {
-        folder / "timeline.html": render(page),
-        folder / "timeline.svg": render_svg(panels),
-        folder / TRACE: render_trace(panels),
-        folder / STORED: as_json(page),
-    }
+    forms = (render(page), render_svg(panels), render_trace(panels), as_json(page))
+    return {folder / name: form for name, form in zip(PAGE_FILES, forms, strict=True)}
 
 
 def _charts_style(page: Page) -> str:

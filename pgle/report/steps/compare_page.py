@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from pgle.errors import UserError
 from pgle.files import AnyPath, write_files
 from pgle.report.page.charts import Panel, seconds, svg, widened
 from pgle.report.page.html import render
@@ -29,22 +27,21 @@ def write_reports(
     found: Comparison,
     checks: Sequence[Check],
     *,
-    html: Path | None = None,
-    picture: Path | None = None,
-    junit: Path | None = None,
+    html: AnyPath | None = None,
+    picture: AnyPath | None = None,
+    junit: AnyPath | None = None,
     force: bool = False,
-) -> tuple[Path, ...]:
+) -> tuple[AnyPath, ...]:
     """Write what was asked for, all or nothing; the paths written.
 
     Raises:
-        UserError: a file exists (without `force`), cannot be written, or the picture is not to be SVG.
+        UserError: a file exists (without `force`) or cannot be written.
     """
     wanted = tuple(path for path in (html, picture, junit) if path is not None)
     files: dict[AnyPath, bytes | str] = {}
     if html is not None:
         files[html] = page(found, checks)
     if picture is not None:
-        check_svg(picture)
         files[picture] = svg(panels(found), headline(found))
     if junit is not None:
         from pgle.report.steps.ci import xml
@@ -53,16 +50,6 @@ def write_reports(
     if files:
         write_files(files, force=force)
     return wanted
-
-
-def check_svg(path: Path) -> None:
-    """Refuse a picture of another kind.
-
-    Raises:
-        UserError: the name does not end in ``.svg``.
-    """
-    if path.suffix != ".svg":
-        raise UserError("pictures are written as SVG", where=path, remedy="choose a name that ends in .svg")
 
 
 def page(found: Comparison, checks: Sequence[Check]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pgle.costs.profile.files import read_profile
 from pgle.errors import UserError
-from pgle.files import write_files
+from pgle.files import AnyPath, write_files
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.pipeline import Pipeline, PipelineRequest, run_pipeline
 from pgle.run.experiment.stage import Capture, StageRequest, choose_back_end
@@ -44,7 +44,7 @@ class Proof:
     links: tuple[Link, ...]  # in order
     simulated: bool  # whether the GPU is; then its times are of the simulation
     run: Path  # the run directory, which is kept
-    bundle: Path | None  # a small archive to attach to a report; None where it was not asked for
+    bundle: AnyPath | None  # a small archive to attach to a report; None where it was not asked for
 
     @property
     def ok(self) -> bool:
@@ -52,7 +52,7 @@ class Proof:
         return all(link.ok for link in self.links)
 
 
-def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], None], bundle: Path | None) -> Proof:
+def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], None], bundle: AnyPath | None) -> Proof:
     """Run all stages of `pgle run` on our small program, and look at what each left.
 
     Args:
@@ -67,8 +67,6 @@ def prove(run: Path, capture: Capture, target: str, announce: Callable[[str], No
     """
     if run.exists() and any(run.iterdir()):
         raise UserError("is not empty", where=run, remedy="choose a new --run-dir")
-    if bundle is not None and bundle.exists():
-        raise UserError("already exists", where=bundle, remedy="choose another name")
     directory = RunDirectory(run)
     back_end = choose_back_end(capture, target=target, devices=DEVICES, topology=None, choose=None, quiet_s=20.0)
     simulated = isinstance(back_end, SimulatedBackEnd)

@@ -158,18 +158,21 @@ class StageFolder:
         Raises:
             UserError: it holds something already, and `again` is false.
         """
-        found, older = list(self.path.iterdir()) if self.path.exists() else [], ""
-        if found:
-            # Notes alone are what a launcher left that was killed before its stage was on record.
-            if not again and not all(path.name.startswith(".") for path in found):
-                raise UserError(
-                    f"stage {self.name} was run into it already",
-                    where=self.run.path,
-                    remedy="choose another --run-dir or pass --force to run it again beside the old files",
-                )
-            older = set_aside(self.path)
+        older = set_aside(self.path) if self.check(again=again) else ""
         self.path.mkdir(parents=True, exist_ok=True)
         return older
+
+    def check(self, *, again: bool) -> bool:
+        """Whether it holds something, which `make` sets aside. Raises as there."""
+        found = list(self.path.iterdir()) if self.path.exists() else []
+        # Notes alone are what a launcher left that was killed before its stage was on record.
+        if not again and not all(path.name.startswith(".") for path in found):
+            raise UserError(
+                f"stage {self.name} was run into it already",
+                where=self.run.path,
+                remedy="choose another --run-dir or pass --force to run it again beside the old files",
+            )
+        return bool(found)
 
 
 @dataclass(frozen=True)

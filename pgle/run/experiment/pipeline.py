@@ -9,10 +9,11 @@ from typing import Any
 from pgle.costs.fit.coverage import Coverage
 from pgle.costs.profile.files import sidecar_path
 from pgle.errors import UserError
+from pgle.files import check_absent
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import verify
-from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.directory import COMPARED, RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
 from pgle.run.experiment.older import settle
 from pgle.run.experiment.onward import record_comparison
@@ -107,6 +108,8 @@ class _Experiment:
     def run(self) -> Pipeline:
         """All stages; `run_pipeline` says what is raised."""
         request, profiled = self._request, self._request.stage
+        for name in (profiled.stage, *COMPARED):
+            self._run.stage(name).check(again=self._is_recorded(name) or request.force)
         self._launch(profiled)
         self._convert()
         self._announce("verify")
@@ -140,38 +143,47 @@ class _Experiment:
         if not self._is_due(stage.stage, back_end.asked(stage), back_end.inputs(stage)):
             return
         force = self._request.force
-        ours = read_manifest(self._run.path).last(stage.stage) is not None
-        result = run_held(stage, back_end, again=ours or force, force=force)
+        if stage.stage == "profile":
+            self._check_profile()
+        result = run_held(stage, back_end, again=self._is_recorded(stage.stage) or force, force=force)
         if result.failed:
             raise StageError(f"{stage.stage}: {result.failed}")
         self._results.append(result)
         self._on_result(result)
 
     def _convert(self) -> None:
-        """Trace → profile. A profile that lies there and that this did not write is left alone."""
+        """Trace → profile."""
         run, folder = self._run, self._request.stage.folder
         dumps = (folder.rank().hlo,) if folder.rank().hlo.is_dir() else ()
         inputs = tuple(record_file(path, run.path) for path in (*folder.trace_files(), *dumps))
         record = StageRecord("convert", started=now(), inputs=inputs)
         if not self._is_due("convert", record.asked, record.inputs):
             return
-        outputs = (run.profile, sidecar_path(run.profile))
-        last = read_manifest(run.path).last("convert")
-        written = () if last is None else last.outputs
-        was_killed = last is not None and last.exit_code is None  # what it left had no time to be recorded
-        for path in () if self._request.force or was_killed else outputs:
-            if path.exists() and record_file(path, run.path) not in written:
-                what = "was not written by 'pgle run', or was changed since"
-                raise UserError(what, where=path, remedy="move it away, choose another --run-dir or pass --force")
+        self._check_profile()
         extend_manifest(run.path, record)
         try:
             conversion = convert(ConvertRequest(folder.traces(), run.profile, dumps, force=True))
         except UserError as error:
             extend_manifest(run.path, replace(record, ended=now(), exit_code=error.exit_code, failed=error.line()))
             raise
-        files = tuple(record_file(path, run.path) for path in outputs)
+        files = tuple(record_file(path, run.path) for path in (run.profile, sidecar_path(run.profile)))
         extend_manifest(run.path, replace(record, ended=now(), exit_code=0, outputs=files))
         self._on_result(conversion)
+
+    def _check_profile(self) -> None:
+        """Refuse to overwrite a profile that this did not write, before the profile run too."""
+        run = self._run
+        last = read_manifest(run.path).last("convert")
+        written = () if last is None else last.outputs
+        was_killed = last is not None and last.exit_code is None  # what it left had no time to be recorded
+        for path in (run.profile, sidecar_path(run.profile)):
+            if path.exists() and not (self._request.force or was_killed) and record_file(path, run.path) not in written:
+                what = "was not written by 'pgle run', or was changed since"
+                raise UserError(what, where=path, remedy="move it away, choose another --run-dir or pass --force")
+            check_absent(path, force=True)
+
+    def _is_recorded(self, stage: str) -> bool:
+        return read_manifest(self._run.path).last(stage) is not None
 
     def _is_due(self, stage: str, asked: Mapping[str, Any], inputs: Iterable[FileRecord]) -> bool:
         """Whether a stage has to be run; says so, and why where it was run before."""

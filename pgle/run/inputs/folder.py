@@ -20,6 +20,7 @@ MOST = 5000  # entries that are looked at: an answer at once, also in a home dir
 
 PROGRAM = "JAX program"
 STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
+PAGE_FILES = ("timeline.html", "timeline.svg", "timeline.trace.json", STORED)  # what lies there of it
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
 
 ByKind: TypeAlias = Mapping[str, Sequence[Path]]

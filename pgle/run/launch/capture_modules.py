@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pgle.errors import UserError, WorkloadError, shell_code
@@ -55,7 +56,7 @@ def capture_modules(
     *,
     devices: int,
     quiet_s: float,
-    step_needed: bool = True,
+    choose: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Path, ...]:
     """Run a command on CPU devices and collect what it compiles; its output goes to stderr.
@@ -66,7 +67,8 @@ def capture_modules(
         devices: virtual CPU devices.
         quiet_s: once something is captured, stop the program when nothing new came for so long: on CPUs the steps
             themselves may take hours.
-        step_needed: a program that fails must have executed a module again and again before.
+        choose: the module that is wanted, as in `choose_module`; None: the program's step, which a program that fails
+            must have executed again and again before.
         environment: instead of `os.environ`.
 
     Returns:
@@ -78,13 +80,13 @@ def capture_modules(
     """
     base = os.environ if environment is None else environment
     folder.mkdir(parents=True, exist_ok=True)
-    code = _run(command, capture_environment(base, folder, devices), folder, quiet_s)
+    code = _run(command, capture_environment(base, folder, devices), folder, quiet_s, choose)
     left_out = _left_out(folder)
     if code and left_out and not _has_step(folder):
         _say(f"the program failed with zeros for the results of {left_out}; running it again, all computed")
         for path in folder.iterdir():
             path.unlink()
-        code = _run(command, capture_environment(base, folder, devices, compute=True), folder, quiet_s)
+        code = _run(command, capture_environment(base, folder, devices, compute=True), folder, quiet_s, choose)
     elif left_out:
         _say(f"not executed on the CPU, their results were zeros: {left_out}")
     found, shown = modules_in(folder), shlex.join(kept_argv(command))
@@ -99,7 +101,7 @@ def capture_modules(
     if not found:
         remedy = "does it call a jitted function, and do its processes get the environment that it is given?"
         raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
-    if code and step_needed and not _has_step(folder):
+    if code and choose is None and not _has_step(folder):
         there = ", ".join(candidates(found)[:SHOWN])
         what = f"{shown} {ended(code)} before its step was executed twice; it had compiled {there} (--choose NAME)"
         raise WorkloadError(code, what)
@@ -108,10 +110,12 @@ def capture_modules(
     return found
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, quiet_s: float) -> int:
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, quiet_s: float, choose: str | None
+) -> int:
     child = started(command, environment, stdout=STDERR, start_new_session=True)
     try:
-        return _wait_or_stop(child, folder, quiet_s)
+        return _wait_or_stop(child, folder, quiet_s, choose)
     except BaseException:
         _stop(child)
         raise
@@ -176,10 +180,10 @@ def capture_environment(
     }
 
 
-def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) -> int:
+def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float, choose: str | None) -> int:
     """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
     seen, since = 0, time.monotonic()
-    told_s = SAY_S
+    told_s, told_size = SAY_S, 0
     while True:
         try:
             return shell_code(child.wait(POLL_S))
@@ -192,7 +196,13 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
             _say(f"the program has compiled nothing in {told_s:g} s; waiting on (Ctrl-C ends it)")
             told_s *= 2
         quiet = time.monotonic() - since
-        if seen and quiet > quiet_s and quiet > (patience := quiet_s * _patience(folder)):
+        if not seen or quiet <= quiet_s:
+            continue
+        patience = quiet_s * _patience(folder, choose)
+        if quiet <= patience and seen != told_size:
+            told_size = seen
+            _say(f"no training step yet; waiting {patience:g} s for one (--choose NAME takes what is there)")
+        if quiet > patience:
             count = len(modules_in(folder))
             what = f"stopping the program on purpose: {count} modules are captured, none in the last {patience:g} s"
             _say(f"{what} (--quiet-for)")
@@ -201,9 +211,14 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float) 
             return 0
 
 
-def _patience(folder: Path) -> int:
-    """How many times the quiet time a program is given: more before a training step has been seen."""
+def _patience(folder: Path, choose: str | None) -> int:
+    """How many times the quiet time a program is given: more before a training step, or what is wanted, was seen."""
     program = read_captured(folder)
+    if choose is not None:
+        with suppress(UserError):  # it has not come yet
+            choose_module(modules_in(folder), choose)
+            return 1
+        return UNSETTLED
     if not program.python:
         return 1  # no hook, nothing is known
     return UNSETTLED if program.compiling or doubt_of(choose_module(modules_in(folder), None)) else 1

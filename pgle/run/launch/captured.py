@@ -6,12 +6,15 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
+
+T = TypeVar("T")
 
 LOWERED = ".lowered_for_cuda"
 """The hook's list of modules with moves to host memory; ``!`` before those that it could not lower for GPUs."""
@@ -149,6 +152,22 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     return max(compiled, key=lambda path: (times[path], path.name), default=step)
 
 
+def _once(read: Callable[[Path], T]) -> Callable[[Path], T]:
+    """The same function, which reads a file again only once it has changed: a program that is waited for is looked at
+    several times a second."""
+    known: dict[Path, tuple[tuple[int, int], T]] = {}
+
+    def found(module: Path) -> T:
+        now = module.stat()
+        state = now.st_mtime_ns, now.st_size
+        if known.get(module, ((0, 0),))[0] != state:
+            known[module] = state, read(module)
+        return known[module][1]
+
+    return found
+
+
+@_once
 def _multiplies(module: Path) -> bool:
     """Whether a dump, StableHLO or HLO, as text or protobuf, holds a matrix product or a convolution."""
     return _PRODUCT.search(read_bytes(module)) is not None
@@ -163,6 +182,7 @@ def doubt_of(module: Path) -> str:
     return "" if _is_training(module) else "a module that returns parameters, as training does"
 
 
+@_once
 def _is_training(module: Path) -> bool:
     """Whether a dump of jax multiplies matrices and returns half of what it takes, by type: parameters or gradients."""
     with module.open(errors="replace") as lines:
@@ -176,6 +196,7 @@ def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
     return module.name in program.of_jax and not _multiplies(module)
 
 
+@_once
 def _devices(module: Path) -> int | None:
     """For how many devices a dump of jax is; None where it does not say."""
     with module.open(errors="replace") as lines:

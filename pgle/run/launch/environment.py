@@ -174,6 +174,23 @@ def compiler_of(command: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     return None, (f"{what}, and schedules of two releases differ; pgle doctor --python {python} --fix",)
 
 
+def check_compiler(command: Sequence[str], *, by_name: bool = False) -> None:
+    """Refuse a program whose modules nothing here can compile for GPUs, before it runs.
+
+    Args:
+        command: its words.
+        by_name: a command that names no Python is not refused: it may start one that can compile.
+
+    Raises:
+        UserError: neither its Python nor ours has jax and a CUDA plugin.
+    """
+    if compiler_of(command)[0] is None and not (by_name and interpreter(command) is None):
+        from pgle.run.ask.jax_private import library, version
+
+        version()
+        library()
+
+
 def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[Finding, ...]]:
     """The plan without those of our flags that the installed jaxlib rejects, and what it says of the user's."""
     asked = probe([*plan.flags, *user.flags], python)

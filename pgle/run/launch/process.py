@@ -112,7 +112,9 @@ def check_program(command: Sequence[str]) -> None:
 def _refusal(word: str, reason: str) -> UserError:
     """Why a command cannot be started by its first word, and what was probably meant."""
     path, remedy = Path(word), "check the command"
-    if path.is_file():
+    if path.is_dir():
+        reason = "it is a folder"
+    elif path.is_file():
         remedy = f"have it run: -- {'python' if path.suffix == '.py' else 'bash'} {word}"
         reason = "it is not executable" if reason == "no such program" else reason
         if os.access(path, os.X_OK) and "/" not in word:
@@ -121,6 +123,8 @@ def _refusal(word: str, reason: str) -> UserError:
         remedy = f"variables stand before pgle, or after env: -- env {word} …"
     elif len(words := word.split()) > 1 and shutil.which(words[0]):
         remedy = "write its words without quotes around them all, or: -- bash -c '…'"
+    elif "/" in word and not path.exists():
+        reason, remedy = "no such file", "check the path"
     return UserError(f"cannot be started ({reason})", where=word, remedy=remedy)
 
 

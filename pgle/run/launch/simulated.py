@@ -27,7 +27,7 @@ from pgle.run.experiment.stage import StageRequest, StageResult, now
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in, read_captured
 from pgle.run.launch.console_steps import write_steps
-from pgle.run.launch.environment import ChildEnvironment, build_environment, compiler_of, flags_with
+from pgle.run.launch.environment import ChildEnvironment, build_environment, check_compiler, compiler_of, flags_with
 from pgle.run.launch.evidence import verdict
 from pgle.run.launch.process import check_program
 from pgle.run.rehearse.compiler.compile import rehearse_compile
@@ -70,6 +70,7 @@ class SimulatedBackEnd:
                 raise UserError("no such file", where=request.command[0], remedy="dump modules with JAX_DUMP_IR_TO=DIR")
         else:
             check_program(request.command)
+        check_compiler(request.command)
 
     def asked(self, request: StageRequest) -> Mapping[str, Any]:
         """All options that decide the outcome of a stage, with their values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, ty
 from pgle.run.inputs.piped import STDIN, keep_module
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import CapturedProgram, fitted, modules_in, read_captured
+from pgle.run.launch.environment import check_compiler
 from pgle.run.launch.process import check_program
 from pgle.run.rehearse.compiler.messages import devices_in
 from pgle.run.rehearse.compiler.request import OnPhase
@@ -238,18 +240,20 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
             return [keep_module(out)], CapturedProgram()
         if first.is_dir():
             return modules_in(first, dumps=True), read_captured(first)
-        if first.suffix in _MODULE_SUFFIXES and not first.exists():
-            raise UserError("no such file", where=first, remedy="dump modules with JAX_DUMP_IR_TO=DIR")
+        if not first.exists() and (first.suffix in _MODULE_SUFFIXES or shutil.which(command.words[0]) is None):
+            remedy = "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; a program stands after --"
+            raise UserError("no such file or folder", where=first, remedy=remedy)
         if not _is_program(command):
             return [first], CapturedProgram()
         check_program(command.words)
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
         return kept, read_captured(out / "captured")  # of the search that goes on
+    check_compiler(command.words, by_name=True)
     captured = capture_modules(
         command.words,
         out / "captured",
         devices=devices_in(command.topology) if command.topology else command.devices or DEFAULT_DEVICES,
         quiet_s=command.quiet_s,
-        step_needed=command.choose is None,
+        choose=command.choose,
     )
     return captured, read_captured(out / "captured")

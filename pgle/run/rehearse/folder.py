@@ -36,8 +36,7 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
         mark = out / _UNFINISHED
         if mark.exists() and not resumes(out):
             _remove(out / name for name in (*_MADE, _UNFINISHED))
-        if there_before and any(out.iterdir()) and not resumes(out):
-            raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+        check_folder(out, resumes)
         mark.touch()
         try:
             yield out
@@ -52,6 +51,22 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
         mark.unlink(missing_ok=True)
 
 
+def check_folder(out: Path, resumes: Callable[[Path], bool]) -> None:
+    """Refuse a folder that is none, or that holds something else than what can be gone on with.
+
+    Raises:
+        UserError: it is a file, or not empty.
+    """
+    _check_is_folder(out)
+    if out.exists() and any(out.iterdir()) and not (resumes(out) or (out / _UNFINISHED).exists()):
+        raise UserError("is not an empty directory", where=out, remedy="choose a new one with -o DIR")
+
+
+def _check_is_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise UserError("is a file, a directory is needed", where=out, remedy="choose a new one with -o DIR")
+
+
 def _remove(paths: Iterable[Path]) -> None:
     """Delete files and folders that are ours, as far as they are there."""
     for path in paths:
@@ -62,8 +77,7 @@ def _remove(paths: Iterable[Path]) -> None:
 @contextmanager
 def _held(out: Path) -> Iterator[None]:
     """The folder, made and kept from other processes that would use it too."""
-    if out.exists() and not out.is_dir():
-        raise UserError("is a file, a directory is needed", where=out, remedy="choose a new one with -o DIR")
+    _check_is_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -13,7 +13,9 @@ from pgle.run.convert import Conversion
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.pipeline import Announce, Pipeline, PipelineRequest, run_pipeline
 from pgle.run.experiment.stage import StageResult
+from pgle.run.launch.environment import check_compiler
 from pgle.run.rehearse.command import RehearseCommand, launch, of_run, prepared
+from pgle.run.rehearse.folder import check_folder
 from pgle.run.tune.record import begun
 from pgle.run.tune.request import TuneRequest, Tuning
 from pgle.run.tune.tune import OnTrial, tune
@@ -66,6 +68,8 @@ def run_and_tune(
         as `run_pipeline` and `tune`.
     """
     run = request.stage.run
+    check_folder(run.path / TUNED, begun)
+    check_compiler(request.stage.command, by_name=True)
     first = run_pipeline(request, announce, on_result)
     on_result(first)
     announce("tune")

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pgle.errors import UserError
-from pgle.files import read_bytes, read_head, sha256, write_files
-from pgle.run.tune.request import TuneRequest
+from pgle.files import check_absent, read_bytes, read_head, sha256, write_files
+from pgle.run.inputs.folder import PAGE_FILES
+from pgle.run.tune.request import FOUND, TuneRequest
 from pgle.tune.shape import Shape
 from pgle.tune.trial import Flags, Trial, key_of, record, recorded
 
@@ -67,11 +68,16 @@ def begun(folder: Path) -> bool:
 
 
 def check(request: TuneRequest) -> None:
-    """Raise `UserError` where the folder holds another search, or a damaged record; which jaxlib compiles is not known.
+    """What needs no compiler to be refused; which jaxlib compiles is not known.
 
     Raises:
-        UserError: as of `Record`.
+        UserError: as of `Record`; or what the search is to write lies there as something else.
     """
+    for name in (*FOUND, *PAGE_FILES, NAME):
+        check_absent(request.out / name, force=True)
+    for name in ("trials", "proof"):
+        if (request.out / name).exists() and not (request.out / name).is_dir():
+            raise UserError("is a file, a folder is to be written", where=request.out / name, remedy="move it away")
     _read(request.out / NAME, {name: value for name, value in _head(request, "").items() if name != "jaxlib"})
 
 

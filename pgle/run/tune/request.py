@@ -17,6 +17,9 @@ from pgle.xla.targets import Target
 SAME_STEP, SAME_MEMORY = 0.001, 0.01
 """Ties between instructions may break otherwise; a step, and temporary memory, within this are the same."""
 
+FOUND = ("flags.txt", "profile.pbtxt", "profile.pbtxt.json", "honest.pbtxt", "honest.pbtxt.json")
+"""Files of what a search found, in its folder."""
+
 
 @dataclass(frozen=True)
 class TuneRequest:

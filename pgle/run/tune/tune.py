@@ -18,7 +18,7 @@ from pgle.run.executor import executor
 from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.tune.bench import NO_SHAPE, Bench, open_bench, trial_elsewhere
 from pgle.run.tune.record import Record, check
-from pgle.run.tune.request import Proof, Scheduled, TuneRequest, Tuning
+from pgle.run.tune.request import FOUND, Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
 from pgle.tune.search import PROGRESS, best, fits, no_room, search, without_one
 from pgle.tune.shape import Shape, descend, shaped
@@ -58,6 +58,8 @@ def tune(
         with _submitting(request, bench) as submit:
             found = _Search(request, bench, submit, Record(request, bench.jaxlib), on_trial)
             proof = found.run() if room else None
+            if proof is None:
+                found.forget()
             without = found.without(proof) if proof is not None else {}
     pgle = bench.pgle
     return Tuning(
@@ -240,9 +242,13 @@ class _Search:
         again = dict(profile_files(out / "profile.pbtxt", shaped(honest, shape)))
         again |= profile_files(out / "honest.pbtxt", honest) if shape else {}
         files |= {Path(str(name)): data for name, data in again.items()}
-        (out / "flags.txt").unlink(missing_ok=True)  # of this search before: texts are not overwritten
         write_files(dict(files), force=True)
         return tuple(files)
+
+    def forget(self) -> None:
+        """Delete what an earlier search in this folder had found, by another limit: it does not stand by this one."""
+        for name in FOUND:
+            (self.request.out / name).unlink(missing_ok=True)
 
 
 def _change(after: float | None, before: float | None) -> float:

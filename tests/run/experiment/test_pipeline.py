@@ -239,6 +239,7 @@ def test_a_profile_of_someone_else_is_not_overwritten(experiment):
     (experiment.folder / "profile.pbtxt").write_text("mine")
     with pytest.raises(UserError, match=r"was not written by 'pgle run', or was changed since.*--force"):
         experiment()
+    assert experiment.launched == []
     assert (experiment.folder / "profile.pbtxt").read_text() == "mine"
     assert experiment(force=True).good
 
@@ -248,6 +249,7 @@ def test_a_folder_of_someone_else_is_not_moved(experiment):
     (experiment.folder / "baseline" / "notes").write_text("mine")
     with pytest.raises(UserError, match="stage baseline was run into it already"):
         experiment()
+    assert experiment.launched == []
     assert (experiment.folder / "baseline" / "notes").read_text() == "mine"
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.launch.capture_modules import capture_modules
+from pgle.run.launch.capture_modules import UNSETTLED, _patience, capture_modules
 from pgle.run.launch.captured import (
     candidates,
     capture_warnings,
     choose_module,
+    doubt_of,
     fitted,
     module_name,
     modules_in,
@@ -102,6 +103,24 @@ def train_step(weights, x):
 x = jnp.ones((8, 8))
 weights = create_model(x)
 """
+
+
+def test_a_module_is_read_once_however_often_it_is_looked_at(tmp_path, monkeypatch):
+    module = tmp_path / "jax_ir0001_jit_step_compile.mlir"
+    module.write_text("func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32>) { stablehlo.dot_general }")
+    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 11], "executed": {module.name: 9}}))
+    read = []
+    monkeypatch.setattr("pgle.run.launch.captured.read_bytes", lambda path: read.append(path) or path.read_bytes())
+    assert [doubt_of(choose_module(modules_in(tmp_path), None)) for _ in range(3)] == [""] * 3
+    assert read == [module]
+    module.write_text(module.read_text().replace("dot_general", "add"))
+    assert doubt_of(module) == "a module that returns parameters, as training does"
+
+
+def test_a_module_that_was_asked_for_by_name_is_not_waited_for_longer(tmp_path):
+    (tmp_path / "jax_ir0001_jit_infer_compile.mlir").write_text("func.func public @main() -> () { }")
+    (tmp_path / ".program.json").write_text('{"python": "python", "version": [3, 11]}')
+    assert [_patience(tmp_path, name) for name in ("jit_infer", "jit_train", None)] == [1, UNSETTLED, UNSETTLED]
 
 
 @pytest.mark.parametrize("step", ["train_step", "train_step.lower(weights, x).compile()"])

@@ -105,6 +105,12 @@ def test_a_program_instead_of_a_module_gets_the_command_to_type(tmp_path: Path) 
         run(rehearsal_of(str(script)))
 
 
+@pytest.mark.parametrize("word", ["runs/a", "step", "dump/step.mlir", "gone.py"])
+def test_a_path_to_nothing_is_no_program(word: str) -> None:
+    with pytest.raises(UserError, match=rf"^{word}: no such file or folder; "):
+        run(rehearsal_of(word))
+
+
 def test_a_topology_that_is_too_large_is_refused_before_anything_runs(tmp_path: Path) -> None:
     words = (sys.executable, "-c", f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(UserError, match=r"more than a rehearsal takes"):

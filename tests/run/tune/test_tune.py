@@ -71,6 +71,22 @@ def test_what_a_search_wrote_is_written_anew_when_it_is_gone_on_with(tmp_path: P
     assert (tmp_path / "flags.txt").exists()
 
 
+@pytest.mark.parametrize("name", ["flags.txt", "profile.pbtxt.json", "timeline.html"])
+def test_what_cannot_be_written_is_said_before_the_search(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=f"{name}: is a directory, a file is to be written"):
+        tune.tune(SimpleNamespace(out=tmp_path))  # type: ignore[arg-type]
+
+
+def test_what_an_earlier_search_found_goes_where_this_one_finds_nothing(tmp_path: Path) -> None:
+    request, record = SimpleNamespace(out=tmp_path), SimpleNamespace()
+    search = tune._Search(request, Bench((95.0, 1), (95.0, 1)), None, record, lambda *_: None)  # type: ignore[arg-type]
+    search.write(SimpleNamespace(scheduled=scheduled(95.0, 1)))  # type: ignore[arg-type]
+    (tmp_path / "mine.txt").touch()
+    search.forget()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
 @pytest.mark.parametrize("free", [0, 1 << 30])
 def test_a_full_device_ends_the_search_and_is_no_fault_of_a_setting(
     free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

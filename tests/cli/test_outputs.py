@@ -1,0 +1,102 @@
+"""One rule for all outputs: `-` is stdout, a name says its form, and what cannot be written is said before the work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pgle.cli.main import run
+from pgle.run.experiment.directory import RunDirectory
+
+TRACE = "nsys_synthetic/synthetic_cases.sqlite"
+FOLDERS = [["init", "slurm", "-o"], ["tune", "x.mlir", "-o"], ["rehearse", "x.mlir", "-o"], ["doctor", "--run-dir"],
+           ["run", "--run-dir"], ["auto", "--cache"], ["compare", "--abba", "1", "--run-dir"]]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["-", "gs://bucket/runs/a"])
+@pytest.mark.parametrize("words", FOLDERS, ids=" ".join)
+def test_a_folder_is_one_of_this_machine(
+    words: list[str], where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run([*words, where]) == 2
+    assert capsys.readouterr().err.startswith(f"pgle: {where}: is ")
+    assert not any(tmp_path.iterdir())
+
+
+def test_stdout_holds_a_file_or_the_object_of_json(testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", str(testdata / TRACE), "-o", "-", "--json"]) == 2
+    output = capsys.readouterr()
+    assert json.loads(output.out)["schema"] == "pgle.error/1"
+    assert "a file or the object of --json, not both" in output.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["report", "x.sqlite", "-o", "-", "-o", "-"], "stdout holds one file"),
+        (["perf-table", "x.sqlite", "-o", "-"], "more than one file is written"),
+        (["perf-table", "x.sqlite", "-o", "x.txt"], "is of no known form; choose a name that ends in .pbtxt, .txtpb"),
+        (["compare", "a", "b", "--svg", "x.png"], "choose a name that ends in .svg"),
+        (["compare", "a", "b", "--html", "x.txt"], "choose a name that ends in .html"),
+        (["history", "plot", "-o", "x.txt"], "choose a name that ends in .svg, .html"),
+        (["convert", "x.sqlite", "-o", "x.xplane.pb"], "is the name of a recording"),
+        (["compare", "--abba", "1", "--html", "taken.html", "--", "touch", "ran"], "taken.html: already exists"),
+        (["compare", "--abba", "1", "--junit", "folder.xml", "--", "touch", "ran"], "folder.xml: is a directory"),
+        (["doctor", "--prove", "--bundle", "taken.html/x.tar.gz"], "is a file, not a directory"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_what_cannot_be_written_is_said_before_anything_is_read_or_run(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("taken.html").touch()
+    Path("folder.xml").mkdir()
+    assert run(words) == 2
+    assert said in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.xml", "taken.html"]
+
+
+def test_nothing_is_said_to_be_good_before_stdout_has_taken_it(testdata: Path) -> None:
+    command = [sys.executable, "-m", "pgle", "convert", str(testdata / TRACE), "-o", "-"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"pgle: -: cannot be written (No space left on device)")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_picture_goes_to_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    for name, seconds in (("a", 0.2), ("b", 0.1)):
+        rows = (json.dumps({"step": step, "step_time_s": seconds + step % 7 / 1000}) for step in range(40))
+        (tmp_path / name).with_suffix(".jsonl").write_text("\n".join(rows) + "\n")
+    assert run(["compare", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--svg", "-"]) == 0
+    assert capsysbinary.readouterr().out.startswith(b"<svg")
+
+
+def test_an_experiment_without_a_compiler_is_refused_before_its_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pgle.run.ask.jax_private.pjrt.PLUGINS", ())
+    monkeypatch.setattr("pgle.run.launch.environment.compiler_of", lambda _: (None, ()))
+    monkeypatch.chdir(tmp_path)
+    program = ["--", sys.executable, "-c", "open('ran', 'w')"]
+    for words in (["run", "--capture", "simulated"], ["rehearse"], ["tune", "-o", "tuned"]):
+        assert run([*words, *program]) == 2
+        assert "the CUDA plugin of jax is not installed" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_that_a_search_cannot_write_into_is_refused_before_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (RunDirectory(Path("runs/default")).path / "tuned/mine").mkdir(parents=True)
+    assert run(["run", "--tune", "--capture", "jax", "--", "touch", "ran"]) == 2
+    assert "runs/default/tuned: is not an empty directory" in capsys.readouterr().err
+    assert not Path("ran").exists()
