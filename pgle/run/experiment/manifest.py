@@ -53,7 +53,7 @@ class StageRecord:
     ranks: int = 1  # how many there are
     mode: str = ""  # of the flags, such as ``sync``
     argv: tuple[str, ...] = ()  # the user's command, masked
-    xla_flags: str = ""  # the whole XLA_FLAGS of the child
+    xla_flags: str = ""  # the whole XLA_FLAGS of the child, and jax's settings of effort
     environment: Mapping[str, str] = field(default_factory=dict)  # allowed variables of the child, masked
     versions: Mapping[str, str] = field(default_factory=dict)  # by package, ``python`` too
     commit: str = ""  # of the directory where it was started, short, ``+`` where files have changes; empty without git

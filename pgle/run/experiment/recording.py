@@ -52,7 +52,7 @@ def begin_record(
         ranks=ranks,
         mode=request.mode,
         argv=kept_argv(request.command),
-        xla_flags=kept_flags(environment.plan.xla_flags),
+        xla_flags=kept_flags(environment.flags.text),
         environment={} if simulated else kept_environment(environment.values),
         versions={} if simulated else dict(machine.installed.versions),
         commit=git_commit(),

@@ -19,7 +19,7 @@ from pgle.run.experiment.manifest import FileRecord, read_manifest, record_file
 from pgle.run.experiment.older import settle
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.same_program import same_program
-from pgle.run.launch.environment import given_flags
+from pgle.run.launch.environment import efforts, given_flags, with_efforts
 from pgle.xla.flags.modes import Mode
 from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 
@@ -50,7 +50,7 @@ class StageRequest:
 
     def asked(self) -> dict[str, Any]:
         """What decides the outcome, by option: JSON types."""
-        flags = kept_flags(given_flags(os.environ, self.flags).text)
+        flags = kept_flags(with_efforts(given_flags(os.environ, self.flags).text, efforts(more=self.flags)).text)
         return {"command": list(kept_argv(self.command)), "mode": self.mode, "XLA_FLAGS": flags}
 
     def inputs(self) -> tuple[FileRecord, ...]:

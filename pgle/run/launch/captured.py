@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
+from pgle.xla.flags.text import Flag, format_flags
 
 T = TypeVar("T")
 
@@ -70,6 +71,13 @@ class CapturedProgram:
     compiling: str = ""  # file name of the module that it is compiling
     of_jax: Sequence[str] = ()  # file names of modules that are named as functions of jax's
     xla_flags: str = ""  # as it had them, where it or a script before it set them; empty: as they were given
+    # by file name of the module what the program asks of XLA beside them: names of flags or settings of jax, and values
+    options: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+
+    def flags_of(self, module: Path) -> str:
+        """What it asks of XLA for a module, where that is not as it was given; empty where it is."""
+        options = [Flag(name, value) for name, value in self.options.get(module.name, ())]
+        return " ".join(filter(None, (self.xla_flags, format_flags(options))))
 
 
 def read_captured(folder: Path) -> CapturedProgram:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,14 @@ MAX_FLAG_FILE_BYTES = 1 << 20
 OF_CPUS = ("xla_force_host_platform_device_count", "xla_backend_optimization_level")
 """Flags that matter for a captured program, which runs on CPUs, and not for what is compiled for GPUs."""
 
+EFFORTS: Mapping[str, str] = {
+    **dict.fromkeys(("jax_optimization_level", "jax_memory_fitting_level"), "UNKNOWN|O[0-3]"),
+    **dict.fromkeys(("jax_exec_time_optimization_effort", "jax_memory_fitting_effort"), r"-?(0|1)?(\.\d*)?"),
+}
+"""Settings of jax that go to XLA as options of each compilation and change schedules (level ``O1``: the latency-hiding
+scheduler, pipelined collectives, two copies of loop bodies), with the form of their values. They are written like flags
+here, ``--jax_optimization_level=O1``, and go with them; to a program they are given as environment variables."""
+
 Cache: TypeAlias = Literal["off", "keep"] | Path
 """JAX's persistent compilation cache: off, as the user has it, or in a directory of its own."""
 
@@ -31,6 +40,11 @@ class ChildEnvironment:
     values: Mapping[str, str]  # the whole environment, for `subprocess`
     plan: FlagPlan  # the flags and why
     warnings: tuple[Finding, ...]  # what gives way, is left out or will go wrong
+
+    @property
+    def flags(self) -> FlagList:
+        """All that it asks of XLA: XLA_FLAGS, and jax's settings of effort."""
+        return with_efforts(self.plan.xla_flags, efforts(self.values))
 
 
 def user_flags(environ: Mapping[str, str] | None = None) -> FlagList:
@@ -62,7 +76,43 @@ def flags_with(own: str, environ: Mapping[str, str] | None = None) -> tuple[Flag
         UserError: one of them names a file that cannot be read.
     """
     set_there = [flag for flag in user_flags({"XLA_FLAGS": own}).flags if flag.name not in OF_CPUS]
-    return (*(flag for flag in user_flags(environ).flags if flag not in set_there), *set_there)
+    given = (*user_flags(environ).flags, *efforts(environ))
+    return (*(flag for flag in given if flag not in set_there), *set_there)
+
+
+def environment_with(own: str) -> dict[str, str]:
+    """This process's environment as a captured program had it; `own` as of `flags_with`."""
+    flags = flags_with(own)
+    asked = {flag.name.upper(): flag.value or "" for flag in flags if flag.name in EFFORTS}
+    text = format_flags(flag for flag in flags if flag.name not in EFFORTS)
+    return {**os.environ, "XLA_FLAGS": text, **asked}
+
+
+def efforts(environ: Mapping[str, str] | None = None, more: Sequence[str] = ()) -> tuple[Flag, ...]:
+    """The `EFFORTS` that environment variables state, or flags of the command line, which win.
+
+    Raises:
+        UserError: one has no value that jax takes.
+    """
+    values = os.environ if environ is None else environ
+    found = {name: Flag(name, values[name.upper()]) for name in EFFORTS if values.get(name.upper())}
+    checked = {name: checked_effort(flag, f"{name.upper()}={flag.value}") for name, flag in found.items()}
+    for flag in map(typed_flag, more):
+        if flag.name in EFFORTS:
+            checked[flag.name] = checked_effort(flag, f"--flag {flag.word}")
+    return tuple(checked.values())
+
+
+def checked_effort(flag: Flag, where: str) -> Flag:
+    """One of `EFFORTS`, if its value is one that jax takes; `UserError` otherwise."""
+    if not re.fullmatch(EFFORTS[flag.name], flag.value or ""):
+        raise UserError("is no value that jax takes", where=where, remedy="O0 to O3; of an effort -1 to 1")
+    return flag
+
+
+def with_efforts(text: str, asked: Sequence[Flag]) -> FlagList:
+    """XLA_FLAGS with `EFFORTS` behind them."""
+    return parse_flags(" ".join(filter(None, (text, format_flags(asked)))))
 
 
 def given_flags(
@@ -85,7 +135,7 @@ def given_flags(
         Finding("warning", "own-dumps", flag.name, "left out: pgle has XLA dump into a folder of its own")
         for flag in dict.fromkeys(dropped)
     ]
-    flags += map(typed_flag, more)
+    flags += [flag for flag in map(typed_flag, more) if flag.name not in EFFORTS]
     if not (dropped or more):
         return user
     text = " ".join(part for part in (format_flags(flags), user.ignored) if part)
@@ -141,7 +191,8 @@ def build_environment(
     wanted = dict(plan.environment)
     if stablehlo_to:
         wanted["JAX_DUMP_IR_TO"] = stablehlo_to  # the program as it was before XLA, for rehearsals
-    values = {**wanted, **base, "XLA_FLAGS": plan.xla_flags}
+    asked = {flag.name.upper(): flag.value or "" for flag in efforts(base, more_flags)}
+    values = {**wanted, **base, "XLA_FLAGS": plan.xla_flags, **asked}
     if cache == "off":
         values["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     elif cache != "keep":

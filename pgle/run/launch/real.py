@@ -20,7 +20,7 @@ from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, profile_files
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines
-from pgle.run.launch.environment import Cache, ChildEnvironment, build_environment, interpreter
+from pgle.run.launch.environment import EFFORTS, Cache, ChildEnvironment, build_environment, interpreter, with_efforts
 from pgle.run.launch.evidence import (
     AUTO_PGLE,
     few_executions,
@@ -36,6 +36,7 @@ from pgle.run.launch.evidence import (
 from pgle.run.launch.hook import hook_config, read_facts, with_hook
 from pgle.run.launch.process import check_program, ended, launch
 from pgle.run.launch.under_nsys import is_readable, nsys_command, start_nsys
+from pgle.xla.flags.text import parse_flags
 
 _WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
 
@@ -128,7 +129,8 @@ class RealBackEnd:
             found += [] if failed or own else few_executions(facts)
         judged = verdict(request.profile, files, facts, request.bounds)
         if facts.get("xla_flags"):
-            record = replace(record, xla_flags=kept_flags(facts["xla_flags"]))
+            asked = [flag for flag in parse_flags(record.xla_flags).flags if flag.name in EFFORTS]
+            record = replace(record, xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text))
         seen = ("platform", "devices", "process_count")
         topology: dict[str, Any] = {name: facts[name] for name in seen if name in facts}
         outputs = request.folder.outputs() if find_rank().is_alone else files.outputs()

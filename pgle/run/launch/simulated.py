@@ -6,7 +6,6 @@ log lines and the profile's use are real; every time is simulated, and everythin
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,13 @@ from pgle.run.experiment.stage import StageRequest, StageResult, now
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in, read_captured
 from pgle.run.launch.console_steps import write_steps
-from pgle.run.launch.environment import ChildEnvironment, build_environment, check_compiler, compiler_of, flags_with
+from pgle.run.launch.environment import (
+    ChildEnvironment,
+    build_environment,
+    check_compiler,
+    compiler_of,
+    environment_with,
+)
 from pgle.run.launch.evidence import verdict
 from pgle.run.launch.process import check_program
 from pgle.run.rehearse.compiler.compile import rehearse_compile
@@ -37,7 +42,6 @@ from pgle.schedule.simulated_gpu import record as simulate
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.trace.xplane.writer import write_xplane
-from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
 
 PROFILED_STEPS = 8  # executions in a simulated profile window
@@ -89,7 +93,7 @@ class SimulatedBackEnd:
         module_path = self._program(request, again=again, force=force)
         files = request.folder.rank()
         older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
-        child = self._child(request)
+        child = self._child(request, module_path)
         python, notes = compiler_of(request.command)
         topology, said = fitted(module_path, self.topology or f"1x1x{self.devices}")
         asked, inputs = self.asked(request), self.inputs(request)
@@ -101,7 +105,8 @@ class SimulatedBackEnd:
                 portable_target=target.portable_text,
                 dump_dir=files.hlo,
                 topology=topology,
-                flags=tuple(flag.word for flag in parse_flags(child.plan.xla_flags).flags),  # it quotes values itself
+                # it quotes values itself
+                flags=tuple(flag.word for flag in child.flags.flags),
                 profile=None,  # the plan's flags name it
             ),
             python or sys.executable,
@@ -126,7 +131,7 @@ class SimulatedBackEnd:
             "target": target.name,
             "devices": f"{compiled.num_partitions} simulated {target.name}",
             "jaxlib": compiled.jaxlib,
-            "flags": kept_flags(child.plan.xla_flags),
+            "flags": kept_flags(child.flags.text),
             "predicted_step_us": f"{prediction.step_us:.3f}",
             "predicted_exposed_us": f"{prediction.exposed_us:.3f}",
         }
@@ -138,14 +143,15 @@ class SimulatedBackEnd:
         )  # fmt: skip
         return StageResult(request, True, 0, judged, times, facts, record.warnings)
 
-    def _child(self, request: StageRequest) -> ChildEnvironment:
+    def _child(self, request: StageRequest, module: Path | None = None) -> ChildEnvironment:
         """The flags of the compilation, as the user's environment and the kind of run have them."""
         python, _ = compiler_of(request.command)
-        own = read_captured(request.run.captured).xla_flags
+        program = read_captured(request.run.captured)
+        own = program.flags_of(module) if module else program.xla_flags
         return build_environment(
             request.mode,
             python=python,
-            environ={**os.environ, "XLA_FLAGS": format_flags(flags_with(own))} if own else None,
+            environ=environment_with(own) if own else None,
             more_flags=request.flags,
             own_dumps=True,
             profile=str(request.profile or ""),

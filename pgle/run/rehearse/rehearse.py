@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pgle.run.tune.quick import QuickLook
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
+LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
 LHS_BY_DEFAULT = (9, 0)  # compute capability from which on XLA runs LHS without being asked (jaxlib 0.9 and later)
 
 
@@ -197,7 +198,7 @@ def _worth(verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequen
 def _has_default(request: RehearseRequest) -> bool:
     """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by the user's choice."""
     jaxlib = release(installed(request.setting.python).jaxlib)
-    asked = any(flag.startswith(LHS.partition("=")[0]) for flag in request.setting.flags)
+    asked = any(flag.startswith((LHS.partition("=")[0], *LHS_BY_LEVEL)) for flag in request.setting.flags)
     recent = request.target.compute_capability >= LHS_BY_DEFAULT and jaxlib >= (0, 9)
     return not asked and not recent
 

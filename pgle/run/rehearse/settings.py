@@ -13,7 +13,7 @@ from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
 from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module
-from pgle.run.launch.environment import OF_CPUS, flags_with, user_flags
+from pgle.run.launch.environment import EFFORTS, OF_CPUS, checked_effort, flags_with, user_flags
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.xla.flags.text import Finding, FlagList, typed_flag
 from pgle.xla.targets import Target
@@ -75,7 +75,7 @@ def settle(modules: Sequence[Path], choose: str | None, program: CapturedProgram
     """
     module = choose_module(modules, choose) if len(modules) > 1 or choose else modules[0]
     python, warnings = _compiling_python(program)
-    kept, more = _flags(flags, python, program.xla_flags)
+    kept, more = _flags(flags, python, program.flags_of(module))
     doubt = repair(installed(python).versions, python)
     if doubt and doubt.fails:
         warnings = (*warnings, f"the CUDA plugin: {doubt.what}; {doubt.line}")
@@ -119,7 +119,7 @@ def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
 
 
 def _flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The user's flags that count, those of a captured program's `own` XLA_FLAGS too, and warnings.
+    """The user's flags that count, what a captured program asks of XLA by its `own` too, and warnings.
 
     A flag that the program sets and the jaxlib that compiles does not take is left out: another one ran the program.
 
@@ -136,9 +136,12 @@ def _flags(given: Sequence[str], python: str, own: str) -> tuple[tuple[str, ...]
     for flag in typed:
         if flag.name in OURS:
             raise UserError("rehearse sets this flag itself", where=f"--flag {flag.word}", remedy=OURS[flag.name])
+        if flag.name in EFFORTS:
+            checked_effort(flag, f"--flag {flag.word}")
     if not environment and not typed:
         return (), tuple(warnings)
-    found = lint_flags(FlagList((*environment, *typed)), python=python).findings
+    of_xla = tuple(flag for flag in (*environment, *typed) if flag.name not in EFFORTS)
+    found = lint_flags(FlagList(of_xla), python=python).findings
     errors = [finding for finding in found if finding.level == "error"]
     ours = {flag.name for flag in (*user_flags().flags, *typed)}
     for finding in errors:

@@ -158,6 +158,18 @@ def test_a_program_that_wants_gpus_and_sets_its_own_flags_gets_the_devices(captu
     assert "--xla_gpu_autotune_level=0" in program.xla_flags
 
 
+def test_what_a_program_asks_of_the_compiler_beside_xla_flags_is_kept_by_module(captured):
+    module = captured("""
+import jax, jax.numpy as jnp
+jax.config.update("jax_optimization_level", "O1")
+jax.config.update("jax_compiler_enable_remat_pass", False)
+step = jax.jit(lambda x: jnp.tanh(x @ x), compiler_options={"xla_gpu_enable_triton_gemm": False})
+for _ in range(2): step(jnp.ones((8, 8)))
+""")
+    asked = "--jax_optimization_level=O1 --xla_disable_hlo_passes=rematerialization --xla_gpu_enable_triton_gemm=false"
+    assert read_captured(module.parent).flags_of(module) == asked
+
+
 def test_a_script_that_replaces_pythonpath_is_told_to_keep_it(tmp_path):
     words = ["sh", "-c", f"PYTHONPATH=/ exec {sys.executable} -c 'import jax; raise SystemExit(3)'"]
     with pytest.raises(WorkloadError, match=r"let it keep the old: PYTHONPATH=…:\$PYTHONPATH"):

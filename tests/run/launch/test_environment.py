@@ -76,6 +76,18 @@ def test_more_flags_keep_blanks_in_their_values_quoted_or_not(value):
     assert given_flags({}, [f"--xla_gpu_cuda_data_dir={value}"]).value("xla_gpu_cuda_data_dir") == "/a b"
 
 
+def test_a_level_of_effort_reaches_the_program_as_jax_reads_it():
+    built = build(environ={"JAX_OPTIMIZATION_LEVEL": "O3"}, more_flags=["--jax_optimization_level=O1"])
+    assert built.values["JAX_OPTIMIZATION_LEVEL"] == "O1"
+    assert "jax_optimization_level" not in built.values["XLA_FLAGS"]  # XLA would end the program over it
+    assert built.flags.value("jax_optimization_level") == "O1"
+
+
+def test_a_level_that_jax_does_not_have_is_refused():
+    with pytest.raises(UserError, match="JAX_OPTIMIZATION_LEVEL=O9: is no value that jax takes; O0 to O3"):
+        build(environ={"JAX_OPTIMIZATION_LEVEL": "O9"})
+
+
 def test_what_is_no_flag_is_refused():
     with pytest.raises(UserError, match="does not begin with --"):
         given_flags({}, ["xla_gpu_autotune_level=0"])

@@ -42,6 +42,15 @@ def test_flags_that_the_program_sets_come_after_those_of_the_environment(settled
     assert [line for line in setting.warnings if "xla_gpu_no_such_flag" in line and line.endswith("(left out)")]
 
 
+def test_levels_of_effort_and_options_of_the_compilation_count_as_flags(settled, monkeypatch) -> None:
+    monkeypatch.setenv("JAX_OPTIMIZATION_LEVEL", "O2")
+    options = {"step.mlir": [["jax_optimization_level", "O1"], ["xla_gpu_enable_triton_gemm", "false"]]}
+    asked = ("--jax_optimization_level=O1", "--xla_gpu_enable_triton_gemm=false")
+    setting = settled("", "--jax_optimization_level=O3", program=replace(OURS, options=options))
+    assert setting.flags == ("--jax_optimization_level=O2", *asked, "--jax_optimization_level=O3")
+    assert setting.warnings == ()
+
+
 def test_what_is_about_dumps_or_cpus_is_left_out(settled) -> None:
     environment = "--xla_dump_hlo_as_text --xla_force_host_platform_device_count=8 --xla_gpu_enable_triton_gemm=false"
     assert settled(environment).flags == ("--xla_gpu_enable_triton_gemm=false",)

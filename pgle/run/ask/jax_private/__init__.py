@@ -6,7 +6,7 @@ Imported in the rehearsal worker's process only, which may be another Python tha
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pgle.errors import UserError
@@ -21,6 +21,9 @@ __all__ = [
 
 EXECUTABLE_BUILD_OPTIONS, DEVICE_MEMORY_SIZE = 3, 15
 """Fields of CompileOptionsProto and of what is in it (openxla/xla ``xla/pjrt/proto/compile_options.proto``)."""
+
+LEVELS = {"UNKNOWN": 0, "O0": 9, "O1": 19, "O2": 29, "O3": 39}
+"""Levels of effort as XLA numbers them (openxla/xla ``xla/xla.proto``)."""
 
 TRIALS = "config-assigner"
 """The pass that, from jaxlib 0.11 on, compiles every matrix product (and fusion, where that is switched on) to take the
@@ -129,7 +132,9 @@ def refused_topology(said: str, topology: str) -> UserError:
     )
 
 
-def compile_options(program: Program, fdo_profile: bytes | None, allocator_bytes: int) -> bytes:
+def compile_options(
+    program: Program, fdo_profile: bytes | None, allocator_bytes: int, efforts: Mapping[str, str]
+) -> bytes:
     """The serialized compile options that jax would give; they hold the flags of XLA_FLAGS.
 
     Args:
@@ -137,10 +142,12 @@ def compile_options(program: Program, fdo_profile: bytes | None, allocator_bytes
         fdo_profile: a cost profile given as a compile option, or None.
         allocator_bytes: what the device's allocator has in a job, where jaxlib puts it in by itself
             (jaxlib/py_client.cc); 0: unknown.
+        efforts: jax's settings of effort by name: ``jax_optimization_level``, and what it is.
 
     Raises:
         UserError: this jax lacks what the program needs.
     """
+    import jaxlib
     import numpy as np
     from jaxlib import xla_client
 
@@ -158,6 +165,10 @@ def compile_options(program: Program, fdo_profile: bytes | None, allocator_bytes
     # JAX sets both lists for every compile; without them the fingerprint is another one (nothing else changes).
     build.allow_spmd_sharding_propagation_to_parameters = list(program.propagate_to_parameters)
     build.allow_spmd_sharding_propagation_to_output = list(program.propagate_to_output)
+    for name, value in efforts.items():
+        if not hasattr(build, name.removeprefix("jax_")):
+            raise UserError(f"jaxlib {jaxlib.__version__} has no {name}", remedy="leave it out")
+        setattr(build, name.removeprefix("jax_"), LEVELS[value] if value in LEVELS else float(value))
     if fdo_profile:
         if not hasattr(build, "fdo_profile"):
             raise UserError("this jax takes no profile as a compile option", remedy="pass the profile as a flag")

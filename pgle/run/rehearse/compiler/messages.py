@@ -18,6 +18,9 @@ from pgle.xla.hlo.proto import MAX_HLO_BYTES
 EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
 """What every rehearsal adds to the flags; neither changes a fingerprint or a schedule."""
 
+OF_JAX = "--jax_"
+"""What flags begin with that are settings of jax: options of the compilation (`environment.EFFORTS`)."""
+
 PROFILE_FLAG = "--xla_gpu_pgle_profile_file_or_directory_path"
 ONLY, _DISABLED = "--xla_enable_hlo_passes_only=", "--xla_disable_hlo_passes="
 # Observed in jaxlib 0.10.2 and 0.12.0.1 (TF_CPP_VMODULE=hlo_pass_pipeline=1): pipelines and passes of each stage. Those
@@ -64,7 +67,7 @@ def xla_flags(request: RehearsalRequest, folder: Path) -> str:
         flags.append(dump_before(BEFORE if request.before_stages else ["scheduling"]))
     if request.profile is not None and request.profile_as == "flag":
         flags.append(f"{PROFILE_FLAG}={request.profile.resolve()}")
-    return " ".join(_quoted(flag) for flag in [*flags, *_with_passes(request)])
+    return " ".join(_quoted(flag) for flag in [*flags, *_with_passes(request)] if not flag.startswith(OF_JAX))
 
 
 def _with_passes(request: RehearsalRequest) -> tuple[str, ...]:
@@ -95,6 +98,7 @@ def message(number: int, request: RehearsalRequest, folder: Path) -> dict[str, A
         "allocator_bytes": request.allocator_bytes,
         "topology": request.topology,
         "xla_flags": xla_flags(request, folder),
+        "efforts": dict(flag[2:].split("=", 1) for flag in request.flags if flag.startswith(OF_JAX)),
         "fdo_profile": str(option.resolve()) if option is not None else None,
         "to_the_end": request.to_the_end,
         "until_scheduling": request.until_scheduling,

@@ -35,8 +35,8 @@ class RehearsalRequest:
     # ``SxHxD`` (slices, hosts per slice, devices per host); None: one host of as many devices as the module is
     # partitioned for
     topology: str | None = None
-    # XLA flags, each ``--name=value``; nothing else is passed on but `EVIDENCE_FLAGS` and what this jaxlib needs where
-    # there is no GPU, and the later wins
+    # XLA flags, each ``--name=value``, and jax's settings of effort (``--jax_optimization_level=O1``); nothing else is
+    # passed on but `EVIDENCE_FLAGS` and what this jaxlib needs where there is no GPU, and the later wins
     flags: tuple[str, ...] = ()
     profile: Path | None = None  # a cost profile, or None
     # give it as XLA flag (applies to every module) or as compile option ``fdo_profile``

@@ -117,7 +117,7 @@ class Worker:
         }
         profile = request["fdo_profile"] and read_bytes(Path(request["fdo_profile"]))
         topology = request["topology"] or f"1x1x{program.num_devices}"
-        options = self.api.compile_options(program, profile or None, request["allocator_bytes"])
+        options = self.api.compile_options(program, profile or None, request["allocator_bytes"], request["efforts"])
         self.api.compile_program(self.plugin, program, request["target"], request["portable_target"], topology, options)
 
     def look_after(self, child: Child, *, readable: bool) -> None:

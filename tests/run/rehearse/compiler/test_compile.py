@@ -65,6 +65,11 @@ def baseline(module: Path, tmp_path_factory: pytest.TempPathFactory) -> Rehearsa
     return rehearse_compile(RehearsalRequest(module, TARGET.text, dump, flags=(LHS,)))
 
 
+@pytest.mark.parametrize(("level", "has_lhs"), [("O0", False), ("O1", True)])
+def test_level_o1_runs_the_latency_hiding_scheduler_on_ampere(rehearse: Rehearse, level: str, has_lhs: bool) -> None:
+    assert (rehearse(flags=(f"--jax_optimization_level={level}",)).schedule is not None) is has_lhs
+
+
 def test_the_scheduler_plans_with_what_the_jobs_allocator_has(rehearse: Rehearse, baseline: RehearsalResult) -> None:
     small = rehearse(allocator_bytes=10 << 30)
     limits = []

@@ -40,6 +40,7 @@ class Executed:
             "jaxlib": jax_private.jaxlib_version(),
             "compiling": "",
             "of_jax": [],
+            "options": {},
             "plugin": any(guarded(lambda name=name: _is_installed(name)) for name in PLUGINS),
         }
         self._write()
@@ -49,7 +50,7 @@ class Executed:
         """Have jax tell of every compilation and every execution, and take results from `results`."""
         jax_private.compiled_and_executed(
             lambda dump: guarded(lambda: self._compiling(dump)),
-            lambda executable, dump: guarded(lambda: self._compiled(executable, dump)),
+            lambda executable, dump, options: guarded(lambda: self._compiled(executable, dump, options)),
             lambda executable: guarded(lambda: self._executed(executable)),
             results,
         )
@@ -62,11 +63,14 @@ class Executed:
         self._about["compiling"] = os.path.basename(str(dump))
         self._write()
 
-    def _compiled(self, executable, dump):
+    def _compiled(self, executable, dump, options):
         self._about["compiling"] = ""
         if dump:
             name = os.path.basename(str(dump))
             self._note(name)
+            given = guarded(options)
+            if given:
+                self._about["options"][name] = given
             self._names[id(executable)] = (name, executable)  # which is kept, so that its id stays its own
         self._write()
 
