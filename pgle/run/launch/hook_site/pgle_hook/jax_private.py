@@ -11,16 +11,6 @@ import threading
 
 COMPILER_LOGGER = "jax._src.compiler"
 
-LEVELS = {9: "O0", 19: "O1", 29: "O2", 39: "O3"}  # of effort, as XLA numbers them
-
-EFFORT = {
-    "jax_optimization_level": 0,
-    "jax_memory_fitting_level": 29,
-    "jax_exec_time_optimization_effort": 0.0,
-    "jax_memory_fitting_effort": 0.0,
-}
-"""Settings of jax that are options of every compilation, and what they are where nobody says anything."""
-
 
 def has_backends():
     """Whether the program has set a backend up; asking jax for devices would do it."""
@@ -128,8 +118,8 @@ def compiled_and_executed(on_compiling, on_compiled, on_executed, results):
 
     Args:
         on_compiling: called with the file that a module was dumped to, before it is compiled.
-        on_compiled: called with XLA's executable, the file that the module was dumped to, or None, and the options of
-            the compilation as `given_options` has them.
+        on_compiled: called with XLA's executable, the file that the module was dumped to, or None, and the arguments of
+            the compilation, its options among them.
         on_executed: called with XLA's executable before each execution.
         results: called with jax's record of an executable and what executes it, instead of executing it.
     """
@@ -142,7 +132,7 @@ def compiled_and_executed(on_compiling, on_compiled, on_executed, results):
     def new_compile(*args, **kwargs):
         local.dumped = None
         executable = compile_(*args, **kwargs)
-        on_compiled(executable, local.dumped, lambda: given_options([*args, *kwargs.values()]))
+        on_compiled(executable, local.dumped, [*args, *kwargs.values()])
         return executable
 
     def new_dump(module, stage_name):
@@ -159,28 +149,6 @@ def compiled_and_executed(on_compiling, on_compiled, on_executed, results):
     pxla.ExecuteReplicated.__call__ = new_call
     pxla.MeshExecutable.create_cpp_call = lambda *args, **kwargs: None
     python_calls(lambda *args, **kwargs: None, lambda rebuild, *args: rebuild(*args))
-
-
-def given_options(arguments):
-    """What a program asks of XLA beside XLA_FLAGS: ``compiler_options`` of `jax.jit`, and jax's settings of effort.
-
-    Args:
-        arguments: of a compilation; one of them is xla_client's CompileOptions.
-
-    Returns:
-        Names of flags, or of settings of jax (``jax_optimization_level``), with their values as text.
-    """
-    options = next(given for given in arguments if hasattr(given, "executable_build_options"))
-    build = options.executable_build_options
-    found = [
-        (name, LEVELS.get(value, value))
-        for name, value in ((name, getattr(build, name[4:], default)) for name, default in EFFORT.items())
-        if value and value != EFFORT[name]
-    ]
-    left_out = build.debug_options.xla_disable_hlo_passes  # jax_compiler_enable_remat_pass, when it is off
-    found += [("xla_disable_hlo_passes", left_out)] if left_out else []
-    found += options.env_option_overrides
-    return [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in found]
 
 
 def compiled_instead(other):

@@ -16,6 +16,16 @@ WRITTEN_S = 0.2
 """Time between two writings of the counts, since the program may be stopped at any time. The first two executions of
 each module, which tell a step from what is executed once, are written at once."""
 
+LEVELS = {9: "O0", 19: "O1", 29: "O2", 39: "O3"}  # of effort, as XLA numbers them
+
+EFFORT = {
+    "jax_optimization_level": 0,
+    "jax_memory_fitting_level": 29,
+    "jax_exec_time_optimization_effort": 0.0,
+    "jax_memory_fitting_effort": 0.0,
+}
+"""Settings of jax that are options of every compilation, and what they are where nobody says anything."""
+
 
 class Executed:
     """Counts the executions of every module.
@@ -50,7 +60,7 @@ class Executed:
         """Have jax tell of every compilation and every execution, and take results from `results`."""
         jax_private.compiled_and_executed(
             lambda dump: guarded(lambda: self._compiling(dump)),
-            lambda executable, dump, options: guarded(lambda: self._compiled(executable, dump, options)),
+            lambda executable, dump, given: guarded(lambda: self._compiled(executable, dump, given)),
             lambda executable: guarded(lambda: self._executed(executable)),
             results,
         )
@@ -63,14 +73,14 @@ class Executed:
         self._about["compiling"] = os.path.basename(str(dump))
         self._write()
 
-    def _compiled(self, executable, dump, options):
+    def _compiled(self, executable, dump, arguments):
         self._about["compiling"] = ""
         if dump:
             name = os.path.basename(str(dump))
             self._note(name)
-            given = guarded(options)
-            if given:
-                self._about["options"][name] = given
+            options = guarded(lambda: _given_options(arguments))
+            if options:
+                self._about["options"][name] = options
             self._names[id(executable)] = (name, executable)  # which is kept, so that its id stays its own
         self._write()
 
@@ -105,3 +115,25 @@ def _is_installed(name):
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
+
+
+def _given_options(arguments):
+    """What a program asks of XLA beside XLA_FLAGS: ``compiler_options`` of `jax.jit`, and jax's settings of effort.
+
+    Args:
+        arguments: of a compilation; one of them is xla_client's CompileOptions.
+
+    Returns:
+        Names of flags, or of settings of jax (``jax_optimization_level``), with their values as text.
+    """
+    options = next(given for given in arguments if hasattr(given, "executable_build_options"))
+    build = options.executable_build_options
+    found = [
+        (name, LEVELS.get(value, value))
+        for name, value in ((name, getattr(build, name[4:], default)) for name, default in EFFORT.items())
+        if value and value != EFFORT[name]
+    ]
+    left_out = build.debug_options.xla_disable_hlo_passes  # jax_compiler_enable_remat_pass, when it is off
+    found += [("xla_disable_hlo_passes", left_out)] if left_out else []
+    found += options.env_option_overrides
+    return [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in found]
