@@ -3,6 +3,7 @@
 import ast
 from collections import Counter
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pgle
@@ -62,6 +63,12 @@ def test_imports_only_look_down() -> None:
     ours = [(path, name) for path in SOURCES for name in imports(path) if name.startswith("pgle.")]
     up = [(path, name) for path, name in ours if FLOORS.get(name.split(".")[1], 0) > floor_of(path)]
     assert [f"{below(path)} on floor {floor_of(path)} imports {name}" for path, name in up] == []
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    files = [path for path in SOURCES if path.name != "__init__.py"]
+    names = {f"pgle.{below(path)[:-3].replace('/', '.')}": path for path in files}
+    TopologicalSorter({name: imports(path) & names.keys() for name, path in names.items()}).prepare()
 
 
 def test_pure_floors_stay_pure() -> None:

@@ -52,7 +52,8 @@ def run_command(
     from pgle.report.text import say
     from pgle.run.experiment.directory import RunDirectory
     from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
-    from pgle.run.experiment.stage import StageRequest, choose_back_end
+    from pgle.run.experiment.running import choose_back_end
+    from pgle.run.experiment.stage import StageRequest
     from pgle.steps.gate import parse_share
     from pgle.xla.log.module_verdict import Bounds
 
@@ -108,7 +109,8 @@ def profile_command(
     """
     from pgle.report.experiment import stage as report
     from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
+    from pgle.run.experiment.running import choose_back_end, run_stage
+    from pgle.run.experiment.stage import StageRequest
 
     run = RunDirectory(run_dir)
     request = StageRequest("profile", words, run, mode, flags=flags, stdout=2 if as_json else 1)
@@ -141,7 +143,8 @@ def perf_command(
     """
     from pgle.report.experiment import stage as report
     from pgle.run.experiment.directory import RunDirectory
-    from pgle.run.experiment.stage import StageRequest, choose_back_end, run_stage
+    from pgle.run.experiment.running import choose_back_end, run_stage
+    from pgle.run.experiment.stage import StageRequest
     from pgle.xla.log.module_verdict import Bounds
 
     run = RunDirectory(run_dir)

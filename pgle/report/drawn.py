@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from pgle.errors import LONGEST_LINE, named, printable, shown
-from pgle.report.text import BLANKS_AT_END, GAP, Table, is_width_asked
+from pgle.report.table import BLANKS_AT_END, GAP, Table, is_width_asked
 
 SHORT, LABEL, SENTENCE = 14, 24, 20
 """Characters of a cell that stays on one line, and of a row's name that does where that was asked for; the least width
@@ -34,6 +34,12 @@ def _tied(text: str) -> str:
     return _UNIT.sub(_TIED, text)
 
 
+def _drawable(item: Any) -> Any:
+    if isinstance(item, Table):
+        return laid_out(item)
+    return _tied(named(_ENDLESS.sub(_cut_short, item))) if isinstance(item, str) else item
+
+
 class Screen(Console):
     """A console of rich that takes text as it is."""
 
@@ -47,9 +53,7 @@ class Screen(Console):
         on after a backslash, so that it can be copied.
         """
         options.setdefault("crop", False)
-        objects = tuple(
-            _tied(named(_ENDLESS.sub(_cut_short, item))) if isinstance(item, str) else item for item in objects
-        )
+        objects = tuple(map(_drawable, objects))
         if objects and all(isinstance(item, str | Text) for item in objects):
             whole = options.get("soft_wrap", False) and not (self.is_terminal or is_width_asked())
             words = (word for item in objects for word in str(item).split())

@@ -5,29 +5,25 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pgle.errors import LONGEST_LINE, named, one_line, printable, shown
+from pgle.errors import LONGEST_LINE, named, one_line, printable
 from pgle.files import Progress
+from pgle.report.table import BLANKS_AT_END, Table, is_width_asked, numbers, table
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
     from pgle.report.drawn import Screen
     from pgle.run.profiles import Written
 
-__all__ = ["bar", "console", "duration", "near", "printable", "say", "table", "warn", "wrote"]
+__all__ = ["Table", "bar", "console", "duration", "near", "numbers", "printable", "say", "table", "warn", "wrote"]
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
 """Columns where nothing says how many there are, and limits: no table can be laid out in less."""
-GAP = 2  # columns between those of a table
-BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 PLAIN = re.compile("[ -~¡-¬®-ʯ‐-‧←-⇿─-▟]*")
 """Lines of characters that are one column wide each, whatever the terminal: what rich has nothing to do for."""
 _RICH = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # what tells rich that a pipe is more than that
@@ -72,11 +68,6 @@ class Console:
         return BLANKS_AT_END.sub("", text) + "\n"
 
 
-def is_width_asked() -> bool:
-    """Whether COLUMNS says how wide lines may be, in a pipe too."""
-    return os.environ.get("COLUMNS", "").isdecimal()
-
-
 def _width(stream: TextIO) -> int:
     asked = os.environ.get("COLUMNS", "")
     columns = int(asked) if asked.isdecimal() and len(asked) < 10 else 0
@@ -84,62 +75,6 @@ def _width(stream: TextIO) -> int:
         with suppress(OSError):
             columns = os.get_terminal_size(stream.fileno()).columns
     return max(MIN_WIDTH, min(columns, MAX_WIDTH)) if columns else WIDTH
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A borderless table."""
-
-    columns: Sequence[str]  # their heads
-    rows: Sequence[Sequence[Any]]  # cells: plain text, or a `rich.text.Text`
-    right: Collection[str]  # the columns to align right
-    whole: Collection[str]  # the columns whose cells stay on one line where there is room
-    header: bool = True  # whether the heads are shown
-
-    def plain(self, width: int) -> str | None:
-        """Its lines where no cell needs to be wrapped in this width, else None."""
-        texts = [[head] * self.header + [str(row[at]) for row in self.rows] for at, head in enumerate(self.columns)]
-        widths = [max(map(len, column), default=0) for column in texts]
-        if not widths or sum(widths) + GAP * (len(widths) - 1) > width:
-            return None
-        for column, head, wide in zip(texts, self.columns, widths, strict=True):
-            column[:] = (cell.rstrip().rjust(wide) if head in self.right else cell.ljust(wide) for cell in column)
-        lines = [(" " * GAP).join(line) for line in zip(*texts, strict=True)]
-        return None if not lines or any("\n" in line for line in lines) else "\n".join(lines)
-
-    def __rich__(self) -> RichTable:
-        from pgle.report.drawn import laid_out
-
-        return laid_out(self)
-
-
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "", header: bool = True
-) -> Table:
-    """A table; a column without any text is left out.
-
-    Args:
-        columns: their heads.
-        rows: cells are plain text (never markup).
-        right: the columns to align right, separated by ``|``.
-        whole: the columns whose cells stay on one line where there is room, separated by ``|``; the others wrap
-            between words.
-        header: whether the heads are shown.
-    """
-    cells = [[item if hasattr(item, "plain") else named(shown(str(item))) for item in row] for row in rows]
-    filled = [index for index in range(len(columns)) if not cells or any(row[index] for row in cells)]
-    return Table(
-        columns=[columns[index] for index in filled],
-        rows=[[row[index] for index in filled] for row in cells],
-        right=set(right.split("|")) - {""},
-        whole=set(whole.split("|")) if whole else set(),
-        header=header,
-    )
-
-
-def numbers(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A table of numbers, which stay whole, with their names in the first column."""
-    return table(columns, rows, right="|".join(columns[1:]), whole="|".join(columns[1:]))
 
 
 def show_rest(out: Console, left: int, what: str = "more") -> None:

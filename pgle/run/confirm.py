@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
-from pgle.xla.log.module_verdict import BOUNDS, Bounds
+from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict
 from pgle.xla.log.schedule_evidence import ScheduleEvidence, schedule_evidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
@@ -45,16 +45,6 @@ class ConfirmRequest:
     release: str | None = None  # version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings
     whole: bool = False  # the program is known to have ended by itself, so that the log is not cut
     bounds: Bounds = BOUNDS  # what a profile must cover to count as used
-
-
-@dataclass(frozen=True)
-class _RankLog:
-    """The log of one rank, or of all, the schedule dumps beside it, and whether the program ended by itself."""
-
-    path: AnyPath
-    rank: str = ""
-    schedule: AnyPath | None = None
-    whole: bool = False
 
 
 def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
@@ -100,24 +90,29 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         UserError: the log, or a path that was given, cannot be read.
     """
     release = _release(request.release)
-    logs = _rank_logs(request)
-    log = collect(event for item in logs for event in _events(item, progress))
+    ranks = _by_rank(request)
+    log = collect(event for rank, one in ranks.items() for event in _events(one.log, rank, progress))
     evidence: dict[str, ScheduleEvidence] = {}
     warnings: tuple[str, ...] = ()
     try:
-        evidence = _evidence(request, logs, log)
+        evidence = _evidence(ranks, log)
     except UserError as error:
         warnings = (f"the schedule dump was not looked at: {error}",)
     verdict = judge(
         log,
         module=request.module,
-        schedule=evidence if len(logs) > 1 else evidence.get(logs[0].rank),
+        schedule=evidence if len(ranks) > 1 else next(iter(evidence.values()), None),
         names=tuple(cost.name for cost in request.profile.costs) if request.profile else (),
         release=release,
-        whole=all(item.whole for item in logs),
+        whole=all(one.whole for one in ranks.values()),
         bounds=request.bounds,
     )
     return replace(verdict, warnings=(*verdict.warnings, *warnings))
+
+
+def confirm_compiled(log: Path, schedule: Path | None, profile: Profile) -> ModuleVerdict:
+    """The verdict on the one module of a compilation that pgle ran to its end."""
+    return confirm(ConfirmRequest(log, schedule=schedule, profile=profile, whole=True)).main
 
 
 def _release(text: str | None) -> tuple[int, ...] | None:
@@ -129,30 +124,30 @@ def _release(text: str | None) -> tuple[int, ...] | None:
     return tuple(map(int, numbers[0].split(".")))
 
 
-def _rank_logs(request: ConfirmRequest) -> list[_RankLog]:
-    """The log, or of a run directory those that the ranks of its perf stage left."""
+def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
+    """What is asked of each rank that left a log in a run directory; of one log alone, under no name."""
     if request.schedule is not None:
         _check_schedule(request.schedule)
     if str(request.log) == STDIN or not request.log.is_dir():
         stage = stage_of(request.log.parent)
         ranks = () if stage is None else stage.ranks_with_log().values()
         own = next((files for files in ranks if files.log == request.log), None)
-        if own is not None:
-            return [_rank_log(own, "", request)]
-        return [_RankLog(request.log, schedule=request.schedule, whole=request.whole)]
+        return {"": request if own is None else _of_rank(own, request)}
     run = RunDirectory(Path(request.log))
     stage = None if run.is_recorded else stage_of(request.log)
     stage = stage or run.stage("perf")
-    found = [_rank_log(files, str(rank), request) for rank, files in stage.ranks_with_log().items()]
+    found = {str(rank): _of_rank(files, request) for rank, files in stage.ranks_with_log().items()}
     if not found:
         what = "a directory without the log of a perf stage (perf/output.log)"
         raise UserError(what, where=request.log, remedy="run `pgle perf`, or name a log")
-    return found if len(found) > 1 else [replace(found[0], rank="")]
+    only, *others = found.values()
+    return found if others else {"": only}
 
 
-def _rank_log(files: RankFiles, rank: str, request: ConfirmRequest) -> _RankLog:
+def _of_rank(files: RankFiles, request: ConfirmRequest) -> ConfirmRequest:
     ended = bool(read_facts(files).get("finished"))
-    return _RankLog(files.log, rank, request.schedule or files.schedule_dumps, request.whole or ended)
+    schedule = request.schedule or files.schedule_dumps
+    return replace(request, log=files.log, schedule=schedule, whole=request.whole or ended)
 
 
 def _check_schedule(schedule: AnyPath) -> None:
@@ -164,17 +159,17 @@ def _check_schedule(schedule: AnyPath) -> None:
         raise UserError(what, where=schedule, remedy=f"name the log's own: {schedule}/perf")
 
 
-def _events(log: _RankLog, progress: Progress | None) -> Iterator[Event]:
-    stdin = str(log.path) == STDIN
-    with nullcontext(sys.stdin.buffer) if stdin else open_bytes(log.path, pipe=True) as stream:
-        yield from read_events(utf8(stream), rank=log.rank, progress=progress)
+def _events(log: AnyPath, rank: str, progress: Progress | None) -> Iterator[Event]:
+    with nullcontext(sys.stdin.buffer) if str(log) == STDIN else open_bytes(log, pipe=True) as stream:
+        yield from read_events(utf8(stream), rank=rank, progress=progress)
 
 
-def _evidence(request: ConfirmRequest, logs: Sequence[_RankLog], log: Log) -> dict[str, ScheduleEvidence]:
+def _evidence(ranks: Mapping[str, ConfirmRequest], log: Log) -> dict[str, ScheduleEvidence]:
     """What the schedule dumps prove of the main module, by rank."""
-    dumps = {item.rank: item.schedule for item in logs if item.schedule is not None}
+    dumps = {rank: one.schedule for rank, one in ranks.items() if one.schedule is not None}
     if not dumps:
         return {}
+    request = next(iter(ranks.values()))
     profile = request.profile or _profile_of(log, request.unreadable)
     wanted = request.module or (f"^{re.escape(log.main_module)}$" if log.main_module else "")
     return {rank: _compare(path, wanted, profile) for rank, path in dumps.items()}

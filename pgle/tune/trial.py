@@ -94,6 +94,23 @@ def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
     return found
 
 
+@dataclass(frozen=True)
+class QuickLook:
+    """What a few moves give, each alone."""
+
+    pgle: Trial  # the user's own flags with the profile
+    trials: tuple[Trial, ...]  # the moves that compiled, the shortest step first
+
+    @property
+    def best(self) -> Trial | None:
+        """The shortest; None where none is shorter than `pgle`."""
+        return self.trials[0] if self.trials and self.change(self.trials[0]) < 0 else None
+
+    def change(self, trial: Trial) -> float:
+        """Of its step against that with the profile alone, as a share; negative is shorter."""
+        return (trial.step_us or 0.0) / max(self.pgle.step_us or 0.0, 1e-9) - 1
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """Steps against those of the schedule that PGLE gives with the user's own flags, world by world."""

@@ -9,13 +9,14 @@ from rich.console import Console
 from rich.text import Text
 
 from pgle.report import json
+from pgle.report.drawn import laid_out
 from pgle.report.text import console, table, warn
 
 
 def lines(width: int) -> list[str]:
     rows = [("collective-permute-start.12", "nothing is independent of it")]
     console = Console(width=width, record=True, file=StringIO())
-    console.print(table(("collective", "why"), rows, whole="collective"))
+    console.print(laid_out(table(("collective", "why"), rows, whole="collective")))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -34,7 +35,7 @@ def test_a_sentence_without_room_stands_below() -> None:
 
 def test_a_column_without_text_is_left_out() -> None:
     screen = Console(width=40, record=True, file=StringIO())
-    screen.print(table(("name", "note", "kind"), [("a", "", "b")]))
+    screen.print(laid_out(table(("name", "note", "kind"), [("a", "", "b")])))
     assert "note" not in screen.export_text()
 
 
@@ -42,7 +43,7 @@ def test_a_column_without_text_is_left_out() -> None:
 def test_no_word_is_broken_at_any_width(width: int) -> None:
     rows = [("executions/ns", "reduce-scatter.62", "12.38 ms", "a longer text that can be wrapped anywhere it must")]
     screen = Console(width=width, record=True, file=StringIO())
-    screen.print(table(("instruction name", "kind", "total", "why"), rows), crop=False)
+    screen.print(laid_out(table(("instruction name", "kind", "total", "why"), rows)), crop=False)
     words = set(re.sub("[,:]", " ", screen.export_text()).split())
     assert words == {"instruction", "name", "kind", "total", "why", *" ".join(rows[0]).split()}
 
@@ -51,7 +52,7 @@ def test_no_word_is_broken_at_any_width(width: int) -> None:
 def test_columns_without_room_stand_below_their_row(width: int) -> None:
     rows = [("all-gather-start.1", "1.5 ms", "0.2 ms", "the scheduler put nothing", "yes")]
     screen = Console(width=width, record=True, file=StringIO())
-    screen.print(table(("collective", "time", "exposed", "why", "moved"), rows, right="time|exposed"))
+    screen.print(laid_out(table(("collective", "time", "exposed", "why", "moved"), rows, right="time|exposed")))
     text = " ".join(screen.export_text().replace(",", " ").split())
     assert set(" ".join(rows[0]).split()) <= set(text.split())
     assert ("moved: yes" in text) == (width < 66)
@@ -59,7 +60,7 @@ def test_columns_without_room_stand_below_their_row(width: int) -> None:
 
 def test_a_number_keeps_its_unit() -> None:
     screen = Console(width=24, record=True, file=StringIO())
-    screen.print(table(("name", "what"), [("a", "it took 12.3 ms in all, and 4 GiB")]))
+    screen.print(laid_out(table(("name", "what"), [("a", "it took 12.3 ms in all, and 4 GiB")])))
     assert not any(line.rstrip().endswith(("12.3", " 4")) for line in screen.export_text().splitlines())
 
 

@@ -13,12 +13,11 @@ from pgle.report.timeline.scene import text_timeline
 from pgle.run.experiment.onward import typed
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
 from pgle.run.rehearse.settings import Setting
-from pgle.run.tune.quick import QuickLook
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
 from pgle.schedule.worth import MOSTLY, WORTH_SHARE, in_percent, stuck_share
 from pgle.tune.search import ROOM
-from pgle.tune.trial import Trial
+from pgle.tune.trial import QuickLook, Trial
 
 OTHERS = 4  # modules that were not chosen, in the text
 SHOWN = 12  # collectives in the text table; `--json` has all

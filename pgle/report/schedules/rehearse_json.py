@@ -7,9 +7,9 @@ from pathlib import Path
 from pgle.report import json
 from pgle.report.schedules.rehearse import advice, ceiling_us
 from pgle.run.rehearse.rehearse import Rehearsal, Side
-from pgle.run.tune.quick import QuickLook
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
+from pgle.tune.trial import QuickLook
 
 
 def show_json(result: Rehearsal, picture: Path | None = None) -> None:

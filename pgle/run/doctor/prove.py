@@ -17,7 +17,8 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, write_files
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.pipeline import Pipeline, PipelineRequest, run_pipeline
-from pgle.run.experiment.stage import Capture, StageRequest, choose_back_end
+from pgle.run.experiment.running import Capture, choose_back_end
+from pgle.run.experiment.stage import StageRequest
 from pgle.run.launch.simulated import SimulatedBackEnd
 
 PROGRAM = ("-m", "pgle.workloads.overlap")

@@ -16,7 +16,8 @@ from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.stage import StageRequest, StageResult, run_stage
+from pgle.run.experiment.running import run_stage
+from pgle.run.experiment.stage import StageRequest, StageResult
 from pgle.run.launch.environment import interpreter
 from pgle.run.launch.evidence import lines_about
 from pgle.run.launch.hook import read_facts

@@ -147,8 +147,7 @@ def by_every_rank(run: RunDirectory) -> bool:
 
 def record_comparison(run: RunDirectory, found: Comparison) -> None:
     """Keep in the manifest that the step times were compared; where it cannot be written, they were none the less."""
-    from pgle.run.experiment.manifest import StageRecord, extend_manifest, read_manifest
-    from pgle.run.experiment.stage import now
+    from pgle.run.experiment.manifest import StageRecord, extend_manifest, now, read_manifest
 
     facts = {"verdict": found.verdict.value, "change": found.change}
     with suppress(UserError, OSError):

@@ -14,19 +14,12 @@ from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import verify
 from pgle.run.experiment.directory import COMPARED, RunDirectory
-from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
+from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, now, read_manifest, record_file
 from pgle.run.experiment.older import settle
 from pgle.run.experiment.onward import record_comparison
 from pgle.run.experiment.ranks import find_rank
-from pgle.run.experiment.stage import (
-    BackEnd,
-    StageError,
-    StageRequest,
-    StageResult,
-    content_addressed,
-    now,
-    run_held,
-)
+from pgle.run.experiment.running import content_addressed, run_held
+from pgle.run.experiment.stage import BackEnd, StageError, StageRequest, StageResult
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
 from pgle.xla.log.module_verdict import Bounds, ProfileUse

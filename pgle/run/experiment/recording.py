@@ -10,9 +10,9 @@ from typing import Any
 
 from pgle.masking import kept_argv, kept_environment, kept_flags
 from pgle.run.doctor.machine import git_commit, read_gpus, this_machine
-from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, record_file
+from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, now, record_file
 from pgle.run.experiment.older import put_back
-from pgle.run.experiment.stage import StageRequest, now
+from pgle.run.experiment.stage import StageRequest
 from pgle.run.launch.environment import ChildEnvironment
 from pgle.xla.log.module_verdict import ModuleVerdict
 

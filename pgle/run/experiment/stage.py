@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol
 
-from pgle.costs.profile.files import read_profile, sidecar_path
-from pgle.errors import UserError, WorkloadError
-from pgle.files import AnyPath, sha256, write_files
+from pgle.errors import WorkloadError
+from pgle.files import AnyPath
 from pgle.masking import kept_argv, kept_flags
 from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
-from pgle.run.experiment.manifest import FileRecord, read_manifest, record_file
-from pgle.run.experiment.older import settle
-from pgle.run.experiment.ranks import find_rank
-from pgle.run.experiment.same_program import same_program
+from pgle.run.experiment.manifest import FileRecord, record_file
 from pgle.run.launch.environment import efforts, given_flags, with_efforts
 from pgle.xla.flags.modes import Mode
 from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, ProfileUse
 
-Capture: TypeAlias = Literal["auto", "jax", "nsys", "simulated"]
-
-GPU_DRIVER = Path("/proc/driver/nvidia/version")
 PROGRAM_FILES = (".py", ".sh", ".mlir")
 """Suffixes of the files on a command line that are its inputs; any other file may be one that it writes."""
 
@@ -57,7 +48,7 @@ class StageRequest:
         """The files that it reads: those of the program that the command names, and the profile."""
         named = (Path(word) for word in self.command if word.endswith(PROGRAM_FILES))
         paths = [path for path in named if path.is_file()]
-        paths += profile_files(self.profile) if isinstance(self.profile, Path) else []
+        paths += files_of_profile(self.profile) if isinstance(self.profile, Path) else []
         return tuple(record_file(path, self.run.path) for path in paths)
 
 
@@ -118,94 +109,8 @@ class BackEnd(Protocol):
         """
 
 
-def profile_files(profile: Path) -> list[Path]:
+def files_of_profile(profile: Path) -> list[Path]:
     """The files of a profile: itself, or those of a directory."""
     if not profile.is_dir():
         return [profile]
     return sorted(path for path in profile.iterdir() if path.suffix in (".pb", ".pbtxt"))
-
-
-def now() -> str:
-    """The time, ISO 8601 in UTC."""
-    return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def choose_back_end(capture: Capture, window: str = "auto", **simulated: Any) -> BackEnd:
-    """The back end that `--capture` names: for ``auto`` the devices of this machine where there is an NVIDIA GPU.
-
-    Args:
-        capture: the profiler, or ``simulated``.
-        window: what is traced.
-        simulated: the fields of `SimulatedBackEnd`.
-
-    Raises:
-        UserError: `window` is none.
-    """
-    from pgle.run.launch.real import RealBackEnd, checked_window
-    from pgle.run.launch.simulated import SimulatedBackEnd
-
-    if capture == "auto":
-        capture = "jax" if GPU_DRIVER.exists() and shutil.which("nvidia-smi") else "simulated"
-    if capture == "simulated":
-        checked_window(window)
-        return SimulatedBackEnd(**simulated)
-    return RealBackEnd(capture, checked_window(window))
-
-
-def run_stage(request: StageRequest, back_end: BackEnd, *, force: bool = False) -> StageResult:
-    """Run one stage by itself.
-
-    Raises:
-        UserError: it cannot be run, XLA would not use the profile, or another pgle is at work in the run directory.
-        WorkloadError: the user's program failed.
-    """
-    if request.profile is not None:
-        read_profile(request.profile)
-    back_end.check(request)
-    is_alone = find_rank().is_alone
-    with request.run.held(shared=not is_alone):
-        if is_alone:
-            settle(request.run)
-        return run_held(request, back_end, again=force, force=force)
-
-
-def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bool) -> StageResult:
-    """Run a stage in a run directory that is held already; `again` and `force` as in `BackEnd.run`."""
-    if request.profile is not None:
-        request = replace(request, profile=content_addressed(request.profile, request.run))
-    try:
-        result = back_end.run(request, again=again, force=force)
-    except BaseException:
-        if find_rank().is_alone:
-            settle(request.run)
-        raise
-    return replace(result, warnings=(*result.warnings, *_mismatches(request)))
-
-
-def _mismatches(request: StageRequest) -> tuple[str, ...]:
-    """The differences between this stage's program and that of the profile run in its run directory."""
-    manifest = read_manifest(request.run.path)
-    profiled, now = manifest.last("profile"), manifest.last(request.stage)
-    if request.stage == "profile" or profiled is None or now is None:
-        return ()
-    return tuple(f"against the profile run, {line}" for line in same_program(profiled, now))
-
-
-def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
-    """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path, not on the content.
-
-    A directory is used where it lies; it raises `UserError` where that is an object store.
-    """
-    if profile.is_dir():
-        if not isinstance(profile, Path):
-            raise UserError("is a directory of an object store", where=profile, remedy="copy it here first")
-        return profile.resolve()
-    data = profile.read_bytes()
-    named = run.content_named(sha256(data), profile.suffix)
-    if not named.exists() or named.read_bytes() != data:  # changed since, its name would lie
-        beside = sidecar_path(profile)
-        files: dict[AnyPath, bytes | str] = {named: data}
-        if beside.exists():
-            files[sidecar_path(named)] = beside.read_bytes()
-        write_files(files, force=True)  # ranks may write the same content at once
-    return named.resolve()

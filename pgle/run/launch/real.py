@@ -18,7 +18,7 @@ from pgle.run.experiment.manifest import FileRecord, StageRecord
 from pgle.run.experiment.older import waiting
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.recording import begin_record, end_record
-from pgle.run.experiment.stage import StageRequest, StageResult, profile_files
+from pgle.run.experiment.stage import StageRequest, StageResult, files_of_profile
 from pgle.run.launch.console_steps import STEP_WORDS, StepLines
 from pgle.run.launch.environment import EFFORTS, Cache, ChildEnvironment, build_environment, interpreter, with_efforts
 from pgle.run.launch.evidence import (
@@ -198,7 +198,7 @@ def _make_folder(request: StageRequest, *, again: bool) -> str:
 def _check_same_profile(profile: Path, folder: Path) -> None:
     """Each rank leaves a sign with the hash of its profile, then looks for others: one file per hash, for any number
     of ranks. Ranks with different profiles get different schedules, and their collectives deadlock."""
-    content = b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in profile_files(profile))
+    content = b"".join(path.name.encode() + b"\0" + path.read_bytes() for path in files_of_profile(profile))
     mine = sha256(content)[:16]
     (folder / f".profile-{mine}").touch()
     others = sorted(path.name.removeprefix(".profile-") for path in folder.glob(".profile-*"))

@@ -19,10 +19,10 @@ from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.masking import kept_argv, kept_flags
 from pgle.run.experiment.directory import CAPTURE, RankFiles, set_aside
-from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, read_manifest, record_file
+from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, now, read_manifest, record_file
 from pgle.run.experiment.older import waiting
 from pgle.run.experiment.recording import begin_record, end_record
-from pgle.run.experiment.stage import StageRequest, StageResult, now
+from pgle.run.experiment.stage import StageRequest, StageResult
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in, read_captured
 from pgle.run.launch.console_steps import write_steps

@@ -24,11 +24,12 @@ from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.rehearse.folder import opened
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.run.rehearse.settings import Setting, settle
-from pgle.run.tune.quick import QuickLook, quick_look
+from pgle.run.tune.quick import quick_look
 from pgle.run.tune.request import TuneRequest
 from pgle.schedule.predict import gain
 from pgle.schedule.worth import WORTH_SHARE
 from pgle.tune.search import no_room
+from pgle.tune.trial import QuickLook
 from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
 

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.profile.effective import effective_costs
@@ -18,7 +17,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.flag_probe import installed
-from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.confirm import confirm_compiled
 from pgle.run.rehearse.compiler.compile import matches_job
 from pgle.run.rehearse.compiler.request import OnPhase, RehearsalResult
 from pgle.run.rehearse.compiler.session import open_session
@@ -27,15 +26,13 @@ from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings, un
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.worth import judge_worth
+from pgle.tune.trial import QuickLook
 from pgle.xla.flags.catalogue import release
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.names import loops
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.targets import Target
-
-if TYPE_CHECKING:
-    from pgle.run.tune.quick import QuickLook
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
@@ -158,7 +155,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
             shutil.rmtree(request.out / "profiled", ignore_errors=True)
             second = session.schedule("profiled", flags, profile)
         profiled = side(second)
-    verdict = confirm(ConfirmRequest(second.log, schedule=second.schedule, profile=given, whole=True)).main
+    verdict = confirm_compiled(second.log, second.schedule, given)
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
         placements(profiled.module, profiled.prediction.timeline, request.setting.flags),

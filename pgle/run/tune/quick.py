@@ -5,33 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.tune.bench import open_bench
 from pgle.run.tune.request import TuneRequest
 from pgle.tune.moves import Axis, by_exposure
-from pgle.tune.trial import Trial
+from pgle.tune.trial import QuickLook, Trial
 
 MOVES = 3
 AT_ONCE = 2
-
-
-@dataclass(frozen=True)
-class QuickLook:
-    """What a few moves give, each alone."""
-
-    pgle: Trial  # the user's own flags with the profile
-    trials: tuple[Trial, ...]  # the moves that compiled, the shortest step first
-
-    @property
-    def best(self) -> Trial | None:
-        """The shortest; None where none is shorter than `pgle`."""
-        return self.trials[0] if self.trials and self.change(self.trials[0]) < 0 else None
-
-    def change(self, trial: Trial) -> float:
-        """Of its step against that with the profile alone, as a share; negative is shorter."""
-        return (trial.step_us or 0.0) / max(self.pgle.step_us or 0.0, 1e-9) - 1
 
 
 def quick_look(request: TuneRequest, until: float, on_phase: OnPhase = lambda phase: None) -> QuickLook:

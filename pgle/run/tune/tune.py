@@ -13,7 +13,7 @@ from pathlib import Path
 from pgle.costs.fit.coverage import cover
 from pgle.costs.profile.files import profile_files
 from pgle.files import write_files
-from pgle.run.confirm import ConfirmRequest, confirm
+from pgle.run.confirm import confirm_compiled
 from pgle.run.executor import executor
 from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.tune.bench import NO_SHAPE, Bench, open_bench, trial_elsewhere
@@ -204,7 +204,7 @@ class _Search:
         module = result.scheduled
         found = bench.judged(trial.flags, trial.label, result, module, tried.profile, tried.trial.modelled)
         found = replace(found, trial=replace(found.trial, shape=trial.shape))
-        use = confirm(ConfirmRequest(result.log, schedule=result.schedule, profile=profile, whole=True)).main
+        use = confirm_compiled(result.log, result.schedule, profile)
         schedules = {} if result.lhs is None else {module.name: result.lhs}
         proof = Proof(
             scheduled=found,

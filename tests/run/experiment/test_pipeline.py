@@ -11,11 +11,11 @@ import pytest
 
 from pgle.errors import UserError, WorkloadError
 from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.manifest import StageRecord, extend_manifest, read_manifest
+from pgle.run.experiment.manifest import StageRecord, extend_manifest, now, read_manifest
 from pgle.run.experiment.older import waiting
 from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
 from pgle.run.experiment.recording import end_record
-from pgle.run.experiment.stage import StageError, StageRequest, StageResult, now
+from pgle.run.experiment.stage import StageError, StageRequest, StageResult
 from pgle.xla.log.module_verdict import ProfileUse
 
 RECORDED = Path(__file__).parents[3] / "testdata" / "jax_xplane"
@@ -159,7 +159,7 @@ def test_what_is_done_stays_where_another_command_fails(experiment, failure):
 def test_what_is_done_stays_where_another_command_is_killed(experiment, monkeypatch):
     experiment()
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("pgle.run.experiment.stage.settle", lambda run: None)  # nothing of pgle runs any more
+        patch.setattr("pgle.run.experiment.running.settle", lambda run: None)  # nothing of pgle runs any more
         experiment("other", killed_in="profile")
     assert (experiment.folder / "profile.1").is_dir()
     assert experiment().skipped == tuple(STAGES)
