@@ -115,6 +115,11 @@ def _why_no_window(capture: str, files: RankFiles, facts: Mapping[str, Any]) -> 
     if not facts:
         return _why_no_facts(files), "profile a program that compiles with jax"
     if not facts.get("finished"):
+        if "window_closed" in facts and "window" not in facts:
+            remedy = (
+                f"trace with the other profiler (--capture {'jax' if capture == 'nsys' else 'nsys'}), or fewer steps"
+            )
+            return "the program was killed, or crashed, while its profiler was stopped (jax-ml/jax#40260)", remedy
         when = "while it was traced" if "window_opened" in facts else "before its steps were traced"
         remedy = "let it end by itself, or trace earlier and shorter (--window seconds:1)"
         return f"the program was killed {when}", remedy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -140,6 +141,8 @@ class RealBackEnd:
         )  # fmt: skip
         if code:
             why = f"; {failed}" if failed and facts else ""  # without facts it ended before it came to anything
+            if self._capture(request) != "none" and not failed:
+                why = f"; its trace had been written by then: pgle convert {shlex.quote(str(request.run.path))}"
             log = request.run.path / (record.aside or request.stage) / files.log.name
             stays = f"; {request.folder.path} is as it was before" if record.aside else ""
             raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}")

@@ -67,6 +67,9 @@ def test_why_there_is_no_trace(files):
     assert "was killed before its steps were traced" in why_no_trace("jax", files, {"finished": False})
     facts = {"finished": False, "window_opened": 1.0}
     assert "was killed while it was traced" in why_no_trace("jax", files, facts)
+    said = why_no_trace("jax", files, {**facts, "window_closed": 2.0})
+    assert "crashed, while its profiler was stopped" in said
+    assert "(--capture nsys)" in said
 
 
 def test_a_missing_report_is_explained_in_the_words_of_nsys(files):

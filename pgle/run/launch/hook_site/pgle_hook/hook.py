@@ -132,6 +132,7 @@ class Hook:
 
     def _close(self):
         self.facts.set("window_closed", time.time())
+        guarded(self.facts.write)  # for many kernels what follows takes minutes, or ends the program
         self.window.closed(time.monotonic())
         guarded(self.profiler.close)
         self.facts.set("window", self.window.describe())

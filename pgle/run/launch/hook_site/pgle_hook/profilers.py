@@ -2,9 +2,16 @@
 
 import ctypes
 import os
+import threading
 from contextlib import contextmanager
 
 from pgle_hook import warn
+
+SAID_S = 20.0  # after so long it is said what the program waits for
+STILL = (
+    "jax's profiler is still writing its trace; with several GPUs and many kernels it takes minutes, "
+    "less for fewer steps (--window steps:10-11)"
+)
 
 
 def make_profiler(capture, place, jax):
@@ -82,7 +89,13 @@ class JaxProfiler(Profiler):
 
     def _end(self):
         _settle(self._jax)
-        self._stop()
+        said = threading.Timer(SAID_S, warn, [STILL])
+        said.daemon = True
+        said.start()
+        try:
+            self._stop()
+        finally:
+            said.cancel()
 
 
 class CudaRange(Profiler):
