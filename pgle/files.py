@@ -34,7 +34,7 @@ MAX_EXPANSION = {".gz": 150, ".xz": 1500}
 
 FREE_BYTES = 32 << 20
 
-_PIECE_BYTES = 16 << 20
+_PIECE_BYTES, _BUFFER_BYTES, _ZEROS = 16 << 20, 1 << 20, 64
 
 _COMPRESSED: dict[str, Any] = {".xz": lzma.LZMAFile, ".gz": lambda file: gzip.GzipFile(fileobj=file)}
 
@@ -113,7 +113,7 @@ def open_bytes(path: AnyPath, *, max_bytes: int | None = None, pipe: bool = Fals
         file = cast(IO[bytes], path.open("rb"))
     except OSError as error:
         raise _unreadable(path, error) from None
-    return io.BufferedReader(_Bounded(file, path, max_bytes), 1 << 20)
+    return io.BufferedReader(_Bounded(file, path, max_bytes), _BUFFER_BYTES)
 
 
 class _Bounded(io.RawIOBase):
@@ -131,7 +131,7 @@ class _Bounded(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = (self._archive or self._file).read(len(buffer))
+            data = (self._archive or self._file).read(min(len(buffer), _PIECE_BYTES))
         except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise UserError(f"damaged archive ({error})", where=self._path, remedy="copy it again") from None
         except OSError as error:
@@ -157,11 +157,19 @@ def read_bytes(path: AnyPath, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """The content of a file; ``.xz`` and ``.gz`` are decompressed.
 
     Raises:
-        UserError: as `open_bytes`.
+        UserError: as `open_bytes`; it is large and begins with zeros, as no text and no protocol buffer does.
     """
-    # ``read()`` at once would reserve `max_bytes`, which ``ulimit -v`` and Slurm refuse.
     with open_bytes(path, max_bytes=max_bytes) as file:
-        return b"".join(iter(lambda: file.read(_PIECE_BYTES), b""))
+        head = file.peek()
+        if len(head) >= _BUFFER_BYTES and not any(head[:_ZEROS]):  # what a reader would refuse after all of it
+            what = "begins with zeros, as no trace, module or profile does"
+            raise UserError(what, where=path, remedy="copy it again; was a disk full when it was written?")
+        # In one piece where its size is known: joined pieces are held twice. ``read()`` at once would reserve
+        # `max_bytes`, which ``ulimit -v`` and Slurm refuse.
+        plain = isinstance(path, Path) and path.suffix not in _COMPRESSED
+        data = file.read(path.stat().st_size if plain else 0)
+        rest = b"".join(iter(lambda: file.read(_PIECE_BYTES), b""))
+        return data + rest if data else rest
 
 
 def read_head(path: AnyPath, size: int) -> bytes:

@@ -184,3 +184,11 @@ def test_force_does_not_overwrite_an_input_or_a_device(tmp_path):
         write_files({tmp_path / "alias.pb": "1"}, force=True, inputs=[tmp_path / "in.pb"])
     with pytest.raises(UserError, match="is a device"):
         write_files({Path("/dev/null"): "1"}, force=True)
+
+
+def test_a_large_file_of_zeros_is_refused_by_its_head(tmp_path):
+    path = tmp_path / "step.xplane.pb"
+    path.touch()
+    os.truncate(path, 6 << 30)  # sparse; read whole it is killed for its memory
+    with pytest.raises(UserError, match=r"step\.xplane\.pb: begins with zeros"):
+        read_bytes(path)

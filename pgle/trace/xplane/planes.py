@@ -50,6 +50,8 @@ DERIVED_LINES = frozenset(
 _SPACE_FIELDS = {1: "planes", 2: "errors", 3: "warnings", 4: "hostnames"}
 _PLANE_KINDS = {1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: BYTES, 6: BYTES}
 _LINES = 3
+_FIRST = re.compile(rb"[\x12\x1a\x22]|\x0a(?:\x00|[\x80-\xff]{0,9}[\x01-\x7f](?:[\x08\x12\x1a\x22\x2a\x32]|$))")
+"""A text or a plane, which is empty or begins with one of its fields."""
 
 
 class NotXplaneError(ValueError):
@@ -92,6 +94,11 @@ class Space:
     planes: tuple[Plane, ...]
     hostname: str
     messages: tuple[str, ...]
+
+
+def may_begin(head: bytes) -> bool:
+    """Whether a serialized XSpace may begin with these bytes."""
+    return _FIRST.match(head) is not None
 
 
 def read_space(data: bytes) -> Space:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.errors import UserError
-from pgle.files import AnyPath, read_bytes
+from pgle.files import AnyPath, read_bytes, read_head
 from pgle.trace.table import LIBRARIES, Device, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.xplane.columns import WANTED, Gathered, Place, Strings, metadata_defaults
 from pgle.trace.xplane.events import read_events, read_pairs
@@ -40,6 +40,7 @@ from pgle.trace.xplane.planes import (
     Plane,
     Space,
     embedded_hlo,
+    may_begin,
     profile_start_ns,
     read_space,
 )
@@ -49,7 +50,6 @@ _EVENTS, _PLANE_STATS = 4, 6  # fields of XLine and XPlane
 _Value = TypeVar("_Value")
 _SUFFIXES = (".xplane.pb", ".xplane.pb.gz", ".xplane.pb.xz")
 _MAX_MESSAGES = 20
-_RECORD_AGAIN = "record it again, or name another file"
 
 
 def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
@@ -103,10 +103,12 @@ def read_xplane(paths: Sequence[AnyPath], *, progress: Callable[[int, int], None
     labels: set[str] = set()
     recordings: dict[str, Recording] = {}
     for number, path in enumerate(paths):
-        data = read_bytes(path)
-        if not data:
-            raise UserError("is empty", where=path, remedy=_RECORD_AGAIN)
+        if not (head := read_head(path, 16)):
+            raise UserError("is empty", where=path, remedy="record it again, or name another file")
         try:
+            if not may_begin(head):
+                raise NotXplaneError
+            data = read_bytes(path)
             space = read_space(data)
             for plane in space.planes:
                 if plane.name == METADATA_PLANE:

@@ -7,11 +7,11 @@ import shlex
 from collections.abc import Iterable
 
 from pgle.errors import UserError
-from pgle.files import AnyPath, as_path, read_bytes, sha256
+from pgle.files import AnyPath, as_path, read_bytes, read_head, sha256
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import MAX_HLO_BYTES, module_from_bytes
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
-from pgle.xla.hlo.text import module_from_text
+from pgle.xla.hlo.text import check_begin, module_from_text
 
 _OPTIMIZED = re.compile(r"after_optimizations(\.hlo\.pb|\.txt)(\.xz|\.gz)?$")
 _HLO_PROTO = re.compile(r"(\.hlo\.pb|\.hlo_proto\.pb)(\.xz|\.gz)?$")
@@ -32,7 +32,14 @@ def read_module(path: AnyPath) -> Module:
     """
     if _SCHEDULE.search(path.name):
         return read_schedule_dump(path).module
-    return _module(read_bytes(path, max_bytes=MAX_HLO_BYTES), path)
+    return _module(_read(path), path)
+
+
+def _read(path: AnyPath) -> bytes:
+    """The content of a file, of text that is none no more than its head."""
+    if _TEXT.search(path.name) and (head := read_head(path, 4096)):
+        check_begin(head, str(path))
+    return read_bytes(path, max_bytes=MAX_HLO_BYTES)
 
 
 def _module(data: bytes, path: AnyPath) -> Module:
@@ -74,7 +81,7 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
     modules: dict[tuple[str, int | None, str], Module] = {}
     seen: set[str] = set()
     for file in chosen.values():
-        data = read_bytes(file, max_bytes=MAX_HLO_BYTES)
+        data = _read(file)
         digest = sha256(data)
         if digest in seen:
             continue

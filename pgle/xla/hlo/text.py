@@ -43,8 +43,7 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
     Raises:
         UserError: it is no HLO text, cut short, or what cannot be (`sound`).
     """
-    if not data.lstrip().startswith(b"HloModule "):
-        raise UserError("not HLO text (it does not begin with HloModule)", where=source, remedy=_remedy(data))
+    check_begin(data, source)
     parser = _Parser(source)
     line = ""
     try:
@@ -55,6 +54,12 @@ def module_from_text(data: bytes, source: str, *, program_id: int | None = None)
     except ValueError:
         raise UserError(f"not HLO text: '{line.strip()[:60]}'", where=source, remedy=_remedy(data)) from None
     return parser.module(program_id)
+
+
+def check_begin(data: bytes, source: str) -> None:
+    """Raise `UserError` where no HLO text begins with these bytes."""
+    if not data.lstrip().startswith(b"HloModule "):
+        raise UserError("not HLO text (it does not begin with HloModule)", where=source, remedy=_remedy(data))
 
 
 def _remedy(data: bytes) -> str:
