@@ -99,7 +99,7 @@ def capture_modules(
     if unhooked and found:
         _say(f"{unhooked}; how often a module was executed is not known")
     if not found:
-        remedy = "does it call a jitted function, and do its processes get the environment that it is given?"
+        remedy = "does it call a jitted function? Where it clears its environment, start pgle behind what does so"
         raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
     if code and choose is None and not _has_step(folder):
         there = ", ".join(candidates(found)[:SHOWN])

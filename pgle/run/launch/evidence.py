@@ -149,8 +149,8 @@ def _why_no_facts(files: RankFiles) -> str:
     if files.seen.exists():
         return "the program compiled nothing with jax, or in a process to which it gave another PYTHONPATH"
     return (
-        "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, a cleared environment, or no "
-        "Python in the program)"
+        "the capture hook was not loaded (python -I, -S or -E, a changed PYTHONPATH, an environment that is cleared, "
+        "behind which pgle has to stand: kubectl exec POD -- pgle …; or no Python in the program)"
     )
 
 

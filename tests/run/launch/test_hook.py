@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -184,7 +185,8 @@ def test_why_a_window_never_opened(hook):
 
 
 def test_step_records_are_whole_lines_and_processes_do_not_mix(hook, tmp_path):
-    first, second = (hook("records").StepWriter(str(tmp_path / "steps.jsonl")) for _ in range(2))
+    place = SimpleNamespace(steps=str(tmp_path / "steps.jsonl"))
+    first, second = (hook("records").StepWriter(place) for _ in range(2))
     first.note(3, 0.25, False, True)
     second.note(3, 0.5, True, False)
     first.write(first.take())
@@ -226,6 +228,22 @@ def test_a_rank_is_found_by_the_hook_only_where_one_launcher_has_many(hook):
     assert (alone.steps, alone.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
     assert alone.control == str(stage.rank(0).control)
     assert place(told(Path("/f"), Rank(2, 4)), SLURM).facts == str(stage.rank(2).facts)
+    inside = {
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NUM_TASKS": "1",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_COMM_WORLD_SIZE": "2",
+    }
+    assert place(told(Path("/f")), inside).rank == 1  # mpirun in an interactive step of one
+
+
+def test_a_rank_that_only_the_program_knows_is_taken_from_jax(hook):
+    place, stage = hook("place").Place(told(Path("/f")), {}), RunDirectory(Path("/f")).stage("profile")
+    assert not place.join(lambda: (0, 4))
+    assert place.join(lambda: (3, 4))
+    assert (place.steps, place.trace) == (str(stage.rank(3).steps), str(stage.rank(3).trace))
+    assert place.own_dump("--xla_dump_to=/f/profile/hlo") == "--xla_dump_to=/f/profile/hlo.rank0003"
+    assert not hook("place").Place(told(Path("/f")), SLURM).join(lambda: (0, 4))  # a variable told it
 
 
 @pytest.mark.parametrize(

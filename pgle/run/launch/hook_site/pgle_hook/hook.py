@@ -36,7 +36,7 @@ class Hook:
         self.flags = [place.own_dump(flag) for flag in config.get("flags", [])]
         self.jax = jax
         self.facts = Facts(place, jax)
-        self.writer = StepWriter(place.steps)
+        self.writer = StepWriter(place)
         self.profiler = make_profiler(config.get("capture"), place, jax)
         self.window = Window(config.get("window", "auto"))
         self.executions = Executions(self._on_execution)
@@ -204,6 +204,11 @@ class Hook:
 
     def _restore_flags(self):
         """XLA is about to read its flags, which the program may have replaced; what it sets later has no effect."""
+        if guarded(lambda: self.place.join(jax_private.process_of)):
+            self.place.separate(os.environ)
+            self.flags = [self.place.own_dump(flag) for flag in self.flags]
+            if getattr(self.jax.config, "jax_dump_ir_to", "") == self.place.ir:  # rank 0 alone dumps it
+                self.jax.config.update("jax_dump_ir_to", "")
         added = restore_flags(self.flags)
         if added:
             self.facts.set("xla_flags_restored", added)

@@ -11,7 +11,8 @@ _DUMP = r"--xla_dump_to=[\"']?%s(?=[\"'\s]|$)"
 class Place:
     """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen, control, claim.
 
-    `pgle profile -- srun python train.py` starts one launcher for many ranks: each hook then finds its own rank.
+    `pgle profile -- srun python train.py` starts one launcher for many ranks: each hook then finds its own rank, in its
+    environment or, where a script gives it in words, once the program has told jax (`join`).
 
     Args:
         config: from the launcher: ``rank`` of the launcher; ``launchers``, pairs of variables that hold rank and size,
@@ -20,22 +21,39 @@ class Place:
     """
 
     def __init__(self, config, environ):
-        self.rank = _own_rank(config["launchers"], environ, config["rank"])
-        paths = config["paths"]
-        launcher = _paths(paths, config["rank"])
-        for name, path in _paths(paths, self.rank).items():
+        self._config = config
+        self._launchers = _paths(config["paths"], config["rank"])
+        self._told = _own_rank(config["launchers"], environ)
+        self._be(config["rank"] if self._told is None else self._told)
+
+    def _be(self, rank):
+        self.rank = rank
+        for name, path in _paths(self._config["paths"], rank).items():
             setattr(self, name, path)
-        self.control = launcher["control"]
-        self._launchers_hlo = launcher["hlo"]
-        self._is_shared = self.rank != config["rank"]
+        self.control = self._launchers["control"]
+        self._is_shared = rank != self._config["rank"]
+
+    def join(self, process_of):
+        """Take the rank that the program has told jax, where no variable told one; returns whether it is another.
+
+        Args:
+            process_of: the number of this process and of how many; asked only where it counts.
+        """
+        if self._told is not None or not self._config["launchers"]:
+            return False
+        number, count = process_of()
+        if not 0 <= number < count or number == self.rank:
+            return False
+        self._be(number)
+        return True
 
     def own_dump(self, flags):
         """XLA_FLAGS with this rank's folder for XLA's dumps in place of the launcher's: ranks that share one write into
         each other's files."""
         if not self._is_shared:
             return flags
-        shared = _DUMP % re.escape(self._launchers_hlo)
-        return re.sub(shared, lambda found: found.group().replace(self._launchers_hlo, self.hlo), flags)
+        shared = self._launchers["hlo"]
+        return re.sub(_DUMP % re.escape(shared), lambda found: found.group().replace(shared, self.hlo), flags)
 
     def separate(self, environ):
         """Where one launcher started many ranks: XLA dumps into a folder of each rank, jax only on rank 0."""
@@ -55,15 +73,15 @@ def _paths(paths, rank):
     return {name: path.replace(paths["any_rank"], label) for name, path in paths["others"].items()}
 
 
-def _own_rank(launchers, environ, default):
+def _own_rank(launchers, environ):
     for rank_name, size_name in launchers:
         try:
             rank, size = int(environ[rank_name]), int(environ[size_name])
         except (KeyError, ValueError):
             continue
-        if 0 <= rank < size:
+        if 0 <= rank < size > 1:  # an interactive `srun --pty` is a step of one, in which mpirun starts more
             return rank
-    return default
+    return None
 
 
 def beside(path):

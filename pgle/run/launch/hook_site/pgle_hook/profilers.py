@@ -69,19 +69,18 @@ class JaxProfiler(Profiler):
 
     def __init__(self, place, jax):
         super().__init__()
-        self._folder = place.trace
-        self._claim = place.claim
+        self._place = place
         self._jax = jax
         self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace
 
     def _begin(self):
-        if not _claimed(self._claim):
+        if not _claimed(self._place.claim):
             return False
         _settle(self._jax)
-        os.makedirs(self._folder, exist_ok=True)
+        os.makedirs(self._place.trace, exist_ok=True)
         options = _options(self._jax)
         try:
-            self._start(self._folder, **options)
+            self._start(self._place.trace, **options)
         except Exception as error:
             warn("no trace: the JAX profiler did not start (%s)" % error)
             return False

@@ -22,11 +22,11 @@ class StepWriter:
     Steps are noted by the program's thread, which then goes on at once, and written by the hook's.
 
     Args:
-        path: of the file; with several processes of one rank, later ones get their pid into the name.
+        place: the files of this rank; with several processes of one rank, later ones get their pid into the name.
     """
 
-    def __init__(self, path):
-        self._wanted = path
+    def __init__(self, place):
+        self._place = place
         self.path = None
         self._file = None
         self._noted = []
@@ -58,11 +58,11 @@ class StepWriter:
 
     def _open(self):
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self.path = self._wanted
+        self.path = self._place.steps
         try:
             self._file = os.open(self.path, flags | os.O_EXCL, 0o644)
         except FileExistsError:
-            self.path = beside(self._wanted)
+            self.path = beside(self._place.steps)
             self._file = os.open(self.path, flags, 0o644)
 
 
@@ -75,14 +75,13 @@ class Facts:
     """
 
     def __init__(self, place, jax):
-        self._wanted = place.facts
+        self._place = place
         self._jax = jax
         self._path = None
         self.stale = False
         self.values = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "rank": place.rank,
             "executable": sys.executable,
             "versions": dict(_versions(), python=platform.python_version()),
             "compilations": 0,
@@ -114,10 +113,10 @@ class Facts:
         self.stale = False
         if not self.values["compilations"]:
             return
-        self.values.update(_devices(self._jax))
+        self.values.update(_devices(self._jax), rank=self._place.rank)
         self.values["finished"] = final
         if self._path is None:
-            self._path = beside(self._wanted)
+            self._path = beside(self._place.facts)
         temporary = "%s.%d.tmp" % (self._path, os.getpid())
         with open(temporary, "w") as file:
             json.dump(self.values, file, indent=2)
