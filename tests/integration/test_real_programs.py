@@ -197,12 +197,15 @@ def test_a_program_with_its_own_trace_keeps_it_and_we_use_it(launch, program, tm
 def test_a_program_that_replaces_xla_flags_keeps_its_own_and_gets_ours(launch, program):
     before = "import jax; os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=3'"
     after = "print(jax.device_count())"
-    found = assert_same(launch, sys.executable, program(TRAIN.format(before=before, after=after)))
+    flags = ("--flag=--xla_gpu_memory_limit_slop_factor=93", "--flag=--xla_force_host_platform_device_count=5")
+    found = launch(sys.executable, program(TRAIN.format(before=before, after=after)), options=flags)
     assert found.stdout.endswith(b"3\n")
+    assert b"--flag --xla_force_host_platform_device_count=5 has no effect: the program sets" in found.stderr
     assert b"replaces XLA_FLAGS" in found.stderr
     record = read_manifest(launch.run_dir).last("profile")
     assert record is not None
     assert "--xla_force_host_platform_device_count=3" in record.xla_flags
+    assert "--xla_gpu_memory_limit_slop_factor=93" in record.xla_flags
     assert "--xla_gpu_enable_latency_hiding_scheduler=true" in record.xla_flags
     assert any((launch.run_dir / "profile/hlo").iterdir())
 

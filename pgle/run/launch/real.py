@@ -37,7 +37,7 @@ from pgle.run.launch.evidence import (
 from pgle.run.launch.hook import hook_config, read_facts, with_hook
 from pgle.run.launch.process import check_program, ended, launch
 from pgle.run.launch.under_nsys import is_readable, nsys_command, start_nsys
-from pgle.xla.flags.text import parse_flags
+from pgle.xla.flags.text import Flag, parse_flags, same_value, typed_flag
 
 _WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
 
@@ -94,7 +94,8 @@ class RealBackEnd:
         )  # fmt: skip
         config = hook_config(
             request.folder, rank, capture=capture, window="none" if capture == "none" else self.window,
-            flags=tuple(flag.text for flag in child.plan.flags), auto_pgle=request.stage in ("auto", "auto-nsys"),
+            flags=tuple(flag.text for flag in (*child.plan.flags, *_typed(request))),
+            auto_pgle=request.stage in ("auto", "auto-nsys"),
         )  # fmt: skip
         if capture != "none":
             files.trace.parent.mkdir(exist_ok=True)
@@ -130,6 +131,7 @@ class RealBackEnd:
             found += [] if failed or own else few_executions(facts)
         judged = verdict(request.profile, files, facts, request.bounds)
         if facts.get("xla_flags"):
+            found += _overruled(request, facts["xla_flags"])
             asked = [flag for flag in parse_flags(record.xla_flags).flags if flag.name in EFFORTS]
             record = replace(record, xla_flags=kept_flags(with_efforts(facts["xla_flags"], asked).text))
         seen = ("platform", "devices", "process_count")
@@ -171,6 +173,21 @@ class RealBackEnd:
                 raise
             child = build(None)  # a starter without jaxlib; the program itself may have it
         return replace(child, values={**child.values, **self.environment})
+
+
+def _typed(request: StageRequest) -> tuple[Flag, ...]:
+    """The XLA flags of the command line."""
+    return tuple(flag for flag in map(typed_flag, request.flags) if flag.name not in EFFORTS)
+
+
+def _overruled(request: StageRequest, had: str) -> list[str]:
+    """The flags of the command line that the program gave other values, by the XLA_FLAGS that it had."""
+    values, wanted = parse_flags(had).effective(), {flag.name: flag for flag in _typed(request)}
+    return [
+        f"--flag {flag.word} has no effect: the program sets --{name}={values[name]} itself"
+        for name, flag in wanted.items()
+        if name in values and not same_value(values[name], flag.value)
+    ]
 
 
 def _make_folder(request: StageRequest, *, again: bool) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pgle.errors import UserError
 from pgle.run.experiment.directory import RunDirectory, free
-from pgle.run.experiment.manifest import read_manifest
+from pgle.run.experiment.manifest import StageRecord, read_manifest
 from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, typed
 from pgle.run.inputs.piped import STDIN, keep_module
 from pgle.run.launch.capture_modules import capture_modules
@@ -30,6 +31,7 @@ from pgle.schedule.predict import gain
 from pgle.schedule.worth import WORTH_SHARE
 from pgle.tune.search import no_room
 from pgle.tune.trial import QuickLook
+from pgle.xla.flags.modes import Mode, flags_for
 from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
 
@@ -62,6 +64,8 @@ class RehearseCommand:
     cached: bool = True  # as in `RehearseRequest`
     # the command line as it was, where its words are the modules of a run directory
     typed: RehearseCommand | None = None
+    ran: CapturedProgram | None = None  # the program of a run directory whose stages ran for real
+    doubts: tuple[str, ...] = ()  # what is not known of it, one line each
 
 
 def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
@@ -128,17 +132,41 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
     asked: dict[str, Any] = dict(stage.asked)
     described = sorted(run.stage("profile").rank().hlo.glob("*.gpu_target_config.pbtxt"))
     shape = asked.get("topology") or (f"1x1x{asked['devices']}" if asked.get("devices") else None)
-    flags = (format_flags([flag]) for flag in parse_flags(asked.get("XLA_FLAGS") or "").flags)
-    profile = run.found_profile
+    flags = tuple(format_flags([flag]) for flag in parse_flags(asked.get("XLA_FLAGS") or "").flags)
+    profile, is_real = run.found_profile, folder != run.captured
+    unknown = is_real and "xla_flags" not in stage.facts.get("hook", {})
+    what = "what the program itself adds to XLA_FLAGS is not known, since pgle's hook did not see it; say --flag"
     return replace(
         given,
         words=(str(folder),),
         profile=given.profile or (str(profile) if profile else None),
         target=given.target or asked.get("target") or (str(described[0]) if described else DEFAULT_TARGET),
         topology=given.topology or shape,
-        flags=(*flags, *given.flags),
+        flags=given.flags if is_real else (*flags, *given.flags),
+        ran=_ran(stage) if is_real else None,
+        doubts=(what,) if unknown else (),
         choose=given.choose or asked.get("choose"),
         typed=given,
+    )
+
+
+def _ran(stage: StageRecord) -> CapturedProgram:
+    """The program of a profile stage that ran for real: its interpreter, and its flags as jax read them, without those
+    that pgle had added for the stage."""
+    facts = stage.facts.get("hook", {})
+    versions = facts.get("versions") or stage.versions
+    own = list(parse_flags(stage.xla_flags).flags)
+    given = parse_flags(stage.asked.get("XLA_FLAGS") or "")
+    mode = cast(Mode, stage.mode or "sync")
+    for added in flags_for(mode, stage.versions.get("jaxlib"), given).flags if not given.file else ():
+        if added in own:
+            own.remove(added)  # once: the user's own stays
+    return CapturedProgram(
+        python=facts.get("executable", ""),
+        version=tuple(int(part) for part in re.findall(r"\d+", versions.get("python", ""))),
+        jaxlib=versions.get("jaxlib", ""),
+        plugin="executable" in facts and any(name.startswith("jax-cuda") for name in versions),
+        xla_flags=format_flags(own),
     )
 
 
@@ -227,6 +255,7 @@ def prepared(
 def _fitted(setting: Setting, command: RehearseCommand) -> Setting:
     """The setting for the devices that a captured step is for, which the program decides."""
     asked = command.topology or f"1x1x{command.devices or DEFAULT_DEVICES}"
+    setting = replace(setting, warnings=(*command.doubts, *setting.warnings))
     if not (_is_program(command) or (command.typed and command.topology)):
         return setting
     topology, said = fitted(setting.module, asked)
@@ -240,7 +269,7 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
         if command.words[0] == STDIN:
             return [keep_module(out)], CapturedProgram()
         if first.is_dir():
-            return modules_in(first, dumps=True), read_captured(first)
+            return modules_in(first, dumps=True), command.ran or read_captured(first)
         if not first.exists() and (first.suffix in _MODULE_SUFFIXES or shutil.which(command.words[0]) is None):
             remedy = "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; a program stands after --"
             raise UserError("no such file or folder", where=first, remedy=remedy)

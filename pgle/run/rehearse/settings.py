@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -106,14 +107,19 @@ def memory_fraction(environment: Mapping[str, str]) -> float:
 
 def _compiling_python(program: CapturedProgram) -> tuple[str, tuple[str, ...]]:
     """The program's own interpreter where that can compile for GPUs, else ours, with a warning where they differ."""
-    if program.plugin and program.version >= OLDEST_PYTHON:
+    is_new = program.version >= OLDEST_PYTHON
+    if program.plugin and is_new and shutil.which(program.python):
         return program.python, ()
     ours = installed().jaxlib
     if not program.python or program.jaxlib == ours:
         return sys.executable, ()
-    why = "has no CUDA plugin" if not program.plugin else f"is Python {'.'.join(map(str, program.version))}"
     mended = repair({"jaxlib": program.jaxlib}, program.python)
-    remedy = mended.line if mended and not program.plugin else "use Python 3.11 or newer there"
+    if not program.plugin:
+        why, remedy = "has no CUDA plugin", mended.line if mended else "install one there"
+    elif not is_new:
+        why, remedy = f"is Python {'.'.join(map(str, program.version))}", "use Python 3.11 or newer there"
+    else:
+        why, remedy = "is not on this machine", f"compile where jaxlib {program.jaxlib} is"
     what = f"the program runs jaxlib {program.jaxlib} ({program.python} {why}), and pgle's jaxlib {ours} compiles here"
     return sys.executable, (f"{what}: releases differ by several per cent; {remedy}",)
 

@@ -15,9 +15,12 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.rehearse.command import RehearseCommand, prepared, run, tune_line
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.experiment.manifest import StageRecord, extend_manifest
+from pgle.run.rehearse.command import RehearseCommand, of_run, prepared, run, tune_line
 from pgle.run.rehearse.folder import opened
 from pgle.run.tune.record import begun
+from pgle.xla.flags.modes import flags_for
 
 
 def rehearsal_of(*words: str, out: Path | None = None) -> RehearseCommand:
@@ -132,3 +135,23 @@ def test_what_is_no_module_on_stdin_leaves_nothing(tmp_path: Path, monkeypatch: 
     with pytest.raises(UserError, match=r"^-: not HLO$"), prepared(rehearsal_of("-", out=tmp_path / "out")) as given:
         raise UserError("not HLO", where=given[1].module)
     assert not any(tmp_path.iterdir())
+
+
+OWN = "--xla_gpu_memory_limit_slop_factor=95"
+
+
+@pytest.mark.parametrize(("hook", "own"), [({"xla_flags": ""}, OWN), ({}, "--xla_gpu_enable_triton_gemm=false")])
+def test_of_a_real_run_count_the_flags_that_its_program_had(hook: dict[str, str], own: str, tmp_path: Path) -> None:
+    given, run_dir = "--xla_gpu_enable_triton_gemm=false", RunDirectory(tmp_path)
+    plan = flags_for("sync", "0.10.2", given, dump_to="/dump")
+    module = run_dir.stage("profile").rank().ir / "jax_ir0001_jit_step_compile.mlir"
+    module.parent.mkdir(parents=True)
+    module.write_text("module @jit_step {}")
+    record = StageRecord(
+        "profile", mode="sync", asked={"XLA_FLAGS": given}, versions={"jaxlib": "0.10.2"}, facts={"hook": hook},
+        xla_flags=plan.xla_flags.replace(given, own), ended="2026-01-01", exit_code=0,
+    )  # fmt: skip
+    extend_manifest(tmp_path, record)
+    with prepared(of_run(rehearsal_of(str(tmp_path), out=tmp_path / "out"))) as (_, setting):
+        assert setting.flags == (own,)
+        assert any("is not known" in line for line in setting.warnings) == (not hook)
