@@ -71,8 +71,9 @@ def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, 
     if not as_json:
         from pgle.report.onward import after_summary, show_next
 
-        names = [str(module.get("name")) for module in module_records(summary.provenance)]
-        show_next(after_summary(path, names))
+        known = module_records(summary.provenance)
+        modules = {str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known}
+        show_next(after_summary(path, modules))
 
 
 def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,8 +60,9 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath], *, ok: bool) ->
     ]
 
 
-def after_summary(profile: AnyPath, modules: Collection[str] = ()) -> list[str]:
-    """Hold a profile that was looked at against its modules, where their dump lies in its folder or in its run."""
+def after_summary(profile: AnyPath, modules: Mapping[str, Collection[str]] | None = None) -> list[str]:
+    """Hold a profile that was looked at against its modules, their fingerprints by name, where their dump lies in its
+    folder or in its run."""
     from pgle.run.inputs.folder import dump_near
 
     run = _run_of_profile(profile)

@@ -64,8 +64,17 @@ def test_links_to_a_folder_above_end(tmp_path):
 
 def test_the_dump_of_a_module_is_found_by_the_names_of_its_files(tmp_path, testdata):
     (tmp_path / "job").symlink_to(testdata / "pax_fsdp4")
-    assert dump_near(tmp_path, ["pjit__wrapped_step_fn"]) == tmp_path / "job/proc0/dump"
-    assert dump_near(tmp_path, ["jit_train_step"]) is None
+    assert dump_near(tmp_path, {"pjit__wrapped_step_fn": ()}) == tmp_path / "job/proc0/dump"
+    assert dump_near(tmp_path, {"jit_train_step": ()}) is None
+
+
+def test_of_two_modules_of_one_name_each_gets_its_own_dump(tmp_path):
+    for folder, digit in (("first", "a"), ("second", "b")):
+        (tmp_path / folder).mkdir()
+        text = f'HloModule jit_step, frontend_attributes={{fingerprint_before_lhs="{digit * 32}"}}'
+        (tmp_path / folder / "module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt").write_text(text)
+    found = [dump_near(tmp_path, {"jit_step": (digit * 32,)}) for digit in "bac"]
+    assert found == [tmp_path / "second", tmp_path / "first", None]
 
 
 def test_a_dump_of_the_cpu_compiler_is_to_be_rehearsed(tmp_path):

@@ -10,10 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
+from pgle.errors import UserError
+from pgle.files import read_bytes
 from pgle.run.experiment.directory import MANIFEST, RunDirectory
 from pgle.run.experiment.onward import following, typed
 from pgle.run.inputs.texts import utf8_head
 from pgle.trace.nsys import SQLITE_MAGIC
+from pgle.xla.hlo.proto import MAX_HLO_BYTES
 
 DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
@@ -25,6 +28,8 @@ UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of progra
 
 ByKind: TypeAlias = Mapping[str, Sequence[Path]]
 Next: TypeAlias = Callable[[Path, ByKind], str]
+
+_FINGERPRINT = re.compile(rb"fingerprint_before_lhs[^0-9a-f]{1,6}([0-9a-f]{32})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +72,40 @@ def look(folder: Path) -> Found:
     return Found(folder, tuple(sights), seen < MOST)
 
 
-def dump_near(folder: Path, modules: Collection[str]) -> Path | None:
-    """The first folder below this one with the HLO dump of one of these modules, as XLA names files; None without."""
+def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | None:
+    """The folder below this one with the HLO dump of one of these modules.
+
+    Args:
+        folder: where to look.
+        modules: their fingerprints by name, none where they are not known. Of several folders with a module of that
+            name the first with its fingerprint; where all have the same that is not asked, since other modes change it.
+
+    Returns:
+        None where there is none, or of several different ones none is known to be the right one.
+    """
+    found: dict[Path, list[Path]] = {}
     for path, kind in islice(_entries(folder), MOST):
-        if kind == "HLO dump" and any(f".{module}." in file.name for file in path.iterdir() for module in modules):
-            return path
-    return None
+        if kind == "HLO dump" and path not in found:
+            files = [file for file in path.iterdir() if any(f".{module}." in file.name for module in modules)]
+            found |= {path: files} if files else {}
+    if len(found) < 2:
+        return next(iter(found), None)
+    prints = {path: set(filter(None, map(_fingerprint, files))) for path, files in found.items()}
+    wanted = {fingerprint for fingerprints in modules.values() for fingerprint in fingerprints}
+    known = [path for path in prints if wanted & prints[path]]
+    is_one = all(here == next(iter(prints.values())) for here in prints.values())  # ranks of one job
+    return next(iter(known or (found if is_one else ())), None)
+
+
+def _fingerprint(dump: Path) -> str:
+    """That of a final module, as text or protobuf; empty where it has none."""
+    if "after_optimizations" not in dump.name:
+        return ""
+    try:
+        found = _FINGERPRINT.search(read_bytes(dump, max_bytes=MAX_HLO_BYTES))
+    except UserError:
+        return ""
+    return found[1].decode() if found else ""
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
