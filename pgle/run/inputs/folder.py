@@ -16,7 +16,6 @@ from pgle.run.experiment.directory import MANIFEST, RunDirectory
 from pgle.run.experiment.onward import following, typed
 from pgle.run.inputs.texts import utf8_head
 from pgle.trace.nsys import SQLITE_MAGIC
-from pgle.xla.hlo.proto import MAX_HLO_BYTES
 
 DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
@@ -88,10 +87,10 @@ def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | No
         if kind == "HLO dump" and path not in found:
             files = [file for file in path.iterdir() if any(f".{module}." in file.name for module in modules)]
             found |= {path: files} if files else {}
-    if len(found) < 2:
-        return next(iter(found), None)
-    prints = {path: set(filter(None, map(_fingerprint, files))) for path, files in found.items()}
     wanted = {fingerprint for fingerprints in modules.values() for fingerprint in fingerprints}
+    if len(found) < 2 or not wanted:
+        return next(iter(found), None)
+    prints = {path: set(map(_fingerprint, files)) for path, files in found.items()}
     known = [path for path in prints if wanted & prints[path]]
     is_one = all(here == next(iter(prints.values())) for here in prints.values())  # ranks of one job
     return next(iter(known or (found if is_one else ())), None)
@@ -101,6 +100,8 @@ def _fingerprint(dump: Path) -> str:
     """That of a final module, as text or protobuf; empty where it has none."""
     if "after_optimizations" not in dump.name:
         return ""
+    from pgle.xla.hlo.proto import MAX_HLO_BYTES  # and protobuf, which most answers do without
+
     try:
         found = _FINGERPRINT.search(read_bytes(dump, max_bytes=MAX_HLO_BYTES))
     except UserError:
