@@ -106,6 +106,8 @@ def _unknown(flag: Flag, jaxlib: str) -> Finding:
         return Finding("error", "removed", flag.name, message, "leave it out")
     near = nearest(flag.name, [name for name in table.present if known_in(name, jaxlib)])
     remedy = f"did you mean {' or '.join(near)}?" if near else "leave it out; 'pgle flags list' shows what there is"
+    if flag.name.upper() in catalogue():
+        remedy = f"it is no flag but a variable: export {flag.name.upper()}={flag.value or ''}"
     return Finding("error", "unknown", flag.name, f"jaxlib {jaxlib} does not know it: XLA ends the program", remedy)
 
 

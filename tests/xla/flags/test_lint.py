@@ -182,6 +182,12 @@ def test_the_installed_jaxlib_has_the_last_word():
     assert [found.code for found in findings(text, "0.5.3", said)] == ["removed"]
 
 
+def test_a_variable_written_as_a_flag_is_told_how_it_is_set():
+    text = "--jax_optimization_level=O1"
+    said = {text: ("unknown", "Unknown flag in XLA_FLAGS: …")}
+    assert findings(text, "0.10.2", said)[0].remedy.endswith("a variable: export JAX_OPTIMIZATION_LEVEL=O1")
+
+
 def test_xlas_own_words_about_a_value_are_quoted():
     text = "--xla_gpu_autotune_level=high"
     said = {text: ("bad-value", "Couldn't interpret value high for flag xla_gpu_autotune_level.")}
