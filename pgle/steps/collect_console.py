@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from pgle.errors import UserError
@@ -36,15 +37,23 @@ _PLAIN_STEP = re.compile(
     r"(?P<step>\d{1,3}(?:,\d{3})+(?![\d.]|\s*(?:ms|us|µs|s|sec)\b)|\d+)\b",
     re.IGNORECASE,
 )
-_PLAIN_NAMED = re.compile(
-    rf"\b(?:step_?time|iter_?time|elapsed time|time|elapsed|took|seconds|duration|dt)(?: per (?:step|iteration|iter))?"
-    r"(?P<suffix>_(?:s|sec|seconds|ms|us))?"
-    rf"(?:\s*\((?P<paren>ms|s|us|sec)\))?\s*(?:[:=]\s*|\s)(?P<t>{_TIME})\s*(?P<unit>seconds|secs|sec|ms|us|µs|s)?\b",
-    re.IGNORECASE,
+_BEFORE = r"(?<![\w.])(?<!\d,)(?<!eta )(?<!eta: )(?<!eta:)(?<!eta=)"
+_UNIT = r"(?P<unit>seconds|secs|sec|ms|us|µs|s)"
+_NAMED = (
+    rf"(?: per (?:step|iteration|iter))?(?P<suffix>_(?:s|sec|seconds|ms|us))?(?:\s*\((?P<paren>ms|s|us|sec)\))?"
+    rf"\s*(?:[:=]\s*|\s)(?P<t>{_TIME})\s*{_UNIT}?\b(?![.,:]?\d)(?!\s*(?:m|mins?|minutes?|h|hrs?|hours?|days?)\b)"
+)  # after a name; no clock, nothing in minutes
+_PLAIN_TIMES = tuple(
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}/(?:step|iteration|iter|it)\b",
+        rf"\b(?:step_?time|iter_?time){_NAMED}",
+        rf"\A[^\w.]{{0,4}}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)",
+        rf"\b(?:elapsed time|time|elapsed|took|seconds|duration|dt){_NAMED}",
+        rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)(?! left| remaining)",
+    )
 )
-_PLAIN_UNIT = re.compile(
-    rf"(?<![\w.])(?<!\d,)(?P<t>{_TIME})\s*(?P<unit>seconds|secs|sec|ms|us|µs|s)\b(?!/)", re.IGNORECASE
-)
+"""A step time after the number of the step; what names it most surely stands first."""
 _LOSS = re.compile(rf"\bloss[\"']?\s*[:=]?\s*(?P<loss>{NUMBER})", re.IGNORECASE)
 
 _PROFILE_BEGINS = re.compile(
@@ -71,9 +80,9 @@ EVENT_REACH = 2
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A step line that was recognised; `step` is None where the line carries no number."""
+    """A step line that was recognised."""
 
-    step: int | None
+    step: int | None  # None where the line carries no number
     seconds: float
     loss: float
 
@@ -111,7 +120,14 @@ def read_console(lines: Iterable[str], source: str, *, pattern: str | None = Non
         steps = [step._replace(step=number) for number, step in enumerate(steps)]
     if not steps:
         raise UserError("no line of it holds a step time", where=source, remedy=_REMEDY)
+    if _only_grows([step.step_time_s for step in steps]):
+        raise UserError("its times only grow: since the start?", where=source, remedy=_REMEDY)
     return make_series(source, name, steps, malformed=malformed, warnings=_notes(name))
+
+
+def _only_grows(seconds: list[float]) -> bool:
+    """Whether these are readings of a clock: no program slows down with each of ten steps, to three times the first."""
+    return len(seconds) >= 10 and seconds[-1] > 3 * seconds[0] and all(a < b for a, b in pairwise(seconds))
 
 
 _REMEDY = r"print 'step 7: 0.2013 s' per step, or pass --pattern 'step (?P<step>\d+) .* (?P<s>[\d.]+)'"
@@ -233,15 +249,11 @@ def _plain(line: str) -> _Line | str | None:
     if step is None:
         return None
     rest = line[step.end() :]
-    named = _PLAIN_NAMED.search(rest)
-    if named is not None:
-        suffix = (named["suffix"] or "").lstrip("_")
-        unit = (named["unit"] or named["paren"] or suffix or "s").lower()
-    else:
-        named = _PLAIN_UNIT.search(rest)
-        if named is None:
-            return None
-        unit = named["unit"].lower()
+    named = next((found for form in _PLAIN_TIMES if (found := form.search(rest)) is not None), None)
+    if named is None:
+        return None
+    said = named.groupdict()
+    unit = (said["unit"] or said.get("paren") or (said.get("suffix") or "s").lstrip("_")).lower()
     return _checked(_integer(step["step"]), _float(named["t"]) * UNITS[unit], line)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import numpy as np
 
 from pgle.errors import UserError
 from pgle.steps.methods.blocks import FEW_STEPS, Blocks
@@ -16,6 +18,8 @@ from pgle.steps.side import Guard, Side, check_runs, guards
 METHODS: tuple[Method, ...] = (Pairs(), Blocks(), OneAgainstRuns(), Runs())
 """Every statistical method; the first that fits is used."""
 DEFAULTS = Assumptions()
+TAIL_ERRORS = 4.0  # standard errors from which means of steady steps tell another change than medians
+GRAIN_SAID = 0.001  # of a step: written more coarsely, step times widen the interval so much that it is said
 STALL_DIFFERENCE = 0.01  # a difference of the share of time lost in stalls from which it is said
 
 
@@ -80,7 +84,7 @@ def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Compa
         what = "a profiler trace (time on the device) cannot be compared with a log (time of the host's loop)"
         raise UserError(what, where=f"{base.label}, {new.label}", remedy="give both sides in the same form")
     method = next(method for method in METHODS if method.fits(base, new, assumptions))
-    estimate = method.compare(base, new, assumptions)
+    estimate = _rounded(_with_means(method.compare(base, new, assumptions), base, new, assumptions), base, new)
     return Comparison(
         verdict=_verdict(estimate, assumptions),
         method=method,
@@ -93,6 +97,44 @@ def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Compa
         warnings=tuple(
             dict.fromkeys((*_about_sides(base, new, estimate), *estimate.warnings, *_about_runs(base, new)))
         ),
+    )
+
+
+def _with_means(estimate: Estimate, base: Side, new: Side, assumptions: Assumptions) -> Estimate:
+    """Where means tell another change than medians, the interval spans both: a run takes as long as its mean step."""
+    tails, errors = (
+        [[getattr(run, name) for run in side.runs] for side in (base, new)] for name in ("tail", "mean_error")
+    )
+    apart = float(np.mean(tails[1]) - np.mean(tails[0]))
+    error = math.hypot(*(float(np.linalg.norm(values)) / len(values) for values in errors))
+    if abs(apart) <= max(assumptions.margin, TAIL_ERRORS * error):
+        return estimate
+    mean, median = (math.expm1(value) for value in (estimate.difference + apart, estimate.difference))
+    note = (
+        f"the mean of the steady steps changes by {mean:+.1%}, their median by {median:+.1%}: the interval spans both"
+    )
+    return replace(
+        estimate,
+        half_width=estimate.half_width + abs(apart),
+        detectable=estimate.detectable + abs(apart),
+        warnings=(*estimate.warnings, note),
+    )
+
+
+def _rounded(estimate: Estimate, base: Side, new: Side) -> Estimate:
+    """Each median may be off by half of the last digit that was written."""
+    grains = [max(run.grain for run in side.runs) for side in (base, new)]
+    half = sum(grains) / 2
+    notes = [
+        f"{side.label}: step times are written to {grain:.1%} of a step, which the interval holds; write more digits"
+        for side, grain in zip((base, new), grains, strict=True)
+        if grain > GRAIN_SAID
+    ]
+    return replace(
+        estimate,
+        half_width=estimate.half_width + half,
+        detectable=estimate.detectable + half,
+        warnings=(*estimate.warnings, *notes),
     )
 
 

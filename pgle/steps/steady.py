@@ -61,6 +61,28 @@ class StepTimes:
         """Median step time in seconds; NaN without steps."""
         return float(np.median(self.step_time_s)) if len(self) else float("nan")
 
+    @property
+    def grain(self) -> float:
+        """How finely the step times, of Pax their rates, were written: a power of ten, relative to the median."""
+        if not len(self) or self.series.simulated:
+            return 0.0
+        values = 1 / self.step_time_s if self.series.format == "pax" else self.step_time_s
+        for digits in range(10):
+            scaled = values * 10**digits
+            if np.abs(scaled - np.rint(scaled)).max() < 1e-9 + 1e-12 * scaled.max():
+                return float(10**-digits / np.median(values))
+        return 0.0
+
+    @property
+    def tail(self) -> float:
+        """By how much the mean of the steady steps exceeds their median, as a logarithm."""
+        return float(np.log(self.step_time_s.mean() / self.median_s))
+
+    @property
+    def mean_error(self) -> float:
+        """Standard error of the mean of the steady steps, relative, as if they were independent."""
+        return float(self.step_time_s.std() / self.median_s / np.sqrt(len(self)))
+
 
 def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     """Leave out what is no steady step.

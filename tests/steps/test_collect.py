@@ -84,6 +84,11 @@ def test_csv_without_step_times_names_its_columns() -> None:
         ("iteration 7/100 | elapsed time per iteration (ms): 201.3 | lr 1e-4", "plain", {7: 0.2013}),
         ("[10:02:11] step: 7 | step_time_s: 2.013e-1", "plain", {7: 0.2013}),
         ("iter 7 loss 2.1 dt 201.3ms tok/s 9000", "plain", {7: 0.2013}),
+        ("step 7/60 eta 3.2 s, loss 2.3, 0.2013 s/step", "plain", {7: 0.2013}),
+        ("step 7 loss=2.1 time 12:30:05 took 201.3 ms", "plain", {7: 0.2013}),
+        ("step 7: elapsed 3.1 min, 0.2013 s", "plain", {7: 0.2013}),
+        ("step 7: 0.2013 s, elapsed 93.1 s", "plain", {7: 0.2013}),
+        ("step 7: elapsed 93.1 s, step_time: 0.2013", "plain", {7: 0.2013}),
     ],
 )
 def test_console_lines(text: str, format: str, expected: dict[int, float]) -> None:
@@ -169,6 +174,11 @@ def test_an_experiment_is_not_one_side(tmp_path: Path) -> None:
 def test_a_compressed_log(tmp_path: Path) -> None:
     (tmp_path / "a.log.gz").write_bytes(gzip.compress(b"step 0: 1.5 s\n"))
     assert times(read_runs(str(tmp_path / "a.log.gz"))[0]) == {0: 1.5}
+
+
+def test_readings_of_a_clock_are_no_step_times() -> None:
+    with pytest.raises(UserError, match="only grow"):
+        read_console([f"step {i}: elapsed {0.2 * (i + 1):.3f} s" for i in range(20)], "log")
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.log"])
