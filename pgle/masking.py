@@ -14,16 +14,20 @@ ALLOWED = (
 )
 """Variables that may be kept."""
 _SECRET_NAME = (
-    r"(?i:secret|token(?!s|i[sz])|passw|credential|auth|passphrase|pwd|(?:api|access|private)key"
+    r"(?i:secret|token(?!s|i[sz])|passw|credential|auth|passphrase|pwd|(?:api|access|account|private)key"
     r"|(?<![a-z0-9])[a-z0-9]+[_-]key\b)"
 )
 _SECRET_VALUE = (
-    r"://[^/\s:@]+:[^/\s@]+@"  # a password in a URL
+    r"://(?:[^/\s:@]*:[^/\s@]+|[^/\s@]{16,})@"  # a password or a token in a URL
+    r"|[?&;](?i:sig|signature|x-\w+-signature)=[^\s&\"']{8,}"  # a signed URL
     r"|\b(gh[pousr]_|hf_|sk-|AKIA|ASIA|xox[abepr]-|ya29\.)\w{8,}"  # GitHub, Hugging Face, OpenAI, AWS, Slack, Google
-    r"|\b(sk-|[rs]k_(live|test)_|github_pat_|glpat-|AIza|npm_|pypi-)[\w-]{16,}"  # some also Stripe, GitLab, npm, PyPI
+    # some also Stripe, GitLab, Google, npm, PyPI, NVIDIA, Docker, RunPod, Vault, SendGrid
+    r"|\b(sk-|[rs]k_(live|test)_|github_pat_|glpat-|AIza|npm_|pypi-|nvapi-|dckr_pat_|rpa_|hvs\.|SG\.)[\w.-]{16,}"
+    r"|\blogin (?:\S+ password \S+|[0-9a-f]{40}\b)"  # a line of .netrc, 'wandb login KEY'
     r"|\beyJ[\w-]{10,}\.[\w-]+"  # a JSON web token
     r"|-----BEGIN "
     r"|\b(?i:bearer|basic) [\w+/=.-]{8,}"
+    rf"|(?<!\S)--?[\w-]{{0,64}}?{_SECRET_NAME}[\w-]{{0,64}} +(?![-\d]+\b)[^\s\"']{{4,}}"  # an option
     # of a shell command or a header: NAME=value
     rf"|{_SECRET_NAME}[\w-]{{0,64}}[\"']?\s*[=:]\s*[\"']?(?!\d+\b)(?:(?i:bearer|basic|token) +)?[^\s\"']{{4,}}"
 )
@@ -31,9 +35,11 @@ _SECRET_VALUE = (
 
 _PEM = rb"-----BEGIN [\s\S]*?(?:-----END [^\r\n]*|\Z)"
 _HINTS = (
-    rb"://[^/\s:@]+:[^/\s@]+@",
+    rb"://[^/\s@]+@",
+    rb"(?<!\S)--?[\w-]{0,64}(?:secret|token|passw|credential|auth|pwd|passphrase|key)[\w-]{0,64} ",
     *(name + rb"[\w-]{0,64}[\"']?\s*[=:]" for name in b"secret token passw credential auth pwd passphrase key".split()),
     *b"hf_ sk- ghp_ gho_ ghu_ ghs_ ghr_ akia asia xox ya29. k_live_ k_test_ aiza github_pat_ glpat- npm_ pypi-".split(),
+    *b"nvapi- dckr_pat_ rpa_ hvs\\. sg\\. login ?sig &sig ;sig -signature".replace(b"?", b"\\?").split(),
     *(b"eyj", b"-----begin ", b"bearer ", b"basic "),
 )
 """Of what `_SECRET_VALUE` finds, one is there in small letters; each begins with a word, which is looked for fast."""
