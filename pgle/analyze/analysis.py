@@ -42,7 +42,7 @@ class MeasuredInstruction:
     ran: Multiplied | None = None  # what its kernels multiplied in; None where their names do not say
 
     @property
-    def step_us(self) -> float:
+    def us(self) -> float:
         """Its time in a step."""
         return self.cost.cost_us * self.count
 
@@ -54,7 +54,7 @@ class MeasuredInstruction:
     @property
     def multiplying(self) -> Multiplying:
         """What it multiplies, as it ran."""
-        return Multiplying(self.step_us, self.count, self.work, self.ran)
+        return Multiplying(self.us, self.count, self.work, self.ran)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,11 @@ class MeasuredStep:
     overlap: Overlap | None = None
     # of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no profile run
     mode: str = ""
+
+    @property
+    def step_us(self) -> float:
+        """The mean step, from its start to that of the next."""
+        return self.breakdown.step_us
 
     @property
     def measures_alone(self) -> bool:
@@ -174,9 +179,7 @@ def _layers(
     if module is None:
         return None
     ran = [
-        Ran(item.instruction, item.step_us, 0.0, item.count, item.work)
-        for item in compute
-        if item.instruction is not None
+        Ran(item.instruction, item.us, 0.0, item.count, item.work) for item in compute if item.instruction is not None
     ]
     ran += [Ran(item.instruction, 0.0, item.exposed_us, item.count) for item in collectives if item.instruction]
     return find_layers(module, ran, step_us, hardware)
@@ -207,9 +210,9 @@ def _compute(
         work = None if module is None or instruction is None else work_of(module, instruction)
         names = {item.traced} if program.key.name == WHOLE else kernels.get((program.key.name, item.traced), ())
         found.append(MeasuredInstruction(cost, cost.samples / max(executions, 1), instruction, work, slowest(names)))
-    return tuple(sorted(found, key=lambda item: (-item.step_us, item.cost.name)))
+    return tuple(sorted(found, key=lambda item: (-item.us, item.cost.name)))
 
 
 def total_us(items: Sequence[MeasuredInstruction]) -> float:
     """Time of some instructions in a step."""
-    return sum(item.step_us for item in items)
+    return sum(item.us for item in items)

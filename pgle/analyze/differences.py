@@ -132,7 +132,7 @@ def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     found: list[tuple[int, _Item]] = []
     for item in step.compute:
         cost, made = item.cost, None if by_name else item.instruction
-        part = Part(cost.traced, item.step_us, cost.cost_us, item.count)
+        part = Part(cost.traced, item.us, cost.cost_us, item.count)
         opcode, shape = ("", "") if by_name else (cost.opcode, cost.shape)
         found.append((_place(order, made), _item(part, opcode, shape, made, is_collective=False)))
     for ran in step.collectives:

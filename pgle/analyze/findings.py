@@ -100,7 +100,7 @@ class Finding:
 
 def evidence_of(items: Sequence[MeasuredInstruction]) -> tuple[Evidence, ...]:
     """Some instructions as evidence: the first of them."""
-    return tuple(Evidence(item.cost.name, item.step_us, item.cost.shape, item.op_name) for item in items[:ROWS])
+    return tuple(Evidence(item.cost.name, item.us, item.cost.shape, item.op_name) for item in items[:ROWS])
 
 
 def in_words(us: float) -> str:

@@ -46,7 +46,7 @@ def show_text(found: Analysis) -> None:
 
 def _headline(found: Analysis) -> str:
     step = found.step
-    devices, us = len(step.windows), step.breakdown.step_us
+    devices, us = len(step.windows), step.step_us
     per_device = step.steps / max(devices, 1)
     of = f"mean of {per_device:g} steps" if per_device > 1 else "one step without the pause after it,"
     name = printable(step.costs.program.key.name)
@@ -65,7 +65,7 @@ def _headline(found: Analysis) -> str:
 
 
 def _show_step(screen: Any, found: Analysis) -> None:
-    step, us = found.step, found.step.breakdown.step_us
+    step, us = found.step, found.step.step_us
     screen.print(verdict(found), style="bold")
     screen.print()
     cells = [(name, duration(part), f"{part / us:.1%}", bar(part / us)) for name, part in parts_of(step.breakdown)]
@@ -96,7 +96,7 @@ def verdict(found: Analysis) -> str:
     named = ", ".join(f"{finding.title} up to {finding.share:.1%}" for finding in saving[:3])
     said = f"Could be saved: {named}" + (f", and {len(saving) - 3} more." if len(saving) > 3 else ".")
     if step.measures_alone:
-        alone = sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.breakdown.step_us
+        alone = sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.step_us
         kept = (
             f"This is a profile run: each collective runs alone here to be measured ({alone:.1%} of the step). What "
             "a plain run exposes of it, this one cannot say."
@@ -148,7 +148,7 @@ def show_json(found: Analysis) -> None:
         "pgle.analyze/1",
         {
             "module": step.costs.program.key.name,
-            "step_us": step.breakdown.step_us,
+            "step_us": step.step_us,
             "steps": step.steps,
             "hardware": None if step.hardware is None else step.hardware.name,
             "breakdown": step.breakdown,

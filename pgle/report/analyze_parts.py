@@ -31,7 +31,7 @@ LINE_COLUMNS = ("source line", "GPU time", "share", "instructions", "roof")
 
 def idle_line(step: MeasuredStep) -> str:
     """What idle time of at least a thousandth of the step consists of; empty where there is none."""
-    causes = [f"{name} {duration(us)}" for name, us in step.idle_us.items() if us >= 0.001 * step.breakdown.step_us]
+    causes = [f"{name} {duration(us)}" for name, us in step.idle_us.items() if us >= 0.001 * step.step_us]
     return f"idle: {', '.join(causes)}" if causes else ""
 
 

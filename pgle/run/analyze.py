@@ -98,7 +98,7 @@ def _next_of_profile_run(step: MeasuredStep, side: Side) -> str:
     where, perf = shlex.quote(str(run.path)), run.stage("perf")
     known = bool(perf.traces()) or perf.rank().hlo.is_dir()
     make = "" if known else f"\n  {launch_of(run).line('perf', run.path)}"
-    most = 0.0 if step.overlap is None else step.overlap.hideable_us / step.breakdown.step_us
+    most = 0.0 if step.overlap is None else step.overlap.hideable_us / step.step_us
     brings = f" (a better schedule alone saves at most {most:.1%} of the step)" if step.overlap else ""
     flags = "" if (run.path / "tuned").exists() else f"\nFlags that hide more{brings}:\n  {tune(run)}"
     return f"What a plain run exposes:{make}\n  pgle analyze {where}/perf{flags}"

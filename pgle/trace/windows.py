@@ -80,7 +80,7 @@ class MeasuredWindow:
     steps_used: int  # executions used of a device, the most on any; what `analyze` calls steps
     steps_seen: int  # executions in the trace of a device, the most on any
     dropped: Mapping[int, str]  # reason by execution number
-    step_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
+    span_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
     devices: tuple[int, ...]  # those that ran it, as indices into `Trace.devices`
     fewest: int = 0  # executions in the trace on the device with fewest
 
@@ -155,7 +155,7 @@ def measured_window(
         steps_used=max(used_per_device, default=0),
         steps_seen=max(per_device, default=0),
         dropped=dict(sorted(dropped.items())),
-        step_us=median(spans) / 1e3 if len(spans) else float("nan"),
+        span_us=median(spans) / 1e3 if len(spans) else float("nan"),
         devices=tuple(devices.tolist()),
         fewest=min(per_device, default=0),
     )

@@ -4,7 +4,7 @@ import pytest
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.layers import Layer, Phase, Ran, find_layers, folded, phases_of, scope_of
-from pgle.analyze.work import Multiplying, find_products, work_of
+from pgle.analyze.work import Multiplying, Work, find_products, work_of
 from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.text import module_from_text
@@ -90,6 +90,10 @@ def test_utilisation_leaves_out_what_is_computed_again(module: Module) -> None:
     assert products.tflops == pytest.approx(3 * each / 60e-6 / 1e12)
 
 
+def test_an_operation_on_an_element_takes_the_place_of_a_multiplication_and_an_addition() -> None:
+    assert Work(0.0, 1e9, 0).roofline_us(H100) == pytest.approx(Work(2e9, 0.0, 0, "f32", False).roofline_us(H100))
+
+
 def test_a_roofline_is_the_larger_of_arithmetic_and_memory(module: Module) -> None:
     work = work_of(module, module.instructions["dot.1"])
     moved = 2 * (1024 * 512 + 512 * 256 + 1024 * 256)
@@ -132,8 +136,8 @@ def test_many_layers_fold_to_the_rows_there_are_and_lose_nothing() -> None:
 
 def test_layers_of_the_real_a100_step_hold_all_its_kernels(pax: MeasuredStep) -> None:
     assert pax.layers is not None
-    assert sum(layer.us for layer in pax.layers.scopes) == pytest.approx(sum(item.step_us for item in pax.compute))
-    assert sum(layer.us for layer in pax.layers.lines) == pytest.approx(sum(item.step_us for item in pax.compute))
+    assert sum(layer.us for layer in pax.layers.scopes) == pytest.approx(sum(item.us for item in pax.compute))
+    assert sum(layer.us for layer in pax.layers.lines) == pytest.approx(sum(item.us for item in pax.compute))
     assert pax.layers.phase_us(Phase.BACKWARD) > pax.layers.phase_us(Phase.FORWARD) > 0
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from pgle.cli.confirm import command
 from pgle.cli.main import run
+from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import StageRecord, extend_manifest
-from pgle.xla.log.module_verdict import BOUNDS
+from pgle.xla.log.module_verdict import BOUNDS, ProfileUse
 
 LOGS = "testdata/logs/jax_0.12.0.1"
 
@@ -199,6 +200,19 @@ def test_a_run_directory_is_its_perf_stage(tmp_path: Path, testdata: Path, capsy
     text = capsys.readouterr().out
     assert "jit_train_step: not-used: on 1 of 2 ranks (3): the scheduler ran, but no profile was found" in text
     assert "used on 0; not-used on 3" in text
+
+
+def test_silence_of_a_rank_that_ended_early_proves_nothing_though_another_ended_by_itself(tmp_path: Path) -> None:
+    files = RunDirectory(tmp_path).stage("perf")
+    files.path.mkdir()
+    lines = Path(f"{LOGS}/used.log").read_text().splitlines(keepends=True)
+    scheduled = next(at for at, line in enumerate(lines) if "Found profile for module jit_train_step" in line)
+    files.rank(0).log.write_text("".join(lines))
+    files.rank(3).log.write_text("".join(lines[: scheduled + 1]))
+    files.rank(0).facts.write_text('{"finished": true}')
+    assert confirm(ConfirmRequest(tmp_path)).main.verdict is ProfileUse.CANNOT_TELL
+    files.rank(3).facts.write_text('{"finished": true}')
+    assert confirm(ConfirmRequest(tmp_path)).main.verdict is ProfileUse.USED
 
 
 def test_ranks_in_json(tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]) -> None:

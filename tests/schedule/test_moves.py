@@ -99,6 +99,12 @@ def test_a_launch_gap_of_exposed_time_needs_no_reason():
     assert replace(gather, exposed_us=60.0).reason != ""
 
 
+def test_what_a_send_takes_is_read(monkeypatch):
+    monkeypatch.setitem(INSTRUCTIONS, "use", ("fusion", ("dot.2",)))
+    monkeypatch.setitem(INSTRUCTIONS, "sent", ("send", ("all-gather-done",)))
+    assert not place(*LATE[:-1], "sent", "use")["all-gather-start"].unread
+
+
 def test_a_collective_that_nothing_reads_says_so(monkeypatch):
     monkeypatch.setitem(INSTRUCTIONS, "use", ("fusion", ("dot.2",)))
     gather = place(*LATE)["all-gather-start"]

@@ -58,7 +58,7 @@ def predicted(costs: ProgramCosts, launch: Launch | None, rank: str, number: str
 
 
 def error(timeline: Timeline, measured: ProgramCosts) -> float:
-    return abs(timeline.step_us / measured.window.step_us - 1)
+    return abs(timeline.step_us / measured.window.span_us - 1)
 
 
 @pytest.mark.parametrize("rank", ["proc0", "proc3"])

@@ -115,6 +115,14 @@ def test_the_ceiling_of_independent_work_is_the_busier_stream() -> None:
     assert (bound.step_us, bound.bound) == (9.0, "communication")
 
 
+def test_of_branches_the_ceiling_takes_the_longest() -> None:
+    fork = Instruction("c", "conditional", ARRAY, "e", called=("p", "q"))
+    bodies = {name: Computation(name, (Instruction(f"{name}x", "fusion", ARRAY, name),), f"{name}x") for name in "pq"}
+    module = Module("m", 1, "", "e", {"e": Computation("e", (fork,), "c"), **bodies}, True)
+    costs = {name: Cost(name, cost) for name, cost in (("px", 2.0), ("qx", 6.0))}
+    assert ceiling(module, read_program(module, costs), Launch(0.0, 0.0, 0.0)).step_us == 6
+
+
 def test_the_ceiling_knows_that_a_gather_comes_before_its_use() -> None:
     names = (("s", "all-gather-start", ()), ("d", "all-gather-done", ("s",)), ("a", "fusion", ("d",)))
     entry = tuple(Instruction(name, opcode, ARRAY, "e", operands) for name, opcode, operands in names)

@@ -34,6 +34,12 @@ def test_a_shorter_step_whose_collectives_moved_is_worth_it() -> None:
     assert judge(900, hidden) == "Yes: the profile moves 1 of 1 collectives and the step gets 10.0% shorter."
 
 
+def test_a_gain_that_contention_may_take_is_no_yes() -> None:
+    after = step_of(800, 100)
+    after = replace(after, steps_us=after.steps_us._replace(most_contention=1100.0))
+    assert judge_worth(step_of(900, 100), after, [], "measured").startswith("Cannot tell: the step gets 10.0%")
+
+
 def test_a_gain_without_moves_is_not_ascribed_to_collectives() -> None:
     assert judge(900).startswith("Yes: no collective moves")
 

@@ -39,6 +39,12 @@ def test_costs_stay_within_their_spread() -> None:
         assert 80 <= world.cost_us(GATHER, "s") <= 120 * 1.3 + 20
 
 
+def test_collectives_come_late_by_up_to_the_latency() -> None:
+    late = [world.cost_us(GATHER, "s") - GATHER.cost_us for world in worlds(50, 0, Spread(0.0, 0.0, 20.0, 0.0))]
+    assert 0 <= min(late) < 2
+    assert 18 < max(late) <= 20
+
+
 def test_kernels_of_one_shape_differ_together() -> None:
     world = worlds(1)[0]
     twin = Op("h", Action.LAUNCH, cost_us=100.0, kind="matmul")

@@ -58,7 +58,7 @@ _NO_GRAPHS = "a profile run has CUDA graphs off, as its trace needs; a plain run
 
 def find_findings(step: MeasuredStep) -> tuple[Finding, ...]:
     """Every finding that is the program's own, the one that could save most first."""
-    if step.breakdown.step_us <= 0:
+    if step.step_us <= 0:
         return ()
     found = [finding for rule in RULES if (finding := rule(step)) is not None]
     if step.trace.simulated:

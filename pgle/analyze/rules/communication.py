@@ -31,7 +31,7 @@ SMALL_BYTES = 1 << 20  # of a collective that ought to be combined with others
 def synchronous(step: MeasuredStep) -> Finding | None:
     """Collectives in turn with compute, unless the recording itself keeps them so."""
     ours = sorted((item for item in step.collectives if item.sync), key=lambda item: -item.transfer_exposed_us)
-    share = sum(item.transfer_exposed_us for item in ours) / step.breakdown.step_us
+    share = sum(item.transfer_exposed_us for item in ours) / step.step_us
     if share <= THRESHOLDS["synchronous-collective"].limit or step.measures_alone:
         return None
     rooms = {} if step.overlap is None else {room.name: room for room in step.overlap.rooms}
@@ -62,7 +62,7 @@ def _rows(of: Iterable[tuple[MeasuredCollective, str]]) -> tuple[Evidence, ...]:
 
 def exposed(step: MeasuredStep) -> Finding | None:
     """Asynchronous collectives with no compute beside them, after the last rank arrived."""
-    share = step.async_exposed_us / step.breakdown.step_us
+    share = step.async_exposed_us / step.step_us
     if share < THRESHOLDS["exposed-communication"].limit:
         return None
     ours = sorted((item for item in step.collectives if not item.sync), key=lambda item: -item.transfer_exposed_us)
@@ -81,8 +81,8 @@ def _remedy(step: MeasuredStep, names: Collection[str]) -> str:
     if overlap is None:
         return "give the scheduler measured costs ('pgle run'), or search flags without a GPU ('pgle tune')"
     rooms = [room for room in overlap.rooms if room.name in names]
-    hideable = sum(room.hideable_us for room in rooms) / step.breakdown.step_us
-    stuck = sum(room.exposed_us for room in rooms) / step.breakdown.step_us - hideable
+    hideable = sum(room.hideable_us for room in rooms) / step.step_us
+    stuck = sum(room.exposed_us for room in rooms) / step.step_us - hideable
     profile = "a profile of this program ('pgle run')" if overlap.use is None else "a fresh profile ('pgle profile')"
     if hideable < LEAST_HIDDEN:
         return f"no schedule hides {_AS_THEY_ARE}"
@@ -99,7 +99,7 @@ def _beside(item: MeasuredCollective) -> str:
 def rank_skew(step: MeasuredStep) -> Finding | None:
     """Compute that takes longer on one rank, for which the others wait."""
     skew = step.costs.skew_us or 0.0
-    share = skew / step.breakdown.step_us
+    share = skew / step.step_us
     if share < THRESHOLDS["rank-skew"].limit:
         return None
     slow = sorted(step.compute, key=lambda item: -(item.cost.skew_us or 0.0) * item.count)
@@ -133,7 +133,7 @@ def slow_collectives(step: MeasuredStep) -> Finding | None:
             lost = min((item.time_us - item.link.estimate_us) * item.count, item.transfer_exposed_us)
             slow.append((lost, item))
     slow.sort(key=lambda row: -row[0])
-    share = sum(row[0] for row in slow) / step.breakdown.step_us
+    share = sum(row[0] for row in slow) / step.step_us
     if share < LEAST_SAVED or step.hardware is None:
         return None
     partly, remedy = "", _CHECK_LINKS
@@ -174,7 +174,7 @@ def small_collectives(step: MeasuredStep) -> Finding | None:
             saved = min(launches * fixed, sum(item.transfer_exposed_us for item in items))
             size = sum(item.link.payload_bytes for item in items if item.link) / len(items) / 1024
             rows.append(Evidence(f"{len(items)} × {kind}", saved, f"{size:.3g} KiB each, in {computation}"))
-    share = sum(row.us for row in rows) / step.breakdown.step_us
+    share = sum(row.us for row in rows) / step.step_us
     if share < LEAST_SAVED:
         return None
     return Finding(
@@ -206,7 +206,7 @@ def gradient_reduction(step: MeasuredStep) -> Finding | None:
         return None
     return Finding(
         "gradient-reduction",
-        sum(item.transfer_exposed_us for item in ours) * (1 - 1 / ratio) / step.breakdown.step_us,
+        sum(item.transfer_exposed_us for item in ours) * (1 - 1 / ratio) / step.step_us,
         f"{reduced / 2**20:.4g} MiB are reduced for {parameters * shards / 1e6:.3g} M parameters, {ratio:.2g} times "
         f"their size at {GRADIENT_BYTES} bytes each",
         tuple(

@@ -26,7 +26,7 @@ NVIDIA technical blog, 2019)."""
 def scatters(step: MeasuredStep) -> Finding | None:
     """Scatters, which write row by row."""
     ours = [item for item in step.compute if _is_scatter(step.module, item)]
-    share = total_us(ours) / step.breakdown.step_us
+    share = total_us(ours) / step.step_us
     if share < THRESHOLDS["scatter-add"].limit:
         return None
     return Finding(
@@ -64,7 +64,7 @@ def slow_matmuls(step: MeasuredStep) -> Finding | None:
             if expected < THRESHOLDS["slow-matmul"].limit * item.cost.cost_us:
                 slow.append(((item.cost.cost_us - expected) * item.count, item, expected))
     slow.sort(key=lambda row: -row[0])
-    share = sum(row[0] for row in slow) / step.breakdown.step_us
+    share = sum(row[0] for row in slow) / step.step_us
     if share < LEAST_SAVED:
         return None
     return Finding(
@@ -85,7 +85,7 @@ def slow_matmuls(step: MeasuredStep) -> Finding | None:
 def input_bound(step: MeasuredStep) -> Finding | None:
     """The device has nothing to do between steps."""
     between_us = step.idle_us["between steps"]
-    share = between_us / step.breakdown.step_us
+    share = between_us / step.step_us
     if share < THRESHOLDS["input-bound"].limit:
         return None
     gaps = [length for window in step.windows for length in window.waits.length[~window.waits.inside].tolist()]
@@ -114,7 +114,7 @@ def is_launch_bound(step: MeasuredStep) -> bool:
 def idle(step: MeasuredStep) -> Finding | None:
     """Nothing runs inside steps."""
     rows = _idle_us(step)
-    share = sum(rows.values()) / step.breakdown.step_us
+    share = sum(rows.values()) / step.step_us
     waits = [window.waits.length[window.waits.inside] for window in step.windows]
     most = max((int((length > LONG_GAP_NS).sum()) for length in waits), default=0)
     if share <= THRESHOLDS["idle"].limit and most < LONG_GAPS:
@@ -168,7 +168,7 @@ def gaps_before_custom_calls(step: MeasuredStep) -> Finding | None:
     us = sum(row.us for row in rows)
     return Finding(
         "gaps-before-custom-calls",
-        us / step.breakdown.step_us,
+        us / step.step_us,
         f"{count / step.steps:.3g} gaps over 20 µs before custom calls in a step, {in_words(us)}",
         tuple(Evidence(row.name, row.us, f"{row.note}; {targets[row.name[len('before ') :]]}") for row in rows[:ROWS]),
         "the host prepares these calls while the GPU waits: update the library behind the target, or let XLA's own "
@@ -178,7 +178,7 @@ def gaps_before_custom_calls(step: MeasuredStep) -> Finding | None:
 
 def copies(step: MeasuredStep) -> Finding | None:
     """Transfers with nothing beside them."""
-    share = step.breakdown.exposed_copy_us / step.breakdown.step_us
+    share = step.breakdown.exposed_copy_us / step.step_us
     if share < THRESHOLDS["exposed-copies"].limit:
         return None
     return Finding(
@@ -205,12 +205,12 @@ def excessive_copies(step: MeasuredStep) -> Finding | None:
     """Kernels that only move values from one layout to another, and transfers, hidden ones too."""
     kernels = [item for item in step.compute if _only_copies(step.module, item)]
     kernels_us, transfers_us = total_us(kernels), step.breakdown.copy_us
-    of_step = (kernels_us + transfers_us) / step.breakdown.step_us
+    of_step = (kernels_us + transfers_us) / step.step_us
     if kernels_us == 0 or of_step < THRESHOLDS["excessive-copies"].limit:
         return None
     return Finding(
         "excessive-copies",
-        kernels_us / step.breakdown.step_us,
+        kernels_us / step.step_us,
         f"{many(len(kernels), 'kernel')} that only copy, {in_words(kernels_us)}, and {in_words(transfers_us)} of "
         f"transfers: {of_step:.1%} of the step",
         evidence_of(kernels),
@@ -237,7 +237,7 @@ def short_kernels(step: MeasuredStep) -> Finding | None:
         near = gaps.inside & (gaps.length <= LAUNCH_GAP_NS) & np.isin(gaps.after, window.rows[short])
         for rows, values in ((window.rows[short], length[short]), (gaps.after[near], gaps.length[near])):
             time += np.bincount(step.trace.instruction[rows], weights=values, minlength=len(time))
-    share = float(time.sum()) / 1e3 / step.steps / step.breakdown.step_us
+    share = float(time.sum()) / 1e3 / step.steps / step.step_us
     if share < THRESHOLDS["short-kernels"].limit:
         return None
     longest = np.argsort(-time, kind="stable")[:ROWS].tolist()

@@ -24,18 +24,18 @@ _UNASKED = (
 def off_tensor_cores(step: MeasuredStep) -> Finding | None:
     """Matrix products that keep off the Tensor Cores, by their kernels' names, else by type and precision."""
     off = [item for item in step.compute if item.multiplying.tensor_cores is False]
-    share = total_us(off) / step.breakdown.step_us
+    share = total_us(off) / step.step_us
     if share < THRESHOLDS["off-tensor-cores"].limit:
         return None
     faster = 0.0 if step.hardware is None else step.hardware.tflops["f32"] / step.hardware.tflops["tf32"]
-    off.sort(key=lambda item: -item.step_us)
+    off.sort(key=lambda item: -item.us)
     unasked = [item for item in off if item.work is not None and item.work.tensor_cores]
     on = "" if step.hardware is None else f" of {step.hardware.name}"
     return Finding(
         "off-tensor-cores",
         share * (1 - faster),
         f"{many(len(off), 'matrix product')} off the Tensor Cores{on}: {share:.1%} of the step",
-        tuple(Evidence(item.cost.name, item.step_us, _precision(item), item.op_name) for item in off[:ROWS]),
+        tuple(Evidence(item.cost.name, item.us, _precision(item), item.op_name) for item in off[:ROWS]),
         _UNASKED if total_us(unasked) > 0.5 * total_us(off) else _LOWER,
     )
 
@@ -72,8 +72,8 @@ def memory_limit(step: MeasuredStep) -> Finding | None:
 
 def rematerialised_by_xla(step: MeasuredStep) -> Finding | None:
     """Instructions that XLA runs twice because memory is short."""
-    ours = [item for item in step.compute if item.instruction is not None and has_remat(item.instruction.name)]
-    share = total_us(ours) / step.breakdown.step_us
+    ours = _again_by_xla(step)
+    share = total_us(ours) / step.step_us
     if share < THRESHOLDS["rematerialised-by-xla"].limit:
         return None
     return Finding(
@@ -86,16 +86,17 @@ def rematerialised_by_xla(step: MeasuredStep) -> Finding | None:
     )
 
 
+def _again_by_xla(step: MeasuredStep) -> list[MeasuredInstruction]:
+    return [item for item in step.compute if item.instruction is not None and has_remat(item.instruction.name)]
+
+
 def rematerialised_for_nothing(step: MeasuredStep) -> Finding | None:
     """What the program computes again though there is memory to keep it."""
     layers, memory = step.layers, step.memory
     if layers is None or memory is None or memory.used_share is None or memory.limit_bytes is None:
         return None
     ours = sorted((layer for layer in layers.scopes if layer.phase == Phase.REMATERIALISED), key=lambda item: -item.us)
-    by_xla = total_us(
-        [item for item in step.compute if item.instruction is not None and has_remat(item.instruction.name)]
-    )
-    share = (layers.phase_us(Phase.REMATERIALISED) - by_xla) / step.breakdown.step_us
+    share = (layers.phase_us(Phase.REMATERIALISED) - total_us(_again_by_xla(step))) / step.step_us
     if share < THRESHOLDS["needless-rematerialisation"].limit or memory.used_share > SPACIOUS:
         return None
     return Finding(
@@ -117,12 +118,12 @@ def stale_profile(step: MeasuredStep) -> Finding | None:
     if use is None or step.overlap is None:
         return None
     wrong = [row for row in use.rows if row.profile_us is not None and row.error_us]
-    share = sum(abs(row.error_us) for row in wrong) / step.breakdown.step_us
+    share = sum(abs(row.error_us) for row in wrong) / step.step_us
     if share < THRESHOLDS["stale-profile"].limit:
         return None
     return Finding(
         "stale-profile",
-        min(step.overlap.hideable_us / step.breakdown.step_us, share),
+        min(step.overlap.hideable_us / step.step_us, share),
         f"the profile's costs are off by {use.off:.1%}: {share:.1%} of the step",
         tuple(
             Evidence(row.name, row.error_us * (1 if row.error_us > 0 else -1),
@@ -149,7 +150,7 @@ def recompilation(step: MeasuredStep) -> Finding | None:
         return None
     return Finding(
         "recompilation",
-        (step.idle_us["while compiling"] or step.idle_us["between steps"]) / step.breakdown.step_us,
+        (step.idle_us["while compiling"] or step.idle_us["between steps"]) / step.step_us,
         f"{many(len(runs), 'other version')} of {main.name} ran between its steps: it is compiled again and again",
         tuple(
             Evidence(f"program {step.trace.modules[number].program_id}", 0.0, many(count, "execution"))

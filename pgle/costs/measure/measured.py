@@ -248,7 +248,7 @@ def _provenance(measured: Measured) -> dict[str, object]:
                 "devices": len(found.window.devices),
                 "ranks": found.ranks,
                 "rank_ids": list(found.rank_ids),
-                "step_us": found.window.step_us if isfinite(found.window.step_us) else None,
+                "step_us": found.window.span_us if isfinite(found.window.span_us) else None,
                 "names": len(found.costs),
                 "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in found.costs),
                 "launch": None if found.launch is None else asdict(found.launch),

@@ -32,9 +32,9 @@ def show_text(result: Conversion) -> None:
         if program.skew_us is not None:
             from pgle.report.costs.show import MIN_SKEW, skew_line
 
-            step_us, skewed = program.window.step_us, most_skewed(program.costs)
-            if program.skew_us > MIN_SKEW * step_us:
-                line = skew_line(program.skew_us, step_us, skewed)
+            span_us, skewed = program.window.span_us, most_skewed(program.costs)
+            if program.skew_us > MIN_SKEW * span_us:
+                line = skew_line(program.skew_us, span_us, skewed)
                 out.print(f"{program.program.key.name}: per step, {line}; costs are typical ones", soft_wrap=True)
         if program.contention is not None:
             from pgle.report.schedules.predict import (
@@ -58,7 +58,7 @@ def _row(result: ProgramCosts) -> tuple[str, ...]:
         result.program.key.name,
         f"{window.steps_used} of {window.steps_seen}",
         str(len(window.devices)),
-        "–" if math.isnan(window.step_us) else duration(window.step_us),
+        "–" if math.isnan(window.span_us) else duration(window.span_us),
         f"{len(rest)} names",
         duration(sum(cost.cost_us for cost in rest)),
         f"{len(collective)} names",
@@ -108,7 +108,7 @@ def show_json(result: Conversion) -> None:
                     "steps_seen": program.window.steps_seen,
                     "executions_dropped": program.window.dropped,
                     "devices": len(program.window.devices),
-                    "step_us": program.window.step_us,
+                    "step_us": program.window.span_us,
                     "costs": len(program.costs),
                     "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
                     "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),

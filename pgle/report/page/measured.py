@@ -26,13 +26,13 @@ def step_sections(found: Analysis) -> Iterator[Section]:
     causes = analyze_parts.idle_line(step)
     yield Section("Where the time of a step goes", (_parts(step), *([Prose(_sentence(causes))] if causes else [])))
     if step.layers is not None:
-        yield Section("By layer and by source line", (*_products(step), *_layers(step.layers, step.breakdown.step_us)))
+        yield Section("By layer and by source line", (*_products(step), *_layers(step.layers, step.step_us)))
     elif step.products:
         yield Section("Matrix products", tuple(_products(step)))
     if step.collectives:
         yield Section("Collectives", tuple(_collectives(step)))
     if step.overlap is not None:
-        yield Section("What the scheduler could still hide", tuple(_overlap(step.overlap, step.breakdown.step_us)))
+        yield Section("What the scheduler could still hide", tuple(_overlap(step.overlap, step.step_us)))
     if step.memory is not None:
         columns, rows = analyze_parts.memory_table(step.memory)
         names = tuple(item.name for item in step.memory.live[: len(rows)])
@@ -77,7 +77,7 @@ def _layers(layers: Layers, step_us: float) -> Iterator[Part]:
 
 def _products(step: MeasuredStep) -> Iterator[Part]:
     """Matrix products by type, and how much of the GPU's peak the step uses."""
-    said = [*analyze_parts.product_lines(step.products, step.breakdown.step_us)]
+    said = [*analyze_parts.product_lines(step.products, step.step_us)]
     said += [] if step.layers is None else analyze_parts.utilisation_lines(step.layers)
     for line in said:
         yield Prose(_sentence(line))

@@ -51,7 +51,7 @@ def _late_us(step: MeasuredStep) -> dict[int, float]:
     late: dict[int, float] = {}
     for of_process in begins.values():
         first = min(of_process.values())
-        one_clock = max(of_process.values()) - first < step.breakdown.step_us * 1e3
+        one_clock = max(of_process.values()) - first < step.step_us * 1e3
         late |= {device: (begin - first) / 1e3 if one_clock else 0.0 for device, begin in of_process.items()}
     return late
 
