@@ -9,11 +9,14 @@ the workers need pgle and see the same file system.
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pgle.errors import UserError
@@ -56,15 +59,25 @@ def _processes(tasks: int) -> Iterator[Executor]:
     from concurrent.futures.process import BrokenProcessPool
 
     workers = max(min(tasks, os.cpu_count() or 1), 1)
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("forkserver"))
+    ours = multiprocessing.get_context("forkserver")
+    pool = ProcessPoolExecutor(workers, ours, initializer=_begin, initargs=(Path.cwd(), gc.get_threshold()))
     try:
         with _blank_main():
             yield pool
     except BrokenProcessPool:
         what = f"one of {workers} processes was killed, most likely for memory"
-        raise UserError(what, remedy="give fewer or smaller inputs at a time, or --executor dask://HOST:PORT") from None
+        raise UserError(
+            what, remedy="give fewer or smaller inputs at a time; pgle convert: or --executor dask://HOST:PORT"
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _begin(folder: Path, thresholds: tuple[int, int, int]) -> None:
+    """What a new process does first: be as the one that it works for, and end without a word when interrupted."""
+    os.chdir(folder)
+    gc.set_threshold(*thresholds)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager

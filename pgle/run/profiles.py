@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +12,18 @@ from pgle.costs.profile.files import check_suffix, profile_files, read_file, rea
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import AnyPath, check_absent, sha256, write_files
+from pgle.run.executor import PROCESSES, executor
 
 if TYPE_CHECKING:
+    from pgle.costs.profile.cost_table import CostTable, Source
     from pgle.costs.profile.merge import Merged, MergeOptions
 
 RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
 """Names that end as those of profiles do, and by which readers take a file for what a profiler or XLA recorded."""
+
+MANY = 50
+AT_A_TIME = 16
+READERS = 4
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ def merge_files(
     Raises:
         UserError: an input is bad or given twice, nothing is left, or the output exists; nothing is then written.
     """
-    from pgle.costs.profile.merge import merge_profiles  # numpy, which the other commands do without
+    from pgle.costs.profile.merge import merge_collected  # numpy, which the other commands do without
 
     check_output(out, force=force, inputs=paths)
     again = next((path for path, times in Counter(paths).items() if times > 1), None)
@@ -73,10 +80,24 @@ def merge_files(
         raise UserError("given twice", where=again, remedy="name each profile once")
     names = [path.name for path in paths]
     labels = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    inputs = (
-        (label, read_profile(path) if path.is_dir() else read_file(path))
-        for label, path in zip(labels, paths, strict=True)
-    )
-    merged = merge_profiles(inputs, options)
+    table, sources = _collected(list(zip(labels, paths, strict=True)))
+    merged = merge_collected(table, sources, options)
     (written,) = write_profiles({out: merged.profile}, force=force, inputs=paths)
     return merged, written
+
+
+def _collected(inputs: Sequence[tuple[str, AnyPath]]) -> tuple[CostTable, tuple[Source, ...]]:
+    """The costs of labelled files; of many, each process reads some at a time, and only its columns come back."""
+    if len(inputs) < MANY or os.cpu_count() == 1:
+        return _read(inputs)
+    from pgle.costs.profile.cost_table import joined
+
+    parts = [inputs[at : at + AT_A_TIME] for at in range(0, len(inputs), AT_A_TIME)]
+    with executor(PROCESSES, READERS) as pool:
+        return joined(pool.map(_read, parts))
+
+
+def _read(inputs: Sequence[tuple[str, AnyPath]]) -> tuple[CostTable, tuple[Source, ...]]:
+    from pgle.costs.profile.cost_table import collect
+
+    return collect((label, read_profile(path) if path.is_dir() else read_file(path)) for label, path in inputs)

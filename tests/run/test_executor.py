@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pgle.costs.profile.merge import MergeOptions
 from pgle.errors import UserError
+from pgle.run import profiles
 from pgle.run.executor import PROCESSES, executor
 from pgle.run.inputs import traces
 from pgle.run.inputs.traces import read_traces
+from pgle.run.profiles import merge_files
 from pgle.trace.table import Trace
 
 
@@ -41,6 +44,22 @@ def test_processes_read_what_this_one_reads(ranks: list[Path], monkeypatch: pyte
     told: list[tuple[int, int]] = []
     assert same(read_traces(ranks, progress=lambda done, of: told.append((done, of))), here)
     assert told == [(1, 2), (2, 2)]
+
+
+def test_processes_merge_what_this_one_merges(testdata: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = (testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    names = [Path(f"rank{number}.pbtxt") for number in range(3)]
+    for name in names:
+        name.write_bytes(profile)
+    merge_files(names, Path("here.pbtxt"), MergeOptions())
+    monkeypatch.setattr(profiles, "MANY", 2)
+    monkeypatch.setattr(profiles, "AT_A_TIME", 2)
+    merge_files(names, Path("there.pbtxt"), MergeOptions())
+    assert Path("there.pbtxt.json").read_bytes() == Path("here.pbtxt.json").read_bytes()
+    names[1].write_text("costs")
+    with pytest.raises(UserError, match=r"^rank1\.pbtxt: 1:"):
+        merge_files(names, Path("bad.pbtxt"), MergeOptions())
 
 
 def test_a_process_that_is_killed() -> None:

@@ -229,6 +229,24 @@ class _Collector:
             self.texts, self.described = texts, np.array(numbers, np.int32)
         return self.described
 
+    def append(self, table: CostTable, sources: int) -> None:
+        """The rows of the next inputs, so many, that were collected apart."""
+        numbers = [self.names.setdefault(name, len(self.names)) for name in table.names]
+        texts = []
+        for found in table.descriptions:
+            if found not in self.descriptions:
+                self.known.append(found)
+            texts.append(self.descriptions.setdefault(found, len(self.descriptions)))
+        times = table.occurrences
+        values = (table.cost_us, table.samples, table.min_us, table.max_us, table.spread, table.slowest_us)
+        codes = (table.source + self.sources, np.array(numbers)[table.name], np.array(texts)[table.description])
+        places = (times.row + self.rows, times.execution, times.occurrence, times.group, times.time_us)
+        parts: tuple[npt.NDArray[Any], ...] = (*codes, *values, *places)
+        for column, part in zip((*self.columns, *self.times), parts, strict=True):
+            column.append(part)
+        self.rows += len(table.name)
+        self.sources += sources
+
     def table(self) -> CostTable:
         """All rows. The collector is empty afterwards, so that each column is held twice only while it is joined."""
         times = Occurrences(*(column.join() for column in self.times))
@@ -267,3 +285,13 @@ def collect(inputs: Iterable[tuple[str, Profile | ProfileFile]]) -> tuple[CostTa
     collector = _Collector()
     sources = tuple(collector.add(label, given) for label, given in inputs)
     return collector.table(), sources
+
+
+def joined(parts: Iterable[tuple[CostTable, tuple[Source, ...]]]) -> tuple[CostTable, tuple[Source, ...]]:
+    """What `collect` gives of all inputs, from what it gave of some at a time, in their order."""
+    collector = _Collector()
+    every: list[Source] = []
+    for table, sources in parts:
+        collector.append(table, len(sources))
+        every += sources
+    return collector.table(), tuple(every)

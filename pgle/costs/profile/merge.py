@@ -88,8 +88,11 @@ def merge_profiles(inputs: Iterable[tuple[str, Profile | ProfileFile]], options:
     Raises:
         UserError: no name is left.
     """
-    options = options or MergeOptions()
-    table, sources = collect(inputs)
+    return merge_collected(*collect(inputs), options or MergeOptions())
+
+
+def merge_collected(table: CostTable, sources: Sequence[Source], options: MergeOptions) -> Merged:
+    """`merge_profiles` of inputs that were collected."""
     ranks = align_profiles(sources) if options.of == Of.RANKS else None
     table = table if ranks is None else renumbered(table, ranks.shifts)
     table, conflicts = _settle_conflicts(table, sources)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pgle.costs.profile.cost_table import collect, joined
 from pgle.costs.profile.files import decode_profile, encode_profile, profile_files, profile_of, read_file, read_profile
-from pgle.costs.profile.merge import MergeOptions, Of, merge_profiles
+from pgle.costs.profile.merge import MergeOptions, Of, merge_collected, merge_profiles
 from pgle.costs.profile.merged_cost import weighted
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.costs.statistic import parse_statistic
@@ -196,6 +197,17 @@ def files(tmp_path):
 def test_files_are_merged_as_the_profiles_in_them(files):
     as_files = merge_profiles([(path.name, read_file(path)) for path in files])
     assert as_files == merge_profiles([(path.name, read_profile(path)) for path in files])
+
+
+def test_inputs_collected_apart_are_merged_as_together():
+    other = compute("x", 3.0)._replace(shape="f32[8]")
+    ranks = [
+        ("a", rank(GATHER, compute("x", 2.0), all_gather_start={"1.0": 5.0, "2.0": 9.0})),
+        ("b", rank(compute("y", 4.0), other, GATHER, all_gather_start={"1.0": 4.0, "2.0": 9.5})),
+        ("c", rank(compute("y", 6.0), compute("x", 1.0))),
+    ]
+    apart = joined([collect(ranks[:1]), collect(ranks[1:])])
+    assert merge_collected(*apart, MergeOptions()) == merge_profiles(ranks)
 
 
 @pytest.mark.parametrize(
