@@ -113,8 +113,8 @@ def test_what_helps_and_needs_more_memory_than_allowed_is_named_with_what_it_nee
 
 
 def prove(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    used = SimpleNamespace(main=SimpleNamespace(verdict=ProfileUse.USED, why=""))
-    monkeypatch.setattr(tune, "confirm", lambda _: used)
+    used = SimpleNamespace(verdict=ProfileUse.USED, why="")
+    monkeypatch.setattr(tune, "confirm_compiled", lambda *_: used)
     monkeypatch.setattr(tune, "cover", lambda *_: SimpleNamespace(main=[]))
     request, record = SimpleNamespace(out=tmp_path, memory_limit=None), SimpleNamespace(forget=lambda: None)
     search = tune._Search(request, bench, None, record, lambda *_: None)  # type: ignore[arg-type]
