@@ -126,7 +126,7 @@ def measure_step(
         trace: all ranks in one table, of which `costs.program` is one.
         mode: of the profile run that recorded it; empty: no profile run.
     """
-    program = costs.program
+    program, module = costs.program, costs.program.hlo
     naming = name_instructions(trace, program)
     trace = renumbered(trace, [program], [align_program(trace, program, naming)])
     of_main, of_others = _streams(trace, naming)
@@ -135,38 +135,27 @@ def measure_step(
     executions = find_executions(trace, of_main == Stream.COMMUNICATION)
     windows = device_windows(trace, executions, main, stream)
     by_name = {name: cost for cost in costs.costs for name in (cost.traced, cost.name)}
-    collectives = measured_collectives(trace, windows, naming, by_name, program.hlo, hardware)
+    collectives = measured_collectives(trace, windows, naming, by_name, module, hardware)
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
     breakdown, compute = mean_breakdown(windows), _compute(naming, by_name, costs.window.used, program, trace.kernels)
     return MeasuredStep(
         trace=trace,
         costs=costs,
-        module=program.hlo,
+        module=module,
         hardware=hardware,
         windows=windows,
         breakdown=breakdown,
         collectives=collectives,
         compute=compute,
         async_exposed_us=transfer_exposed_us(trace, windows, naming, by_name, hidden),
-        layers=_layers(program.hlo, compute, collectives, breakdown.step_us, hardware),
+        layers=_layers(module, compute, collectives, breakdown.step_us, hardware),
         products=find_products((item.multiplying for item in compute), hardware),
         memory=memory,
-        overlap=_overlap(program.hlo, costs, collectives, hardware, used, trace.xla_flags),
+        overlap=find_overlap(module, costs.costs, collectives, hardware, used=used, flags=trace.xla_flags.split())
+        if module is not None and module.is_scheduled and hardware is not None
+        else None,
         mode=mode,
     )
-
-
-def _overlap(
-    module: Module | None,
-    costs: ProgramCosts,
-    collectives: Sequence[MeasuredCollective],
-    hardware: Hardware | None,
-    used: Profile | None,
-    flags: str,
-) -> Overlap | None:
-    if module is None or hardware is None or not module.is_scheduled:
-        return None
-    return find_overlap(module, costs.costs, collectives, hardware, used=used, flags=flags.split())
 
 
 def _layers(

@@ -119,13 +119,8 @@ class DeviceWindow:
         idle, compiling = gaps.length, covered(self.compiling, gaps.times.start, gaps.times.end)
         inside = idle[gaps.inside]
         launch, long = inside <= LAUNCH_GAP_NS, inside > LONG_GAP_NS
-        runs = (
-            compute,
-            without(communication, compute),
-            without(copies, join(compute, communication)),
-            communication,
-            copies,
-        )
+        exposed, alone = without(communication, compute), without(copies, join(compute, communication))
+        runs = (compute, exposed, alone, communication, copies)
         whole = [times.length for times in runs]
         apart = [without(times, self.spans).length for times in runs]
         between = idle[~gaps.inside].sum()
@@ -213,12 +208,4 @@ def mean_us(windows: Sequence[DeviceWindow], part: str) -> float:
 
 def mean_breakdown(windows: Sequence[DeviceWindow]) -> Breakdown:
     """The parts of one step, mean over steps and devices."""
-    return Breakdown(
-        compute_us=mean_us(windows, "compute_ns"),
-        exposed_communication_us=mean_us(windows, "exposed_communication_ns"),
-        exposed_copy_us=mean_us(windows, "exposed_copy_ns"),
-        idle_us=mean_us(windows, "idle_ns"),
-        step_us=mean_us(windows, "window_ns"),
-        communication_us=mean_us(windows, "communication_ns"),
-        copy_us=mean_us(windows, "copy_ns"),
-    )
+    return Breakdown(*(mean_us(windows, part) for part in _FIELDS[: len(fields(Breakdown))]))  # in the same order

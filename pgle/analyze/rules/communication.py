@@ -137,7 +137,7 @@ def slow_collectives(step: MeasuredStep) -> Finding | None:
     if share < LEAST_SAVED or step.hardware is None:
         return None
     partly, remedy = "", _CHECK_LINKS
-    if _ranks_missing(step):
+    if len(step.windows) < max(step.costs.ranks, 2):
         partly = "; not all ranks are given, so waits for the others are in it"
         remedy = f"give the traces of all ranks first, then waits are told from transfers; if it stays: {_CHECK_LINKS}"
     return Finding(
@@ -153,10 +153,6 @@ def slow_collectives(step: MeasuredStep) -> Finding | None:
         ),
         remedy,
     )
-
-
-def _ranks_missing(step: MeasuredStep) -> bool:
-    return len(step.windows) < max(step.costs.ranks, 2)
 
 
 def small_collectives(step: MeasuredStep) -> Finding | None:
