@@ -25,7 +25,7 @@ SECTIONS: dict[str, str] = {
     "Limits (exit code 1 where one is not kept)": "fail-unless-ruled-out require-faster max-loss-change "
     "max-memory-growth max-compile-growth min-time-coverage min-collectives",
     "Runs in A-B-B-A order": "abba",
-    "Search": "budget memory-limit worlds seed",
+    "Search": "budget time-limit memory-limit worlds seed",
     "Output": "top kind sort label last html svg junit github shell force json quiet verbose help",
 }
 """Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.

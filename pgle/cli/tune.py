@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 @choose_option
 @quiet_option
 @click.option("--budget", default=20, show_default=True, type=click.IntRange(1), help="Trials at most.")
+@click.option(
+    "--time-limit", metavar="TIME", help="Begin no trial after so long, and prove the best so far: 90s, 30m, 2h."
+)
 @click.option("--memory-limit", metavar="SIZE", help="Temporary device memory at most: 70GiB, 8e10.")
 @click.option("--worlds", default=20, show_default=True, type=click.IntRange(1), help="Perturbed worlds to judge by.")
 @click.option("--seed", default=0, show_default=True, help="Of the worlds.")
@@ -45,6 +48,7 @@ def command(
     words: tuple[str, ...],
     output: Path,
     memory_limit: str | None,
+    time_limit: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -54,7 +58,8 @@ def command(
     thresholds, pipelined collectives, loop double buffering and whatever else the flag catalogue says decides the
     schedule, one at a time, guided by what stays exposed. A setting is accepted only if it wins in nine of ten worlds,
     in which costs, latencies and contention differ, and by half a per cent, also where contention is doubled. All
-    gains are predictions. A search that was stopped goes on when the same command is given again with the same DIR.
+    gains are predictions. A search that was stopped, by --time-limit too, goes on when the same command is given again
+    with the same DIR.
 
     \b
     pgle tune step.mlir --profile profile.pbtxt --target h100 --devices 8 -o tuned
@@ -71,6 +76,8 @@ def command(
     from pgle.run.tune.tune import tune
     from pgle.xla.targets import load_target
 
+    most_bytes = _size_bytes(memory_limit) if memory_limit else None
+    most_s = _seconds(time_limit) if time_limit else None
     asked = of_run(asked_of(ctx, words, output, options))
     with prepared(asked, resumes=begun) as (out, setting):
         request = TuneRequest(
@@ -79,7 +86,8 @@ def command(
             out=out,
             profile=Path(asked.profile) if asked.profile else None,
             topology=asked.topology,
-            memory_limit=_size_bytes(memory_limit) if memory_limit else None,
+            memory_limit=most_bytes,
+            time_limit_s=most_s,
             **options,
         )
 
@@ -102,6 +110,15 @@ def _size_bytes(text: str) -> int:
     if not 0 < size < 1e18:
         raise UserError("is no size", where=text, remedy="say 70GiB, 512MiB or a number of bytes")
     return int(size)
+
+
+def _seconds(text: str) -> float:
+    """Seconds of a time that a user wrote: ``90s``, ``30m``, ``1.5h``."""
+    found = re.fullmatch(r"\s*(\d*\.?\d+)\s*(s|m|h)\s*", text.lower())
+    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]] if found else 0.0
+    if not 0 < seconds < 1e9:
+        raise UserError("is no time", where=f"--time-limit {text}", remedy="say 90s, 30m or 2h")
+    return seconds
 
 
 def run_tuned(request: PipelineRequest, as_json: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from itertools import count
 from pathlib import Path
 
@@ -68,6 +69,12 @@ def write_pages(found: Tuning, out: Path) -> Path:
 def announcer(budget: int) -> OnTrial:
     """Says on stderr what each trial came to, as it ends; those that change nothing are not counted."""
     numbers = {"trial": count(1), "shape": count(1)}  # each has the budget
+    began, compiled = time.monotonic(), count(1)
+
+    def rest(number: int) -> str:
+        """What is left of the budget at most, where that takes over a minute, by the trials that were compiled now."""
+        left_s = (time.monotonic() - began) / next(compiled) * (budget - number)
+        return f", at most {left_s / 60:.0f} min more" if left_s > 60 else ""
 
     def announce(trial: Trial, pgle: Trial) -> None:
         took = f", {trial.cpu_s:.1f} CPU-s" if trial.cpu_s else ""
@@ -82,7 +89,8 @@ def announcer(budget: int) -> OnTrial:
             number = ""
             if not trial.label.startswith("without "):
                 what = "shape" if trial.shape else "trial"
-                number = f"{what} {next(numbers[what])} of at most {budget}: "
+                nth = next(numbers[what])
+                number, took = f"{what} {nth} of at most {budget}: ", took and f"{took}{rest(nth)}"
             say(f"{number}{trial.label}: {words}{took}")
 
     return announce
@@ -145,6 +153,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "temp_bytes": tuned.temp_bytes,
         "trials": [_trial(found, trial) for trial in found.trials],
         "resumed": found.resumed,
+        "complete": found.complete,
         "without": {name: _trial(found, trial) for name, trial in found.without.items()},
         **json.picked(found, "refused costs_are"),
         "modelled": tuned.modelled,

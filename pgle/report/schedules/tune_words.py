@@ -58,21 +58,21 @@ def sentence(found: Tuning) -> str:
     """The verdict with its figures."""
     by = "predicted" if found.costs_are == "measured" else f"predicted, {found.costs_are} costs"
     prediction = found.pgle.prediction
-    step = max(prediction.step_us, 1e-9)
+    step, so_far = max(prediction.step_us, 1e-9), "" if found.complete else " so far"
     room = 1 - prediction.ceiling.step_us / step
     if found.verdict == "no-room":
         exposed = prediction.exposed_us / step
         return f"No room: {exposed:.2%} of the step is exposed, and hiding all would save {room:.2%} ({by})."
     if found.proof is None:
         return (
-            f"Nothing better in {tried(found)}: none is shorter by 0.5 % in nine of ten worlds; hiding all "
+            f"Nothing better in {tried(found)}{so_far}: none is shorter by 0.5 % in nine of ten worlds; hiding all "
             f"communication would save {room:.1%} ({by})."
         )
     judged, harder = found.proof.judged, found.proof.harder
     return (
-        f"Better: the step gets {-judged.mean:.1%} shorter than with the profile alone, on average over {judged.of} "
-        f"worlds (won {judged.won}, at worst {judged.worst:+.1%}), and {-harder.mean:.1%} in worlds with twice the "
-        f"contention (won {harder.won} of {harder.of}; {by}; {modelled(found.tuned.trial)})."
+        f"Better{so_far}: the step gets {-judged.mean:.1%} shorter than with the profile alone, on average over "
+        f"{judged.of} worlds (won {judged.won}, at worst {judged.worst:+.1%}), and {-harder.mean:.1%} in worlds with "
+        f"twice the contention (won {harder.won} of {harder.of}; {by}; {modelled(found.tuned.trial)})."
     )
 
 
@@ -136,6 +136,8 @@ def advice(found: Tuning, out: Path) -> str:
     """What to do next, and what it would bring."""
     if found.proof is not None:
         return f"Next: {_measuring(found, '--flags-file', out / 'flags.txt')}"
+    if not found.complete:
+        return "Not known yet: the time limit ended the search. With a longer --time-limit the same command goes on."
     step = found.pgle.prediction.step_us
     saved = step - found.pgle.prediction.ceiling.step_us
     if found.verdict == "no-room":

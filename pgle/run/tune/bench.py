@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import atexit
 import json
+import math
+import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +23,7 @@ from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import sha256, write_files
+from pgle.run.executor import executor
 from pgle.run.rehearse.compiler.compile import is_full
 from pgle.run.rehearse.compiler.dumps import BEFORE
 from pgle.run.rehearse.compiler.messages import SCHEDULER_FLAGS
@@ -36,6 +41,9 @@ from pgle.xla.flags.text import typed_flag
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 
+AT_ONCE = min(os.cpu_count() or 1, 3)
+"""Compilations side by side; each takes a core, and a step of the search has three settings at most."""
+Submit = Callable[[Flags, str, Shape], "Future[Trial]"]  # begins a trial
 NO_SHAPE: Shape = {}
 NO_PROFILE = "no-profile"
 SCHEDULES = ("profile", "again")
@@ -52,6 +60,7 @@ class Bench:
     pgle: Scheduled = field(init=False)  # the same with the profile
     jaxlib: str = ""  # that compiles
     memory_share: float = 0.0  # part of the GPU's memory that the program needs
+    until: float = math.inf  # by when (`time.monotonic`) compilations end, whatever they are at
     _prices: Prices = field(init=False)
     _given: Profile = field(init=False)
     _worlds: tuple[World, ...] = ()
@@ -67,6 +76,7 @@ class Bench:
 
     def start(self) -> None:
         """Compile by the user's own flags; again, by all passes, where the session does not trust fewer any more."""
+        self._hurry()
         request = self.request
         self._worlds = worlds(request.worlds, request.seed)
         self._harder = worlds(request.worlds, request.seed + HARDER_SEED, HARDER)
@@ -93,6 +103,7 @@ class Bench:
     def trial(self, flags: Flags, label: str, shape: Shape = NO_SHAPE) -> Trial:
         """One setting: its figures, or why there are none; what another has compiled to is not simulated again."""
         folder = self.folder_of(flags, shape)
+        self._hurry()
         try:
             named = self._named(flags)
             same = self._program(named, flags, shape)
@@ -110,6 +121,20 @@ class Bench:
         finally:
             for made in ("names", *SCHEDULES):
                 shutil.rmtree(folder / made, ignore_errors=True)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no compilation may begin any more."""
+        return time.monotonic() >= self.until
+
+    def unhurried(self) -> None:
+        """Let compilations take as long as they take."""
+        self.until, self.session.base = math.inf, replace(self.session.base, timeout_s=None)
+
+    def _hurry(self) -> None:
+        if self.until < math.inf:
+            left_s = max(self.until - time.monotonic(), 0.0)
+            self.session.base = replace(self.session.base, timeout_s=left_s)
 
     def schedule(self, flags: Flags, label: str, shape: Shape = NO_SHAPE) -> Scheduled:
         """One setting: compiled for its names, priced, compiled with that profile, and simulated."""
@@ -219,6 +244,20 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
                 raise UserError("no space left on the device", where=request.out, remedy=remedy) from None
             raise
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def submitting(request: TuneRequest, bench: Bench) -> Iterator[Submit]:
+    """What begins a trial: in a thread of ours, or wherever `request.executor` says."""
+    if not request.executor:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            yield lambda flags, label, shape: threads.submit(bench.trial, flags, label, shape)
+        return
+    setting = replace(request.setting, module=request.setting.module.resolve())
+    profile = None if request.profile is None else request.profile.resolve()
+    there = replace(request, setting=setting, profile=profile)
+    with executor(request.executor, AT_ONCE) as pool:
+        yield lambda flags, label, shape: pool.submit(trial_elsewhere, there, flags, label, shape)
 
 
 _ELSEWHERE: dict[bytes, Bench] = {}

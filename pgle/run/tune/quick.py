@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.tune.bench import open_bench
@@ -30,14 +28,10 @@ def quick_look(request: TuneRequest, until: float, on_phase: OnPhase = lambda ph
     """
     with open_bench(request, on_phase) as bench:
 
-        def hurry() -> None:
-            bench.session.base = replace(bench.session.base, timeout_s=max(until - time.monotonic(), 0.0))
-
         def tried(axis: Axis) -> Trial:
-            hurry()
             return bench.trial(axis.settings[0], axis.name)
 
-        hurry()
+        bench.until = until
         bench.start()
         pgle = bench.pgle
         with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -31,6 +31,7 @@ class TuneRequest:
     profile: Path | None = None  # measured costs; None: estimates
     topology: str | None = None  # ``SxHxD``; None: one host
     budget: int = 20  # trials at most
+    time_limit_s: float | None = None  # begin no trial after so long, and end those at work; None: none
     memory_limit: int | None = None  # of temporary device memory, bytes; None: none
     worlds: int = 20  # how many
     seed: int = 0  # of the worlds
@@ -87,6 +88,7 @@ class Tuning:
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``: of the program as it is; new collectives are modelled
     jaxlib: str  # that compiled
     resumed: int = 0  # trials that an earlier search had made
+    complete: bool = True  # False where the time limit ended the search
     launch: Launch = field(default_factory=Launch)  # how pgle runs the program whose module this is
     warnings: tuple[str, ...] = field(default=())  # one line each
 

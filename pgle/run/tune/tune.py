@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from pgle.costs.fit.coverage import cover
 from pgle.costs.profile.files import profile_files
+from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import confirm_compiled
-from pgle.run.executor import executor
 from pgle.run.rehearse.compiler.request import OnPhase
-from pgle.run.tune.bench import NO_SHAPE, Bench, open_bench, trial_elsewhere
+from pgle.run.tune.bench import NO_SHAPE, Bench, Submit, open_bench, submitting
 from pgle.run.tune.record import Record, check
 from pgle.run.tune.request import FOUND, Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
@@ -25,11 +23,8 @@ from pgle.tune.shape import Shape, descend, shaped
 from pgle.tune.trial import Flags, Trial, judge, stands
 from pgle.xla.log.module_verdict import ProfileUse
 
-AT_ONCE = min(os.cpu_count() or 1, 3)
-"""Compilations side by side; each takes a core, and a step of the search has three settings at most."""
 PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
 
-Submit = Callable[[Flags, str, Shape], "Future[Trial]"]  # begins a trial
 OnTrial = Callable[[Trial, Trial], None]
 """Called with each trial and that of the profile alone; first with that one itself."""
 
@@ -51,16 +46,25 @@ def tune(
         UserError: an input is bad, the program does not compile, or `request.out` holds another search.
     """
     check(request)  # before anything is compiled
+    began = time.monotonic()
     with open_bench(request, on_phase) as bench:
-        bench.start()
+        if request.time_limit_s is not None:
+            bench.until = began + request.time_limit_s
+        try:
+            bench.start()
+        except UserError as error:
+            if not bench.is_late:
+                raise
+            what = "the time limit ended the search before the program was compiled as it is"
+            raise UserError(what, where=error.where, remedy="give it a longer --time-limit") from None
         on_trial(bench.pgle.trial, bench.pgle.trial)
         room = not no_room(bench.pgle.prediction)
-        with _submitting(request, bench) as submit:
+        with submitting(request, bench) as submit:
             found = _Search(request, bench, submit, Record(request, bench.jaxlib), on_trial)
             proof = found.run() if room else None
             if proof is None:
                 found.forget()
-            without = found.without(proof) if proof is not None else {}
+            without = found.without(proof) if proof is not None and found.complete else {}
     pgle = bench.pgle
     return Tuning(
         request=request,
@@ -75,22 +79,14 @@ def tune(
         costs_are=pgle.prediction.costs_are if request.profile is not None else "estimated",
         jaxlib=bench.jaxlib,
         resumed=found.record.resumed,
-        warnings=(*request.setting.warnings, *pgle.prediction.timeline.warnings, *_warnings(pgle, proof)),
+        complete=found.complete,
+        warnings=(
+            *_ended_early(found),
+            *request.setting.warnings,
+            *pgle.prediction.timeline.warnings,
+            *_warnings(pgle, proof),
+        ),
     )
-
-
-@contextmanager
-def _submitting(request: TuneRequest, bench: Bench) -> Iterator[Submit]:
-    """What begins a trial: in a thread of ours, or wherever `request.executor` says."""
-    if not request.executor:
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            yield lambda flags, label, shape: threads.submit(bench.trial, flags, label, shape)
-        return
-    setting = replace(request.setting, module=request.setting.module.resolve())
-    profile = None if request.profile is None else request.profile.resolve()
-    there = replace(request, setting=setting, profile=profile)
-    with executor(request.executor, AT_ONCE) as pool:
-        yield lambda flags, label, shape: pool.submit(trial_elsewhere, there, flags, label, shape)
 
 
 class _Search:
@@ -104,6 +100,7 @@ class _Search:
         self.on_trial = on_trial
         self.trials: list[Trial] = []
         self.refused: list[str] = []
+        self.complete = True  # False once the time limit left out a trial
 
     @property
     def pgle(self) -> Trial:
@@ -125,11 +122,12 @@ class _Search:
                 memory_limit=request.memory_limit,
             )
             left += [trial for trial in self._standing() if trial.shape and stands(trial, start)]
+        self.bench.unhurried()  # a proof takes what it takes
         for _ in range(PROOFS):
             trial = best(pgle, left, request.memory_limit)
             if trial is pgle:
                 return None
-            proof = self.prove(self._simplified(trial))
+            proof = self.prove(self._simplified(trial) if self.complete else trial)
             if proof.accepted:
                 return replace(proof, written=self.write(proof))
             left.remove(trial)
@@ -163,17 +161,23 @@ class _Search:
         return [trial for trial in self.trials if self._is_better(trial)]
 
     def attempt(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
-        """Trials of these flags, several at once."""
+        """Trials of these flags, several at once; without those that the time limit ended or left out."""
         return self._attempt([(flags, NO_SHAPE, label) for flags, label in settings])
 
     def _attempt(self, settings: Sequence[tuple[Flags, Shape, str]]) -> list[Trial]:
         pending = []
         for flags, shape, label in settings:
             known = self.record.known(flags, shape)
+            if known is None and self.bench.is_late:
+                self.complete = False
+                continue
             pending.append(self.submit(flags, label, shape) if known is None else replace(known, label=label))
         done = []
         for item in pending:
             trial = item if isinstance(item, Trial) else self._told_apart(item.result())
+            if trial.failure and self.bench.is_late:  # it was ended, and is tried when the search goes on
+                self.complete = False
+                continue
             if not isinstance(item, Trial):
                 self.record.add(trial)
             done.append(trial)
@@ -249,6 +253,14 @@ class _Search:
         """Delete what an earlier search in this folder had found, by another limit: it does not stand by this one."""
         for name in FOUND:
             (self.request.out / name).unlink(missing_ok=True)
+
+
+def _ended_early(search: _Search) -> list[str]:
+    if search.complete:
+        return []
+    made = sum(not trial.same_as for trial in search.trials)
+    what = f"the time limit ended the search after {made} of at most {search.request.budget} trials"
+    return [f"{what}: this is the best so far; the same command with a longer --time-limit, or none, goes on"]
 
 
 def _change(after: float | None, before: float | None) -> float:

@@ -1,14 +1,17 @@
 """The proof of a setting, on compilations that are made up: which of them its figures are of."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pgle.cli.tune import _seconds
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
+from pgle.report.schedules.tune import announcer
 from pgle.report.schedules.tune_words import advice, promising
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.run.tune import tune
@@ -105,7 +108,8 @@ def test_what_helps_and_needs_more_memory_than_allowed_is_named_with_what_it_nee
     pgle, greedy = scheduled(100.0, 1 << 30), scheduled(90.0, 3 << 30)
     prediction = SimpleNamespace(step_us=100.0, ceiling=SimpleNamespace(step_us=50.0))
     found: Any = SimpleNamespace(
-        proof=None, verdict="not-better", trials=(greedy.trial,), request=SimpleNamespace(memory_limit=2 << 30),
+        proof=None, complete=True, verdict="not-better", trials=(greedy.trial,),
+        request=SimpleNamespace(memory_limit=2 << 30),
         pgle=SimpleNamespace(trial=pgle.trial, prediction=prediction),
     )  # fmt: skip
     assert "2.00 GiB: 'a' makes the step 10.0% shorter over the worlds, and needs 3.00 GiB" in advice(found, Path())
@@ -144,3 +148,49 @@ def test_where_both_agree_the_scheduling_passes_stay_trusted(tmp_path: Path, mon
 def test_a_preset_and_a_flag_that_come_to_the_same_are_one_look() -> None:
     preset, flag, other = Axis("preset", LOOPS, (FLAGS,)), Axis("a", LOOPS, (FLAGS,)), Axis("b", "", ({"b": "on"},))
     assert strongest([preset, flag, other], {}) == [preset, other]
+
+
+def test_a_search_whose_time_is_up_leaves_out_what_it_has_not_tried(tmp_path: Path) -> None:
+    late = SimpleNamespace(is_late=False)
+    ended = Trial({"b": "on"}, "b", failure="not compiled after 1 s")
+
+    def submit(flags: Any, label: str, shape: Any) -> Any:
+        late.is_late = True  # while it is compiled
+        return SimpleNamespace(result=lambda: ended)
+
+    known = {"c": scheduled(95.0, 1).trial}
+    added: list[Trial] = []
+    record: Any = SimpleNamespace(known=lambda flags, shape: known.get(next(iter(flags))), add=added.append)
+    request: Any = SimpleNamespace(out=tmp_path, budget=20)
+    late.pgle = scheduled(100.0, 1)
+    search = tune._Search(request, late, submit, record, lambda *_: None)  # type: ignore[arg-type]
+    found = search.attempt([({"b": "on"}, "b"), ({"c": "on"}, "c"), ({"d": "on"}, "d")])
+    assert [trial.label for trial in found] == ["c"]
+    assert (added, search.complete) == ([], False)
+    assert tune._ended_early(search) == [
+        "the time limit ended the search after 1 of at most 20 trials: this is the best so far; the same command with "
+        "a longer --time-limit, or none, goes on"
+    ]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("30m", 1800), (" 1.5H", 5400)])
+def test_a_time_is_said_with_its_unit(text: str, seconds: float) -> None:
+    assert _seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "-3m", "0s", "1d", "infs"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="is no time; say 90s, 30m or 2h"):
+        _seconds(text)
+
+
+def test_progress_says_how_long_the_rest_takes_at_most(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter((0.0, 30.0, 60.0))
+    monkeypatch.setattr("pgle.report.schedules.tune.time.monotonic", lambda: next(clock))
+    announce, (pgle, trial) = announcer(20), (scheduled(100.0, 1).trial, scheduled(95.0, 1).trial)
+    for done in (trial, replace(trial, cpu_s=3.0), replace(trial, cpu_s=3.0)):  # the first is on record
+        announce(done, pgle)
+    told = [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert told == ["won 10 of 10", "at most 9 min more", "at most 8 min more"]
