@@ -285,6 +285,21 @@ def test_what_is_hidden_is_not_exposed_and_the_wait_for_a_rank_is_no_transfer(me
     assert collective.wait_us == pytest.approx(400, abs=3)
 
 
+def test_one_device_that_pauses_costs_the_others_as_much(measured):
+    late = Step().run("negate.1", 4000, gap=2000).beside("all-gather-start.2", 100, exposed=100).run("negate.2", 3000)
+    waits = Step().run("negate.1", 4000).beside("all-gather-start.2", 2099, exposed=2099).run("negate.2", 3000)
+    trace = made(
+        (device, number, [Run("negate.3", 10_000 * number, 900), *(replace(run, start=run.start + 10_000 * number + 900)
+                                                                  for run in step.runs)])
+        for device, step in enumerate((waits, late))
+        for number in range(4)
+    )  # fmt: skip
+    found = find_findings(measured(trace, MODULE))
+    (idle,) = (finding for finding in found if finding.id == "idle")
+    assert idle.share == pytest.approx(0.2, abs=0.005)  # half of it idle, half of it the other's wait
+    assert "other ranks wait" in idle.evidence[0].note
+
+
 def test_bus_bandwidth_is_that_of_nccl_tests(measured):
     step = measured(steps_of(usual()), MODULE)
     collective: MeasuredCollective = step.collectives[0]

@@ -112,18 +112,29 @@ def is_launch_bound(step: MeasuredStep) -> bool:
 
 
 def idle(step: MeasuredStep) -> Finding | None:
-    """Nothing runs inside steps."""
+    """Nothing runs inside steps; where one device idles longest, the others wait for it as well."""
     rows = _idle_us(step)
-    share = sum(rows.values()) / step.step_us
     waits = [window.waits.length[window.waits.inside] for window in step.windows]
+    of_device = [float(length.sum()) / window.steps / 1e3 for length, window in zip(waits, step.windows, strict=True)]
+    waited = min(step.waiting_us, max(of_device) - float(np.mean(of_device)))
+    share = (sum(rows.values()) + waited) / step.step_us
     most = max((int((length > LONG_GAP_NS).sum()) for length in waits), default=0)
     if share <= THRESHOLDS["idle"].limit and most < LONG_GAPS:
         return None
     evidence = [Evidence(name, us) for name, us in sorted(rows.items(), key=lambda row: -row[1]) if us]
+    if waited > LEAST_SAVED * step.step_us:
+        idlest = step.trace.devices[step.windows[int(np.argmax(of_device))].device]
+        evidence.insert(
+            0,
+            Evidence(
+                f"device {idlest.ordinal} of {idlest.process}", waited, "idles longest: the other ranks wait for it"
+            ),
+        )
     return Finding(
         "idle",
         share,
-        f"no GPU work for {share:.1%} of the time, inside steps; {many(most, 'gap')} over 1 ms on one device",
+        f"no GPU work for {sum(rows.values()) / step.step_us:.1%} of the time, inside steps; "
+        f"{many(most, 'gap')} over 1 ms on one device",
         (*evidence, *_before(step)[: ROWS - len(evidence)]),
         "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile "
         "is recorded), or fuse them"
