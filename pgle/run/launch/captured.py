@@ -120,9 +120,9 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
 
     A module of less than `SUBSTANTIAL` of the largest is no step, however often it is executed, and neither is one for
     fewer devices than another (a loader of data), nor a function of jax's own without products. The last one counts
-    as executed: a first step takes long on CPUs, and modules that load data are executed often meanwhile. Where
-    executions were not counted it is the largest that multiplies matrices, which what makes the first parameters does
-    not.
+    as executed where others were executed often meanwhile (they load data, and a first step takes long on CPUs), and
+    where it was being compiled when the program was stopped. Where executions were not counted it is the largest that
+    multiplies matrices, which what makes the first parameters does not.
 
     Args:
         modules: of one folder, in the order in which they were compiled.
@@ -148,7 +148,8 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     if not once:
         return max(filter(_multiplies, large), key=sizes.__getitem__, default=max(large, key=sizes.__getitem__))
     again = [path for path in once if times[path] > 1]
-    seen = dict.fromkeys([*once, large[-1]] if again else once)
+    is_waited_for = again or large[-1].name == program.compiling
+    seen = dict.fromkeys([*once, large[-1]] if is_waited_for else once)
     training = [path for path in seen if _is_training(path)]
     spread = {path: _devices(path) or 1 for path in [*(again or once[-1:]), *training, *list(seen)[-1:]]}
     widest = [path for path, devices in spread.items() if devices == max(spread.values())]

@@ -194,14 +194,15 @@ def test_the_step_is_counted_at_once_after_thousands_of_executions_of_what_loads
     assert read_captured(module.parent).executed[module.name] == 2
 
 
-@pytest.mark.parametrize("times", [0, 1])
-def test_what_loads_data_for_one_device_is_not_the_step(tmp_path, times):
+@pytest.mark.parametrize(("loads", "times"), [(2561, 0), (2561, 1), (1, 0)])
+def test_what_loads_data_for_one_device_is_not_the_step(tmp_path, loads, times):
     modules = [tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir" for i, name in enumerate(("shuffle", "train_step"))]
     for module, devices, lines in zip(modules, (1, 8), (30, 400), strict=True):
         head = f"#loc = loc(unknown)\nmodule @m attributes {{mhlo.num_partitions = {devices} : i32}} {{\n"
         module.write_text(head + "  stablehlo.add\n" * lines)
-    executed = {modules[0].name: 2561, modules[1].name: times}
-    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "executed": executed}))
+    executed = {modules[0].name: loads, modules[1].name: times}
+    program = {"version": [3, 12, 1], "executed": executed, "compiling": "" if times else modules[1].name}
+    (tmp_path / ".program.json").write_text(json.dumps(program))
     assert choose_module(modules, None) == modules[1]
 
 

@@ -405,3 +405,23 @@ def test_zeros_of_any_size_share_their_pages_and_jax_is_changed_once(hook, tmp_p
     assert np.shares_memory(large, small)
     assert (large.shape, small.shape, large.any()) == ((64, 1024), (3, 5), False)
     assert len(wrapped) == 1
+
+
+def test_instructions_of_a_loop_count_as_often_as_it_goes_round(hook):
+    text = """HloModule m
+%body (p: s32[]) -> s32[] {
+  %a = s32[] add(%p, %p)
+  ROOT %f = s32[] fusion(%a), kind=kLoop, calls=%inside
+}
+%outer (p: s32[]) -> s32[] {
+  ROOT %w = s32[] while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"10"}}
+}
+%c (p: s32[]) -> pred[] {
+  ROOT %lt = pred[] compare(%p, %p)
+}
+ENTRY %main (p: s32[]) -> s32[] {
+  %v = s32[] while(%p), condition=%c, body=%outer, backend_config={"known_trip_count":{"n":"1000"}}
+  ROOT %u = s32[] while(%v), condition=%c, body=%body
+}
+"""
+    assert hook("capture.uncomputed").executed_in(text) == 2 + 1000 * (1 + 10 * 2) + 2

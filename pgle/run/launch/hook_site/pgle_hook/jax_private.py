@@ -268,6 +268,11 @@ def work_of(call):
     return found.get("flops", 0.0), found.get("bytes accessed", 0.0)
 
 
+def hlo_of(call):
+    """The optimised HLO of an executable, as text."""
+    return "\n".join(module.to_string() for module in call.xla_executable.hlo_modules())
+
+
 def results_of(call, values):
     """Arrays as an execution returns them.
 

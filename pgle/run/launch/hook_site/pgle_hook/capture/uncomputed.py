@@ -5,6 +5,7 @@ module says how all its results are sharded, or Shardy decides it, its code for 
 """
 
 import mmap
+import re
 import sys
 import time
 
@@ -15,7 +16,16 @@ OPERATIONS = 5e9
 
 BYTES = 1e8  # the same for the bytes that it reads and writes
 
+INSTRUCTIONS = 1e6
+"""Executions of instructions, those of loops as often as these go round, from which a module is large: a CPU takes 2 to
+50 µs for each of a simulated robot's, of which an episode of 1000 steps has five million."""
+
 SECONDS = 2.0  # a module that was executed and took longer is not executed again
+
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
+_LOOP = re.compile(r" while\(.*\bbody=%?([\w.\-]+)")
+_CALL = re.compile(r" call\(.*\bto_apply=%?([\w.\-]+)")
+_TRIPS = re.compile(r'known_trip_count":\{"n":"(\d+)"')
 
 MAPPING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
 
@@ -82,4 +92,26 @@ class Uncomputed:
 
 def _is_large(call):
     operations, moved = jax_private.work_of(call)
-    return operations > OPERATIONS or moved > BYTES
+    return operations > OPERATIONS or moved > BYTES or executed_in(jax_private.hlo_of(call)) > INSTRUCTIONS
+
+
+def executed_in(text):
+    """How many instructions an execution of a module executes, given its HLO as text: those of a loop as often as it is
+    known to go round, else once; those inside a fusion or a reduction are part of theirs."""
+    sizes, inner, name, entry = {}, {}, None, None
+    for line in text.splitlines():
+        head = _COMPUTATION.match(line)
+        if head:
+            name = head.group(2)
+            entry = name if head.group(1) else entry
+            sizes[name], inner[name] = 0, []
+        elif name is not None and line[:1].isspace():
+            sizes[name] += 1
+            called = _LOOP.search(line) or _CALL.search(line)
+            trips = called and called.re is _LOOP and _TRIPS.search(line)
+            if called:
+                inner[name].append((called.group(1), int(trips.group(1)) if trips else 1))
+    totals = {}
+    for name in sizes:  # a computation stands behind those that it calls
+        totals[name] = sizes[name] + sum(trips * totals.get(body, 0) for body, trips in inner[name])
+    return totals.get(entry, 0)
