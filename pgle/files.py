@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
@@ -262,6 +263,8 @@ def write_files(files: Mapping[AnyPath, bytes | str], *, force: bool = False, in
         mine = {str(temporary): path for temporary, path in staged}
         where = mine.get(str(error.filename)) or error.filename or next(iter(files))
         remedy = "free some space, or choose another place to write to"
+        if error.errno == errno.EFBIG:
+            remedy = "raise the limit on the size of a file: ulimit -f unlimited"
         raise UserError(f"cannot be written ({error.strerror or error})", where=where, remedy=remedy) from None
     finally:
         for leftover in (*made, *(temporary for temporary, _ in staged)):

@@ -3,6 +3,7 @@
 import gzip
 import lzma
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -192,3 +193,14 @@ def test_a_large_file_of_zeros_is_refused_by_its_head(tmp_path):
     os.truncate(path, 6 << 30)  # sparse; read whole it is killed for its memory
     with pytest.raises(UserError, match=r"step\.xplane\.pb: begins with zeros"):
         read_bytes(path)
+
+
+def test_a_limit_on_the_size_of_files_is_told_from_a_full_disk(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))
+    try:
+        with pytest.raises(UserError, match=r"cannot be written \(File too large\); raise the limit .* ulimit -f"):
+            write_files({tmp_path / "a": "123456789"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not any(tmp_path.iterdir())

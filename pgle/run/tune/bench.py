@@ -24,8 +24,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import sha256, write_files
 from pgle.run.executor import executor
-from pgle.run.rehearse.compiler.compile import is_full
-from pgle.run.rehearse.compiler.dumps import BEFORE
+from pgle.run.rehearse.compiler.dumps import BEFORE, is_full
 from pgle.run.rehearse.compiler.messages import SCHEDULER_FLAGS
 from pgle.run.rehearse.compiler.request import OnPhase, RehearsalResult
 from pgle.run.rehearse.compiler.session import Session, open_session

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import queue
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from pgle.run.rehearse.compiler.cache import Cache, key_of
 from pgle.run.rehearse.compiler.dumps import (
     BEFORE,
     LOG,
+    check_room,
     crash,
     find_dump,
     find_schedule,
@@ -37,13 +37,6 @@ from pgle.run.rehearse.compiler.dumps import (
 )
 from pgle.run.rehearse.compiler.messages import PASSES, check, environment, message
 from pgle.run.rehearse.compiler.request import OnPhase, Phase, RehearsalRequest, RehearsalResult
-
-FULL_BYTES = 1 << 20  # of free space, below which a disk is full: dumps of the smallest step need more
-
-
-def is_full(folder: Path) -> bool:
-    """Whether XLA's dumps have no room in a folder any more, which it does not say; False where there is no folder."""
-    return folder.exists() and shutil.disk_usage(folder).free < FULL_BYTES
 
 
 class Compiler:
@@ -105,8 +98,7 @@ class Compiler:
         folder = request.dump_dir.resolve()
         folder.mkdir(parents=True, exist_ok=True)
         answer = self._kept_or_compiled(request, folder, on_phase)
-        if is_full(folder):
-            raise UserError("no space is left for what XLA dumps", where=folder, remedy="free some, or write elsewhere")
+        check_room(folder)
         log = folder / LOG
         if "user_error" in answer:
             error = answer["user_error"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import resource
+import shutil
 from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
@@ -30,6 +32,8 @@ _FIRST: dict[Stage, tuple[str, str]] = {
 SCHEDULING = "scheduling"
 """The phase that begins when the module is written as it was before that stage, where that was asked for."""
 CODE_GENERATION = (".ll", ".ptx", ".ttir")  # dumps of code generation (jax before 0.12)
+
+FULL_BYTES = 1 << 20  # of free space, below which a disk is full: dumps of the smallest step need more
 
 TAIL = 200_000  # characters at the end of the log that are searched
 
@@ -132,6 +136,28 @@ def dataflow_of(dump: Path) -> str:
             held += [] if is_bitcast else [made[number]]
         computations[computation.id] = hashlib.sha256(b"".join([*sorted(held), made[computation.root_id]])).digest()
     return computations[module.entry_computation_id].hex()
+
+
+def is_full(folder: Path) -> bool:
+    """Whether XLA's dumps have no room in a folder any more, which it does not say; False where there is no folder."""
+    return folder.exists() and shutil.disk_usage(folder).free < FULL_BYTES
+
+
+def check_room(folder: Path) -> None:
+    """Refuse dumps that XLA may have cut short, of which it says nothing.
+
+    Raises:
+        UserError: the disk is full, or a file is as large as this process may write one.
+    """
+    if is_full(folder):
+        raise UserError("no space is left for what XLA dumps", where=folder, remedy="free some, or write elsewhere")
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if most == resource.RLIM_INFINITY:
+        return
+    cut = next((path for path in folder.rglob("*") if path.is_file() and path.stat().st_size >= most), None)
+    if cut is not None:
+        what = f"cut short at {most:,} bytes, the largest file that may be written here (ulimit -f)"
+        raise UserError(what, where=cut, remedy="raise that limit: ulimit -f unlimited")
 
 
 def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:

@@ -21,7 +21,7 @@ from pgle.errors import UserError
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.compiler.cache import Cache
 from pgle.run.rehearse.compiler.compile import Compiler, matches_job, rehearse_compile
-from pgle.run.rehearse.compiler.dumps import fingerprint_of
+from pgle.run.rehearse.compiler.dumps import check_room, fingerprint_of
 from pgle.run.rehearse.compiler.request import RehearsalRequest, RehearsalResult
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.blocks import collect
@@ -366,3 +366,12 @@ def test_every_shipped_target_is_accepted_by_this_jax() -> None:
         "plugin = Plugin()\nfor name in BUILT_IN:\n    plugin.check_topology(load_target(name).text, '1x1x2')\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_dump_at_the_limit_of_a_files_size_was_cut_short(tmp_path, monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda _: (4, 8))
+    (tmp_path / "xla.log").write_bytes(b"123")
+    check_room(tmp_path)
+    (tmp_path / "xla.log").write_bytes(b"1234")
+    with pytest.raises(UserError, match=r"xla.log: cut short at 4 bytes, .* raise that limit: ulimit -f unlimited"):
+        check_room(tmp_path)
