@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,7 +155,7 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
             f"next: {onward.launch_of(run).line('run', run.path)}",
         ]
     if found.verdict == "faster" and found.simulated:
-        launch, there = replace(onward.launch_of(run), capture=""), run.path.with_name(f"{run.path.name}-gpu")
+        launch, there = onward.launch_of(run).on_gpus(), run.path.with_name(f"{run.path.name}-gpu")
         return [
             f"next: {onward.look_closer(run)}",
             f"on your GPUs, which alone prove it: {launch.line('run', there)}",
@@ -197,7 +196,7 @@ def after_tuning(run: RunDirectory, found: Comparison, flags: Path) -> list[str]
                 f"next: {onward.look_closer(run)}"]  # fmt: skip
     if found.simulated:
         there = run.path.parents[1].with_name(f"{run.path.parents[1].name}-gpu")
-        launch = replace(onward.launch_of(RunDirectory(run.path.parents[1])), capture="")
+        launch = onward.launch_of(RunDirectory(run.path.parents[1])).on_gpus()
         return [f"next: {onward.look_closer(run)}",
                 f"on your GPUs, which alone prove it: {launch.line('run', there, '--tune')}"]  # fmt: skip
     profile = run.found_profile or run.profile

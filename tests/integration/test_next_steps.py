@@ -184,7 +184,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                 yield rehearsal.advice(found)  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
             found = SimpleNamespace(proof=proof, launch=launch(command), costs_are=costs_are, verdict="no-room",
-                                    pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
+                                    complete=True, pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
             yield tuning.advice(found, Path("tuned"))  # type: ignore[arg-type]
 
 

@@ -55,6 +55,12 @@ class Launch:
         """The same with more XLA flags."""
         return replace(self, options=(*self.options, *(f"--flag={flag}" for flag in flags)))
 
+    def on_gpus(self) -> Launch:
+        """The same where there are GPUs: a workload of pgle that was only compiled has to run there."""
+        ours = any(word.startswith("pgle.workloads.") for word in self.words)
+        words = tuple(word for word in self.words if not (ours and word == "--compile-only"))
+        return replace(self, words=words, capture="")
+
     def line(self, command: str, run_dir: Path, *more: object) -> str:
         """``pgle run``, ``profile`` or ``perf`` of the program into a run directory."""
         capture = ("--capture", self.capture) if self.capture else ()

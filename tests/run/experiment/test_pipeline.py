@@ -13,6 +13,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import StageRecord, extend_manifest, now, read_manifest
 from pgle.run.experiment.older import waiting
+from pgle.run.experiment.onward import Launch
 from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
 from pgle.run.experiment.recording import end_record
 from pgle.run.experiment.stage import StageError, StageRequest, StageResult
@@ -292,3 +293,9 @@ def test_killed_at_any_write_it_goes_on(tmp_path, monkeypatch):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
         assert pipeline(run).good, written[last]
         assert (run / "profile.pbtxt").read_bytes() == profile
+
+
+def test_a_workload_that_was_only_compiled_runs_on_gpus() -> None:
+    program = ("python", "-m", "pgle.workloads.fsdp", "--compile-only", "--layers", "2")
+    assert Launch(program, capture="simulated").on_gpus() == Launch((*program[:3], "--layers", "2"))
+    assert Launch(("mine.py", "--compile-only")).on_gpus().words == ("mine.py", "--compile-only")
