@@ -172,7 +172,7 @@ def _record(cost: Cost, occurrences: Mapping[str, Mapping[str, float]]) -> dict[
     record: dict[str, object] = {"name": cost.full_name}
     if cost.kind:
         record["kind"] = cost.kind
-    record.update((name, value) for name, value in zip(_MEASURED, tuple(cost)[_OF_COST], strict=True) if value)
+    record |= {name: value for name, value in zip(_MEASURED, tuple(cost)[_OF_COST], strict=True) if value}
     record["origin"] = cost.origin
     if table := occurrences.get(cost.full_name):
         record["occurrences"] = dict(table)
