@@ -104,4 +104,4 @@ def _share(placements: Sequence[Placement], baseline: Prediction) -> float:
 def _change(gain: float) -> str:
     if abs(gain) < 5e-5:
         return "the profile does not change the step time"
-    return f"the profile {'shortens' if gain > 0 else 'lengthens'} the step by only {abs(gain):.2%}"
+    return f"the profile {'shortens the step by only' if gain > 0 else 'lengthens the step by'} {abs(gain):.2%}"
