@@ -83,7 +83,8 @@ def check_file(path: AnyPath, *, pipe: bool = False) -> None:
         raise UserError("is a directory, a file is needed", where=path, remedy="name a file in it")
     if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
         kind = "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"
-        raise UserError(f"is a {kind}, a file is needed", where=path, remedy="save what it gives in a file first")
+        remedy = "name it -" if str(path) == "/dev/stdin" else "save what it gives in a file first"
+        raise UserError(f"is a {kind}, a file is needed", where=path, remedy=remedy)
 
 
 def _unreadable(path: AnyPath, error: Exception) -> UserError:

@@ -95,9 +95,18 @@ class _Local(_Path):
 
 
 class _Folder(_Local):
-    """A folder of this machine."""
+    """A folder of this machine, there or to be made."""
 
     needed = "a folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """As click asks for it."""
+        from pgle.errors import UserError
+
+        path = super().convert(value, param, ctx)
+        if path.exists() and not path.is_dir():
+            raise UserError("is a file, and a folder is needed", where=path, remedy="choose another")
+        return path
 
     def _remedy(self, value: str) -> str:
         return "name one" if value == "-" else "choose one here, and copy it there afterwards"

@@ -17,7 +17,7 @@ FOLDERS = [["init", "slurm", "-o"], ["tune", "x.mlir", "-o"], ["rehearse", "x.ml
            ["run", "--run-dir"], ["auto", "--cache"], ["compare", "--abba", "1", "--run-dir"]]  # fmt: skip
 
 
-@pytest.mark.parametrize("where", ["-", "gs://bucket/runs/a"])
+@pytest.mark.parametrize("where", ["-", "gs://bucket/runs/a", "/dev/null"])
 @pytest.mark.parametrize("words", FOLDERS, ids=" ".join)
 def test_a_folder_is_one_of_this_machine(
     words: list[str], where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
