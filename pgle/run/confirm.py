@@ -22,7 +22,7 @@ from pgle.run.inputs.traces import stage_of
 from pgle.run.launch.hook import read_facts
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.module import Module
-from pgle.xla.hlo.schedule_dump import find_schedule_dumps, read_schedule_dump
+from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
 from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict
@@ -38,8 +38,9 @@ class ConfirmRequest:
 
     log: AnyPath  # a file (``.gz`` and ``.xz`` are read), `STDIN`, a run directory: its perf stage, or RUN/STAGE
     module: str | None = None  # regular expression for the main module; None: the weightiest
-    # schedule dump, or a directory that holds some; None: of a stage of a run directory its own, else the log alone
-    schedule: AnyPath | None = None
+    # schedule dump, read or not, or a directory that holds some; None: of a stage of a run directory its own, else the
+    # log alone
+    schedule: AnyPath | LhsSchedule | None = None
     profile: Profile | None = None  # of the run; None: the one that the log names, where it is still there
     unreadable: str = ""  # why a profile that was named cannot be read
     release: str | None = None  # version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings
@@ -110,7 +111,7 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
     return replace(verdict, warnings=(*verdict.warnings, *warnings))
 
 
-def confirm_compiled(log: Path, schedule: Path | None, profile: Profile) -> ModuleVerdict:
+def confirm_compiled(log: Path, schedule: LhsSchedule | None, profile: Profile) -> ModuleVerdict:
     """The verdict on the one module of a compilation that pgle ran to its end."""
     return confirm(ConfirmRequest(log, schedule=schedule, profile=profile, whole=True)).main
 
@@ -126,7 +127,7 @@ def _release(text: str | None) -> tuple[int, ...] | None:
 
 def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
     """What is asked of each rank that left a log in a run directory; of one log alone, under no name."""
-    if request.schedule is not None:
+    if request.schedule is not None and not isinstance(request.schedule, LhsSchedule):
         _check_schedule(request.schedule)
     if str(request.log) == STDIN or not request.log.is_dir():
         stage = stage_of(request.log.parent)
@@ -172,7 +173,8 @@ def _evidence(ranks: Mapping[str, ConfirmRequest], log: Log) -> dict[str, Schedu
     request = next(iter(ranks.values()))
     profile = request.profile or _profile_of(log, request.unreadable)
     wanted = request.module or (f"^{re.escape(log.main_module)}$" if log.main_module else "")
-    return {rank: _compare(path, wanted, profile) for rank, path in dumps.items()}
+    read = {rank: one if isinstance(one, LhsSchedule) else _chosen(one, wanted) for rank, one in dumps.items()}
+    return {rank: _compare(schedule, profile) for rank, schedule in read.items()}
 
 
 def _profile_of(log: Log, unreadable: str) -> Profile:
@@ -192,8 +194,23 @@ def _with_gpu(module: Module) -> Module:
     return replace(module, source=str(next(iter(sorted(beside)), module.source)))
 
 
-def _compare(schedule: AnyPath, wanted: str, profile: Profile) -> ScheduleEvidence:
-    """What the dump of the module that `wanted` matches proves; where that is empty, the only one there is."""
+def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:
+    """What a module's dump proves."""
+    module = schedule.module
+    effective = effective_costs(profile, module.fingerprint)
+    fit = cover_module(profile, LookupTable(_with_gpu(module), module), effective)
+    return replace(
+        schedule_evidence(schedule, {name: cost.cost_us for name, cost in fit.costs.items()}),
+        covered=round(fit.count.covered),
+        wanted=round(fit.count.total),
+        time_coverage=fit.time.value,
+        kept_share=fit.kept_share,
+        mismatched=len(fit.mismatches),
+    )
+
+
+def _chosen(schedule: AnyPath, wanted: str) -> LhsSchedule:
+    """The dump of the module that `wanted` matches; where that is empty, the only one there is."""
     dumps = find_schedule_dumps(schedule)
     found = [path for name, path in dumps.items() if re.search(wanted, name)]
     if not found:
@@ -205,14 +222,4 @@ def _compare(schedule: AnyPath, wanted: str, profile: Profile) -> ScheduleEviden
         )
     if len(found) > 1 and not wanted:
         raise UserError(f"holds dumps of {len(found)} modules", where=schedule, remedy="choose one with --module")
-    dump = read_schedule_dump(found[0])
-    effective = effective_costs(profile, dump.module.fingerprint)
-    fit = cover_module(profile, LookupTable(_with_gpu(dump.module), dump.module), effective)
-    return replace(
-        schedule_evidence(dump, {name: cost.cost_us for name, cost in fit.costs.items()}),
-        covered=round(fit.count.covered),
-        wanted=round(fit.count.total),
-        time_coverage=fit.time.value,
-        kept_share=fit.kept_share,
-        mismatched=len(fit.mismatches),
-    )
+    return read_schedule_dump(found[0])

@@ -134,7 +134,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         own = request.setting.flags
         plain = pool.submit(session.schedule, "default", own) if _has_default(request) else None
         guess = request.profile
-        if guess is None and whole.result().schedule is not None:
+        if guess is None and whole.result().schedule is not None and not whole.result().kept:
             guess = _estimated(request.out, whole.result(), hardware)
         estimates = None if guess is None else guess.read_bytes()
         ahead = None if guess is None else pool.submit(session.schedule, "profiled", flags, guess)
@@ -155,7 +155,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
             shutil.rmtree(request.out / "profiled", ignore_errors=True)
             second = session.schedule("profiled", flags, profile)
         profiled = side(second)
-    verdict = confirm_compiled(second.log, second.schedule, given)
+    verdict = confirm_compiled(second.log, second.lhs, given)
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
         placements(profiled.module, profiled.prediction.timeline, request.setting.flags),

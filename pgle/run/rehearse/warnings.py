@@ -13,6 +13,8 @@ from pgle.xla.hlo.module import Module
 from pgle.xla.log.wordings import SCHEDULER_MEMORY
 from pgle.xla.targets import Target
 
+TPU_KERNEL = "tpu_custom_call"  # what jax lowers Pallas to for TPUs
+
 UNREAD_SHARE = 0.001  # of the step; less than that is not worth a line
 
 
@@ -66,7 +68,13 @@ def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]
         measured: names of instructions whose costs are.
     """
     lines = opaque_warnings(module, measured)
-    if any(item.custom_call_target == PARTITIONED_LATER for item in module.walk()):
+    targets = {item.custom_call_target for item in module.walk()}
+    if TPU_KERNEL in targets:
+        lines.append(
+            f"{TPU_KERNEL} is a kernel for TPUs, which no GPU runs, so this program was lowered for TPUs: lower it for "
+            "GPUs (lowering_platforms=('cuda',)), or rehearse the program itself"
+        )
+    if PARTITIONED_LATER in targets:
         lines.append(
             f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the "
             "module: their operands are gathered here; rehearse a job's *.after_spmd_partitioner dump (--xla_dump_to)"

@@ -208,7 +208,7 @@ class _Search:
         module = result.scheduled
         found = bench.judged(trial.flags, trial.label, result, module, tried.profile, tried.trial.modelled)
         found = replace(found, trial=replace(found.trial, shape=trial.shape))
-        use = confirm_compiled(result.log, result.schedule, profile)
+        use = confirm_compiled(result.log, result.lhs, profile)
         schedules = {} if result.lhs is None else {module.name: result.lhs}
         proof = Proof(
             scheduled=found,

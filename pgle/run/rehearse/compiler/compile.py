@@ -31,6 +31,7 @@ from pgle.run.rehearse.compiler.dumps import (
     fingerprint_of,
     keep_before_stages,
     memory_of,
+    refused,
     remove_generated_code,
     remove_passes,
     scheduled_module,
@@ -106,8 +107,7 @@ class Compiler:
         if "crashed" in answer:
             raise crash(answer["crashed"], log, request.flags)
         if "xla_error" in answer:
-            line = answer["xla_error"].strip().partition("\n")[0]
-            raise UserError(f"XLA could not compile it: {line}", where=request.module, remedy=f"the whole log: {log}")
+            raise refused(answer["xla_error"], request.module, log)
         name = answer["module_name"]
         after = _module(folder, request, answer)
         assert after is not None  # else the worker would not have said that it is done

@@ -37,6 +37,8 @@ FULL_BYTES = 1 << 20  # of free space, below which a disk is full: dumps of the 
 
 TAIL = 200_000  # characters at the end of the log that are searched
 
+_DYNAMIC = re.compile(r"stablehlo\.(?:dynamic_|real_dynamic_|[gs]et_dimension_size)\w*|Unbounded dynamism")
+
 _FINGERPRINT = re.compile(rb"\x0a\x16fingerprint_before_lhs\x12\x20([0-9a-f]{32})")
 
 
@@ -179,6 +181,15 @@ def crash(code: int, log: Path, flags: Sequence[str]) -> UserError:
     last = line or next((row for row in reversed(text.splitlines()) if row.strip()), "no output")
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     return UserError(f"the compiler crashed ({how}): {last.strip()[:300]}", remedy=f"the whole log: {log}")
+
+
+def refused(said: str, module: Path, log: Path) -> UserError:
+    """The error for a module that XLA does not compile, by the first line of what XLA said."""
+    line = said.strip().partition("\n")[0]
+    if (dynamic := _DYNAMIC.search(line)) is not None:
+        what = f"the sizes of its arrays are known only as it runs ({dynamic[0]})"
+        return UserError(what, where=module, remedy="export or lower it with numbers in place of symbols")
+    return UserError(f"XLA could not compile it: {line}", where=module, remedy=f"the whole log: {log}")
 
 
 def memory_of(dump: Path) -> dict[str, int]:

@@ -103,6 +103,19 @@ def test_a_compiler_that_dies(request_for: RehearsalRequest, tmp_path: Path) -> 
         rehearse_compile(request_for, python=python_that(tmp_path, dies))
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "step.py:3:1: error: 'stablehlo.dynamic_broadcast_in_dim' op can't be translated to XLA HLO",
+        "during context [hlo verifier]: Unbounded dynamism is disabled for instruction: %p = f32[?,512] parameter(0)",
+    ],
+)
+def test_sizes_that_are_known_only_as_it_runs(said: str, request_for: RehearsalRequest, tmp_path: Path) -> None:
+    answer = f"""printf '%s\\n' '{{"id": 1, "answer": {{"xla_error": "{said.replace("'", "")}"}}}}'\nread end"""
+    with pytest.raises(UserError, match=r"known only as it runs \(.*\); export or lower it with numbers"):
+        rehearse_compile(request_for, python=python_that(tmp_path, HELLO + answer))
+
+
 def test_a_compiler_that_was_ended_does_not_start_again(request_for: RehearsalRequest, tmp_path: Path) -> None:
     with Compiler(python_that(tmp_path, "echo started >&2")) as compiler:
         pass
