@@ -84,12 +84,17 @@ def read_program(
     """
     reader = _Reader(module, costs, estimate, kernels or {})
     reader.read(module.entry)
+    warnings = []
+    if reader.uncounted:
+        first, *more = reader.uncounted
+        loops = f"{first} and {len(more)} more loop{'s' * (len(more) > 1)}" if more else first
+        warnings.append(f"{loops}: trip count unknown, one iteration is assumed")
     if reader.others:
-        reader.warnings.append(
+        warnings.append(
             f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
             f"(first {reader.others[0]}); is it of this program? 'pgle verify' shows what matches"
         )
-    return Program(module.entry, reader.computations, tuple(reader.missing), tuple(reader.warnings))
+    return Program(module.entry, reader.computations, tuple(reader.missing), tuple(warnings))
 
 
 class _Reader:
@@ -106,7 +111,7 @@ class _Reader:
         self.computations: dict[str, tuple[Op, ...]] = {}
         self.missing: list[str] = []
         self.others: list[str] = []
-        self.warnings: list[str] = []
+        self.uncounted: list[str] = []
 
     def read(self, name: str) -> None:
         """Fill `computations` for one computation and all it calls."""
@@ -153,7 +158,7 @@ class _Reader:
     def _loop(self, instruction: Instruction) -> Op:
         trips = trip_count(instruction)
         if trips is None:
-            self.warnings.append(f"{instruction.name}: trip count unknown, one iteration is assumed")
+            self.uncounted.append(instruction.name)
         # `called` holds condition and body; the condition of a counted loop runs on the host.
         bodies = tuple(name for name in instruction.called if not self._is_condition(name))
         return Op(instruction.name, Action.LOOP, bodies=bodies[-1:], trips=1 if trips is None else trips)

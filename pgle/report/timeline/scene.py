@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from pgle.masking import kept_text
 from pgle.report.text import duration, printable
 from pgle.schedule.timeline import ORIGINS, Breakdown, Loop, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
@@ -234,7 +235,12 @@ def named(
     known = module.instructions.get(name) if module is not None else None
     shape, op_name, source = ("", "", "") if known is None else (str(known.shape), known.op_name, known.source)
     shape = shape if len(shape) <= LONG else f"{shape[:LONG]}…"
-    return Named(name, style, kind, lhs_name, op_name, shape, source, cost, sync, follower)
+    return Named(name, style, kind, lhs_name, op_name, shape, _kept(source), cost, sync, follower)
+
+
+@lru_cache(maxsize=1 << 14)
+def _kept(source: str) -> str:
+    return kept_text(source)
 
 
 def shown(panels: Sequence[Panel]) -> float:
