@@ -15,9 +15,8 @@ from pgle.report.page.stored import as_json
 from pgle.report.page.style import data_file, style_sheet, templates
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
-from pgle.run.inputs.folder import PAGE_FILES
+from pgle.run.inputs.folder import PAGE_FILES, TRACE
 
-TRACE = PAGE_FILES[2]
 OPEN = f"The same timeline as a trace, {TRACE}: open it in ui.perfetto.dev"
 KINDS = {Table: "table", Prose: "prose", Moving: "moving", Chart: "chart"}
 

@@ -12,7 +12,7 @@ from pgle.files import write_files
 from pgle.report import json
 from pgle.report.experiment import pipeline
 from pgle.report.onward import after_tuning, show_next
-from pgle.report.page.html import TRACE, page_files
+from pgle.report.page.html import page_files
 from pgle.report.page.parts import Prose, Section, Table
 from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.schedules.rehearse import setting_lines
@@ -34,6 +34,7 @@ from pgle.report.text import console, duration, numbers, say, warn
 from pgle.run.convert import Conversion
 from pgle.run.experiment.pipeline import Pipeline
 from pgle.run.experiment.stage import StageResult
+from pgle.run.inputs.folder import TRACE
 from pgle.run.tune.experiment import TUNED, TunedRun
 from pgle.run.tune.record import NAME
 from pgle.run.tune.request import Tuning

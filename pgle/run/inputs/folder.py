@@ -11,24 +11,23 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pgle.errors import UserError
-from pgle.files import read_bytes
 from pgle.run.experiment.directory import MANIFEST, RunDirectory
 from pgle.run.experiment.onward import following, typed
 from pgle.run.inputs.texts import utf8_head
 from pgle.trace.nsys import SQLITE_MAGIC
+from pgle.xla.hlo.dumps import fingerprint_of
 
 DEPTH = 4  # folders below the first; a profiler's log directory nests its xplanes three deep
 MOST = 5000  # entries that are looked at: an answer at once, also in a home directory
 
 PROGRAM = "JAX program"
 STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
-PAGE_FILES = ("timeline.html", "timeline.svg", "timeline.trace.json", STORED)  # what lies there of it
+TRACE = "timeline.trace.json"
+PAGE_FILES = ("timeline.html", "timeline.svg", TRACE, STORED)  # what lies there of it
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
 
 ByKind: TypeAlias = Mapping[str, Sequence[Path]]
 Next: TypeAlias = Callable[[Path, ByKind], str]
-
-_FINGERPRINT = re.compile(rb"fingerprint_before_lhs[^0-9a-f]{1,6}([0-9a-f]{32})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +96,11 @@ def dump_near(folder: Path, modules: Mapping[str, Collection[str]]) -> Path | No
 
 
 def _fingerprint(dump: Path) -> str:
-    """That of a final module, as text or protobuf; empty where it has none."""
-    if "after_optimizations" not in dump.name:
-        return ""
-    from pgle.xla.hlo.proto import MAX_HLO_BYTES  # and protobuf, which most answers do without
-
+    """That of a final module; empty where it has none or cannot be read."""
     try:
-        found = _FINGERPRINT.search(read_bytes(dump, max_bytes=MAX_HLO_BYTES))
+        return fingerprint_of(dump) if "after_optimizations" in dump.name else ""
     except UserError:
         return ""
-    return found[1].decode() if found else ""
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, str]]:

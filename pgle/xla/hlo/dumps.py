@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pgle.errors import UserError, choices
-from pgle.files import AnyPath
+from pgle.files import AnyPath, read_bytes
 
 if TYPE_CHECKING:
     from pgle.xla.hlo.module import Module
+
+_FINGERPRINT = re.compile(rb"(?:\x0a\x16fingerprint_before_lhs\x12\x20|fingerprint_before_lhs=\")(?P<hex>[0-9a-f]{32})")
+
+
+def fingerprint_of(dump: AnyPath) -> str:
+    """The ``fingerprint_before_lhs`` of a dump, HloProto or HLO text; empty where it has none.
+
+    Read off the raw bytes (of a protobuf the map entry: key field 1, value field 2), so that a dump of any size costs
+    one search.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    from pgle.xla.hlo.proto import MAX_HLO_BYTES  # and protobuf, which most answers do without
+
+    found = _FINGERPRINT.search(read_bytes(dump, max_bytes=MAX_HLO_BYTES))
+    return found["hex"].decode() if found else ""
 
 
 @dataclass(frozen=True)

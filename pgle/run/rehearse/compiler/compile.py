@@ -28,7 +28,6 @@ from pgle.run.rehearse.compiler.dumps import (
     crash,
     find_dump,
     find_schedule,
-    fingerprint_of,
     keep_before_stages,
     memory_of,
     refused,
@@ -38,6 +37,7 @@ from pgle.run.rehearse.compiler.dumps import (
 )
 from pgle.run.rehearse.compiler.messages import PASSES, check, environment, message
 from pgle.run.rehearse.compiler.request import OnPhase, Phase, RehearsalRequest, RehearsalResult
+from pgle.xla.hlo.dumps import fingerprint_of
 
 
 class Compiler:

@@ -39,8 +39,6 @@ TAIL = 200_000  # characters at the end of the log that are searched
 
 _DYNAMIC = re.compile(r"stablehlo\.(?:dynamic_|real_dynamic_|[gs]et_dimension_size)\w*|Unbounded dynamism")
 
-_FINGERPRINT = re.compile(rb"\x0a\x16fingerprint_before_lhs\x12\x20([0-9a-f]{32})")
-
 
 def find_dump(folder: Path, name: str, ending: str) -> Path | None:
     """The dump of module `name`, not of its fusion sub-modules; XLA may trim a trailing ``_`` in file names."""
@@ -100,15 +98,6 @@ def remove_passes(folder: Path) -> None:
     """Remove the modules as they were before and after single passes."""
     for path in folder.glob("module_*.[0-9][0-9][0-9][0-9].*.hlo.pb"):
         path.unlink()
-
-
-def fingerprint_of(dump: Path) -> str:
-    """The ``fingerprint_before_lhs`` of an HloProto dump, empty where it has none.
-
-    Read off the raw bytes of the map entry (key field 1, value field 2), so that a dump of any size costs one search.
-    """
-    found = _FINGERPRINT.search(read_bytes(dump))
-    return found[1].decode() if found else ""
 
 
 def dataflow_of(dump: Path) -> str:

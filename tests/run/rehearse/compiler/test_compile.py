@@ -21,8 +21,9 @@ from pgle.errors import UserError
 from pgle.run.confirm import ConfirmRequest, confirm
 from pgle.run.rehearse.compiler.cache import Cache
 from pgle.run.rehearse.compiler.compile import Compiler, matches_job, rehearse_compile
-from pgle.run.rehearse.compiler.dumps import check_room, fingerprint_of
+from pgle.run.rehearse.compiler.dumps import check_room
 from pgle.run.rehearse.compiler.request import RehearsalRequest, RehearsalResult
+from pgle.xla.hlo.dumps import fingerprint_of
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.log.blocks import collect
 from pgle.xla.log.events import read_events

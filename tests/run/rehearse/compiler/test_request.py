@@ -9,9 +9,9 @@ import pytest
 
 from pgle.errors import UserError
 from pgle.run.rehearse.compiler.compile import Compiler, matches_job, rehearse_compile
-from pgle.run.rehearse.compiler.dumps import fingerprint_of
 from pgle.run.rehearse.compiler.messages import xla_flags
 from pgle.run.rehearse.compiler.request import RehearsalRequest
+from pgle.xla.hlo.dumps import fingerprint_of
 
 
 @pytest.fixture
