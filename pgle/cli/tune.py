@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 @click.option("--memory-limit", metavar="SIZE", help="Temporary device memory at most: 70GiB, 8e10.")
 @click.option("--worlds", default=20, show_default=True, type=click.IntRange(1), help="Perturbed worlds to judge by.")
 @click.option("--seed", default=0, show_default=True, help="Of the worlds.")
-@click.option("--shape", is_flag=True, help="Then shape the costs given to the scheduler; for very many collectives.")
 @click.option(
     "--executor",
     default="",

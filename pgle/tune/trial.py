@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from pgle.schedule.predict import Prediction
-from pgle.xla.kinds import KINDS
 
 Flags = Mapping[str, str]  # values by flag name, without dashes
 
 LITTLE = 0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
 WON_SHARE = 0.9
-MOST = 6  # collectives that are kept by name
 
 
 @dataclass(frozen=True)
@@ -34,9 +32,6 @@ class Trial:
     program: str = ""  # fingerprint before scheduling; settings that share it are the same program
     same_as: str = ""  # label of an earlier trial that compiled to the same program and is scheduled alike; empty: none
     failure: str = ""  # why it did not compile; empty where it did
-    # what costs are multiplied by for the scheduler alone (`pgle.tune.shape`), by name; mostly empty
-    shape: Mapping[str, float] = field(default_factory=dict)
-    most_exposed: tuple[str, ...] = ()  # names of the collectives that stay most exposed
 
     @property
     def mean_us(self) -> float:
@@ -45,9 +40,9 @@ class Trial:
         return sum(steps) / len(steps) if steps else float("inf")
 
 
-def key_of(flags: Flags, shape: Mapping[str, float]) -> str:
+def key_of(flags: Flags) -> str:
     """What tells a setting from others, as text."""
-    return json.dumps([sorted(flags.items()), *([sorted(shape.items())] if shape else [])])
+    return json.dumps(sorted(flags.items()))
 
 
 def record(trial: Trial) -> dict[str, Any]:
@@ -66,10 +61,10 @@ def recorded(item: Mapping[str, Any], worlds: int) -> Trial:
         TypeError, KeyError, ValueError, AttributeError: it is not one.
     """
     known = {entry.name: item[entry.name] for entry in fields(Trial)}
-    trial = Trial(**known | {name: tuple(item[name]) for name in ("worlds_us", "harder_us", "most_exposed")})
+    trial = Trial(**known | {name: tuple(item[name]) for name in ("worlds_us", "harder_us")})
     figures = [trial.exposed_us, *trial.exposed_by_kind.values(), *trial.worlds_us, *trial.harder_us, trial.cpu_s,
-               *trial.shape.values(), trial.modelled, trial.temp_bytes or 0, trial.step_us or 0.0]  # fmt: skip
-    words = [trial.label, trial.program, trial.same_as, trial.failure, *trial.flags.values(), *trial.most_exposed]
+               trial.modelled, trial.temp_bytes or 0, trial.step_us or 0.0]  # fmt: skip
+    words = [trial.label, trial.program, trial.same_as, trial.failure, *trial.flags.values()]
     if not all(type(figure) in (int, float) and 0 <= figure < 1e18 for figure in figures):
         raise ValueError("a figure is none")
     if not all(isinstance(word, str) for word in words):
@@ -80,35 +75,12 @@ def recorded(item: Mapping[str, Any], worlds: int) -> Trial:
     return trial
 
 
-def most_exposed(prediction: Prediction) -> tuple[str, ...]:
-    """Names of the collectives that stay most exposed, as LHS knew them."""
-    found = [item for item in prediction.timeline.exposures if item.exposed_us > 0 and item.kind in KINDS]
-    return tuple(item.lhs_name for item in found[:MOST])
-
-
 def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
     """Exposed microseconds of a step by kind of collective."""
     found: dict[str, float] = {}
     for item in prediction.timeline.exposures:
         found[item.kind] = found.get(item.kind, 0.0) + item.exposed_us
     return found
-
-
-@dataclass(frozen=True)
-class QuickLook:
-    """What a few moves give, each alone."""
-
-    pgle: Trial  # the user's own flags with the profile
-    trials: tuple[Trial, ...]  # the moves that compiled, the shortest step first
-
-    @property
-    def best(self) -> Trial | None:
-        """The shortest; None where none is shorter than `pgle`."""
-        return self.trials[0] if self.trials and self.change(self.trials[0]) < 0 else None
-
-    def change(self, trial: Trial) -> float:
-        """Of its step against that with the profile alone, as a share; negative is shorter."""
-        return (trial.step_us or 0.0) / max(self.pgle.step_us or 0.0, 1e-9) - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ PROFILED = ["profile/trace/rank0000.nsys-rep"]
 CONVERTED = [*PROFILED, "profile.pbtxt"]
 RAN = [*CONVERTED, "perf/output.log"]
 WHOLE = [*RAN, "baseline/output.log"]
-RESULTS = ((90, 90, None), (90, 80, None), (100, 100, None), (100, 80, 1.1), (100, 80, 0))
-"""Steps with the profile (of 100 without), their ceiling, and the best of a quick look at flags."""
+RESULTS = ((90, 90), (90, 80), (100, 100), (100, 80))
+"""Steps with the profile (of 100 without), and their ceiling."""
 
 
 def parse(line: str) -> None:
@@ -169,17 +169,15 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
         rehearsed(*PROGRAM), rehearsed(*PROGRAM, profile="p.pbtxt", flags=flags), rehearsed(str(module)),
         rehearsed(str(run.path), topology=None, choose=None), rehearsed(str(run.path), flags=flags, target="h100"),
     ):  # fmt: skip
-        for new_us, ceiling_us, look in RESULTS:
+        for new_us, ceiling_us in RESULTS:
             ceiling = SimpleNamespace(step_us=ceiling_us)
             parts = SimpleNamespace(breakdown=SimpleNamespace(communication_us=max(0, new_us - ceiling_us), copy_us=0))
             sides = [SimpleNamespace(step_us=step, ceiling=ceiling, timeline=parts) for step in (100, new_us)]
-            best = None if look is None or look > 1 else "a trial"
             for is_stuck in (False, True):
                 found = SimpleNamespace(
                     good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
                     profiled=SimpleNamespace(prediction=sides[1]), moves=(SimpleNamespace(after="stuck"),) * is_stuck,
-                    look=None if look is None else SimpleNamespace(trials=["a trial"], best=best),
                 )  # fmt: skip
                 yield rehearsal.advice(found)  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):

@@ -18,7 +18,6 @@ from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
 from pgle.schedule.worth import MOSTLY, WORTH_SHARE, in_percent, stuck_share
 from pgle.tune.search import ROOM
-from pgle.tune.trial import QuickLook, Trial
 
 OTHERS = 4  # modules that were not chosen, in the text
 SHOWN = 12  # collectives in the text table; `--json` has all
@@ -111,9 +110,6 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     screen.print(f"Is a profile worth a job? {result.worth}", style="bold")
     if (said := default_line(result)) is not None:
         screen.print(said)
-    if result.look is not None:
-        for line in look_lines(result.look, result.costs_are):
-            screen.print(line, soft_wrap=True)
     if picture is not None:
         screen.print(f"timelines: {near(picture)}  (or {TRACE} beside it in ui.perfetto.dev)", soft_wrap=True)
     warn(result.warnings)
@@ -154,18 +150,10 @@ def advice(result: Rehearsal) -> str:
             f"Next: {what}, so no profile and no flag can shorten this step by more than {max(room, 0.0):.1%}{more}; "
             f"where its time goes:\n  {typed('pgle', 'analyze', near(folder_of(result)))}"
         )
-    tried = result.look is not None and bool(result.look.trials)
-    helpless = result.look is None or result.look.best is None
-    if helpless and is_stuck:
-        alone = ", and of the nearest flags none helps alone" if tried else ""
+    if is_stuck:
         return (
-            f"Next: no order of these instructions hides most of that{alone}; flags that make others (combined or "
-            f"pipelined collectives, copies of loop bodies) may, by up to {room:.1%} of the step:\n  {result.tune}"
-        )
-    if tried and helpless:
-        return (
-            f"Next: up to {room:.1%} of the step could be hidden; none of the nearest flags does so alone. Try more "
-            f"flags, and several together:\n  {result.tune}"
+            "Next: no order of these instructions hides most of that. Other flags combine or pipeline collectives, and "
+            f"may save up to {room:.1%} of the step:\n  {result.tune}"
         )
     return f"Next: up to {room:.1%} of the step could be hidden; look for flags that do:\n  {result.tune}"
 
@@ -179,25 +167,6 @@ def _unused(result: Rehearsal) -> str:
 def folder_of(result: Rehearsal) -> Path:
     """Where the dumps of all its schedules lie."""
     return result.baseline.compiled.after_optimizations.parent.parent
-
-
-def look_lines(look: QuickLook, costs_are: str) -> list[str]:
-    """What each move would bring, the best first."""
-    if not look.trials:
-        return []
-    helps = "" if look.best is not None else "; none of these helps"
-    head = f"Flags beside the profile, each alone (predicted, {costs_are} costs){helps}:"
-    return [head, *(f"  step {_longer(look.change(trial))}: {_flags(trial)}" for trial in look.trials)]
-
-
-def _longer(change: float) -> str:
-    if abs(change) < 5e-4:
-        return "as long"
-    return f"{abs(change):.1%} {'longer' if change > 0 else 'shorter'}"
-
-
-def _flags(trial: Trial) -> str:
-    return " ".join(f"--{name}={value}" for name, value in trial.flags.items())
 
 
 def setting_lines(module: str, devices: int, target: str, jaxlib: str, setting: Setting) -> list[str]:

@@ -9,7 +9,6 @@ from pgle.report.schedules.rehearse import advice, ceiling_us
 from pgle.run.rehearse.rehearse import Rehearsal, Side
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import gain
-from pgle.tune.trial import QuickLook
 
 
 def show_json(result: Rehearsal, picture: Path | None = None) -> None:
@@ -44,15 +43,9 @@ def as_dict(result: Rehearsal) -> dict[str, object]:
         "profile": str(result.profile),
         "gain": gain(result.baseline.prediction, result.profiled.prediction),
         "worth": result.worth,
-        "look": _look(result.look),
         "next": advice(result),
         "warnings": result.warnings,
     }
-
-
-def _look(look: QuickLook | None) -> list[dict[str, object]]:
-    trials = () if look is None else look.trials
-    return [{**json.picked(trial, "flags step_us"), "change": look and look.change(trial)} for trial in trials]
 
 
 def _side_dict(side: Side) -> dict[str, object]:

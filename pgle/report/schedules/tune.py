@@ -69,7 +69,7 @@ def write_pages(found: Tuning, out: Path) -> Path:
 
 def announcer(budget: int) -> OnTrial:
     """Says on stderr what each trial came to, as it ends; those that change nothing are not counted."""
-    numbers = {"trial": count(1), "shape": count(1)}  # each has the budget
+    numbers = count(1)
     began, compiled = time.monotonic(), count(1)
 
     def rest(number: int) -> str:
@@ -89,9 +89,8 @@ def announcer(budget: int) -> OnTrial:
             words = failed if trial.step_us is None else "{}, {}, won {} of {}".format(*figures(trial, pgle))
             number = ""
             if not trial.label.startswith("without "):
-                what = "shape" if trial.shape else "trial"
-                nth = next(numbers[what])
-                number, took = f"{what} {nth} of at most {budget}: ", took and f"{took}{rest(nth)}"
+                nth = next(numbers)
+                number, took = f"trial {nth} of at most {budget}: ", took and f"{took}{rest(nth)}"
             say(f"{number}{trial.label}: {words}{took}")
 
     return announce
@@ -174,7 +173,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
 def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
     done = trial.step_us is not None
     return {
-        **json.picked(trial, "label flags step_us temp_bytes shape same_as modelled failure"),
+        **json.picked(trial, "label flags step_us temp_bytes same_as modelled failure"),
         "exposed_us": trial.exposed_us if done else None,
         "worlds": judge(trial.worlds_us, found.pgle.trial.worlds_us) if done else None,
     }

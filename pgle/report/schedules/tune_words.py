@@ -36,7 +36,7 @@ def legend(found: Tuning) -> str:
 def row(found: Tuning, trial: Trial) -> tuple[str, ...]:
     """A trial as cells of `COLUMNS`."""
     tuned = found.tuned.trial
-    best = found.proof is not None and (trial.label, trial.shape) == (tuned.label, tuned.shape)
+    best = found.proof is not None and trial.label == tuned.label
     name = f"→ {trial.label}" if best else trial.label
     if trial.step_us is None:
         return name, "does not compile", "", "", "", ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,12 +24,6 @@ from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.rehearse.folder import opened
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
 from pgle.run.rehearse.settings import Setting, settle
-from pgle.run.tune.quick import quick_look
-from pgle.run.tune.request import TuneRequest
-from pgle.schedule.predict import gain
-from pgle.schedule.worth import WORTH_SHARE
-from pgle.tune.search import no_room
-from pgle.tune.trial import QuickLook
 from pgle.xla.flags.modes import Mode, flags_for
 from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
@@ -38,9 +31,6 @@ from pgle.xla.targets import load_target
 DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
 
 DEFAULT_DEVICES = 4  # virtual CPU devices for a captured program whose user names no topology
-
-LOOK_S = 5.0  # rehearsals that took longer get no look at flags: it takes several times as long
-ANSWER_S = 12.0  # and has ended so long after the rehearsal began
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
@@ -69,11 +59,10 @@ class RehearseCommand:
 
 
 def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
-    """Capture where needed, rehearse, and look at flags where the profile brings little and a look takes little."""
+    """Capture the modules if the words start a program, then rehearse."""
     command = of_run(command)
     with prepared(command) as (out, setting):
         command = by_file(command, setting)
-        began = time.monotonic()
         request = RehearseRequest(
             setting=setting,
             target=load_target(command.target),
@@ -83,31 +72,7 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
             job=command.job,
             cached=command.cached,
         )
-        found = replace(rehearse(request, on_phase), tune=tune_line(command), measure=measure(command))
-        if time.monotonic() - began > LOOK_S or not _leaves_room(found):
-            return found
-        return replace(found, look=_look(request, began + ANSWER_S, on_phase))
-
-
-def _leaves_room(found: Rehearsal) -> bool:
-    """Whether the profile was used and brings little, and hiding more would bring something."""
-    change = gain(found.baseline.prediction, found.profiled.prediction)
-    return found.used and change.share < WORTH_SHARE and not no_room(found.profiled.prediction)
-
-
-def _look(request: RehearseRequest, until: float, on_phase: OnPhase) -> QuickLook | None:
-    """What the strongest moves bring; the rehearsal stands whatever becomes of it."""
-    try:
-        return quick_look(
-            TuneRequest(
-                request.setting, request.target, request.out, request.profile, request.topology, worlds=0,
-                cached=request.cached,
-            ),
-            until,
-            on_phase,
-        )  # fmt: skip
-    except UserError:
-        return None
+        return replace(rehearse(request, on_phase), tune=tune_line(command), measure=measure(command))
 
 
 def of_run(given: RehearseCommand) -> RehearseCommand:

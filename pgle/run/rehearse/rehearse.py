@@ -26,7 +26,6 @@ from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings, un
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.worth import judge_worth
-from pgle.tune.trial import QuickLook
 from pgle.xla.flags.catalogue import release
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
@@ -92,8 +91,6 @@ class Rehearsal:
     worth: str  # one sentence: is PGLE worth a job, and why
     matches_job: bool | None  # whether the baseline has the fingerprint of the job; None where not asked
     warnings: tuple[str, ...]  # one line each
-    # what a few flags would bring, where the profile brings little; None where that was not asked
-    look: QuickLook | None = None
     tune: str = ""  # the command that looks for flags
     measure: str = ""  # the command that measures the program
 

@@ -33,8 +33,7 @@ from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.schedule.predict import predict
 from pgle.tune.moves import Axis, axes
 from pgle.tune.prices import Prices, priced, prices_of
-from pgle.tune.shape import Shape, shaped
-from pgle.tune.trial import Flags, Trial, exposed_by_kind, key_of, most_exposed
+from pgle.tune.trial import Flags, Trial, exposed_by_kind, key_of
 from pgle.tune.worlds import HARDER, HARDER_SEED, World, steps_in, worlds
 from pgle.xla.flags.text import typed_flag
 from pgle.xla.hardware import Hardware, find_hardware
@@ -42,8 +41,7 @@ from pgle.xla.hlo.module import Module
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
 """Compilations side by side; each takes a core, and a step of the search has three settings at most."""
-Submit = Callable[[Flags, str, Shape], "Future[Trial]"]  # begins a trial
-NO_SHAPE: Shape = {}
+Submit = Callable[[Flags, str], "Future[Trial]"]  # begins a trial
 NO_PROFILE = "no-profile"
 SCHEDULES = ("profile", "again")
 """Folders of a setting's schedules with its profile: the second where the first showed names without a cost."""
@@ -97,26 +95,26 @@ class Bench:
             self.pgle = self.schedule({}, "the profile")
         except UserError as error:
             raise UserError(f"does not compile with the profile: {error}", where=request.setting.module) from None
-        self._programs[self._program(self._named({}), {}, NO_SHAPE)] = self.pgle.trial
+        self._programs[self._program(self._named({}), {})] = self.pgle.trial
 
-    def trial(self, flags: Flags, label: str, shape: Shape = NO_SHAPE) -> Trial:
+    def trial(self, flags: Flags, label: str) -> Trial:
         """One setting: its figures, or why there are none; what another has compiled to is not simulated again."""
-        folder = self.folder_of(flags, shape)
+        folder = self.folder_of(flags)
         self._hurry()
         try:
             named = self._named(flags)
-            same = self._program(named, flags, shape)
+            same = self._program(named, flags)
             known = self._programs.get(same)
             if known is not None:
                 cpu_s = 0.0 if named.kept else named.cpu_s
-                return replace(known, flags=flags, label=label, shape=shape, same_as=known.label, cpu_s=cpu_s)
-            trial = self.schedule(flags, label, shape).trial
+                return replace(known, flags=flags, label=label, same_as=known.label, cpu_s=cpu_s)
+            trial = self.schedule(flags, label).trial
             self._programs.setdefault(same, trial)  # another thread may have made the same program meanwhile
             return trial
         except UserError as error:
             if is_full(folder.parent):
                 raise
-            return Trial(flags, label, failure=str(error), shape=shape)
+            return Trial(flags, label, failure=str(error))
         finally:
             for made in ("names", *SCHEDULES):
                 shutil.rmtree(folder / made, ignore_errors=True)
@@ -135,13 +133,13 @@ class Bench:
             left_s = max(self.until - time.monotonic(), 0.0)
             self.session.base = replace(self.session.base, timeout_s=left_s)
 
-    def schedule(self, flags: Flags, label: str, shape: Shape = NO_SHAPE) -> Scheduled:
+    def schedule(self, flags: Flags, label: str) -> Scheduled:
         """One setting: compiled for its names, priced, compiled with that profile, and simulated."""
-        folder, named = self.folder_of(flags, shape), self._named(flags)
+        folder, named = self.folder_of(flags), self._named(flags)
         path, cpu_s = folder / "profile.pbtxt", named.cpu_s * (not named.kept)
         for name in SCHEDULES:
             profile, modelled = self._prices_by_name(named)
-            write_files(profile_files(path, shaped(profile, shape)), force=True)
+            write_files(profile_files(path, profile), force=True)
             shutil.rmtree(folder / name, ignore_errors=True)
             result = self.session.schedule(f"{folder.name}/{name}", self.options(flags), path)
             cpu_s += result.cpu_s * (not result.kept)
@@ -149,7 +147,7 @@ class Bench:
             if not self._has_new_names(named, result, module):
                 break
         found = self.judged(flags, label, result, module, profile, modelled)
-        return replace(found, trial=replace(found.trial, cpu_s=cpu_s, shape=shape))
+        return replace(found, trial=replace(found.trial, cpu_s=cpu_s))
 
     def _prices_by_name(self, named: RehearsalResult) -> tuple[Profile, int]:
         """The costs under the names that a setting gives, and how many collectives are modelled."""
@@ -179,11 +177,11 @@ class Bench:
     def _named(self, flags: Flags) -> RehearsalResult:
         return self.session.begun(f"{self.folder_of(flags).name}/names", self.options(flags)).result()
 
-    def _program(self, named: RehearsalResult, flags: Flags, shape: Shape) -> tuple[str, str]:
+    def _program(self, named: RehearsalResult, flags: Flags) -> tuple[str, str]:
         """What a schedule follows from: the program before scheduling, and what scheduling reads beside it."""
         late = {name: value for name, value in flags.items() if f"--{name}" in SCHEDULER_FLAGS}
         program = self.session.program(named) or str(named.after_optimizations)
-        return program, json.dumps([late, dict(shape)], sort_keys=True)
+        return program, json.dumps(late, sort_keys=True)
 
     def judged(
         self, flags: Flags, label: str, result: RehearsalResult, module: Module, profile: Profile, modelled: int
@@ -203,7 +201,6 @@ class Bench:
             result.memory.get("temp"),
             modelled,
             program=result.fingerprint,
-            most_exposed=most_exposed(prediction),
         )
         return Scheduled(trial, module, prediction, profile)
 
@@ -216,9 +213,9 @@ class Bench:
         """All XLA flags of a setting."""
         return (*self.session.base.flags, *(f"--{name}={value}" for name, value in flags.items()))
 
-    def folder_of(self, flags: Flags, shape: Shape = NO_SHAPE) -> Path:
+    def folder_of(self, flags: Flags) -> Path:
         """Where a setting is compiled."""
-        return self.session.folder / sha256(key_of(flags, shape).encode())[:12]
+        return self.session.folder / sha256(key_of(flags).encode())[:12]
 
 
 @contextmanager
@@ -228,10 +225,7 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
     base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
     folder = request.out / "trials"
     shutil.rmtree(folder, ignore_errors=True)
-    with open_session(
-        base, folder, python=request.setting.python, cached=request.cached, on_phase=on_phase,
-        combining=not request.shape,  # a shape goes by name
-    ) as session:  # fmt: skip
+    with open_session(base, folder, python=request.setting.python, cached=request.cached, on_phase=on_phase) as session:
         try:
             yield Bench(request, session)
         except BaseException as error:
@@ -250,19 +244,19 @@ def submitting(request: TuneRequest, bench: Bench) -> Iterator[Submit]:
     """What begins a trial: in a thread of ours, or wherever `request.executor` says."""
     if not request.executor:
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            yield lambda flags, label, shape: threads.submit(bench.trial, flags, label, shape)
+            yield lambda flags, label: threads.submit(bench.trial, flags, label)
         return
     setting = replace(request.setting, module=request.setting.module.resolve())
     profile = None if request.profile is None else request.profile.resolve()
     there = replace(request, setting=setting, profile=profile)
     with executor(request.executor, AT_ONCE) as pool:
-        yield lambda flags, label, shape: pool.submit(trial_elsewhere, there, flags, label, shape)
+        yield lambda flags, label: pool.submit(trial_elsewhere, there, flags, label)
 
 
 _ELSEWHERE: dict[bytes, Bench] = {}
 
 
-def trial_elsewhere(request: TuneRequest, flags: Flags, label: str, shape: Shape) -> Trial:
+def trial_elsewhere(request: TuneRequest, flags: Flags, label: str) -> Trial:
     """`Bench.trial` in another process, maybe of another machine, by a compiler that lives as long as the process.
 
     The first trial there takes what `Bench.start` takes more. The module, and `request.profile`, must be readable.
@@ -274,7 +268,7 @@ def trial_elsewhere(request: TuneRequest, flags: Flags, label: str, shape: Shape
         out = opened.enter_context(tempfile.TemporaryDirectory(prefix="pgle-tune-", ignore_cleanup_errors=True))
         _ELSEWHERE[key] = bench = opened.enter_context(open_bench(replace(request, out=Path(out))))
         bench.start()
-    return _ELSEWHERE[key].trial(flags, label, shape)
+    return _ELSEWHERE[key].trial(flags, label)
 
 
 def _table(result: RehearsalResult) -> LookupTable:

@@ -16,7 +16,6 @@ from pgle.errors import UserError
 from pgle.files import check_absent, read_bytes, read_head, sha256, write_files
 from pgle.run.inputs.folder import PAGE_FILES
 from pgle.run.tune.request import FOUND, TuneRequest
-from pgle.tune.shape import Shape
 from pgle.tune.trial import Flags, Trial, key_of, record, recorded
 
 NAME = "trials.jsonl"
@@ -42,13 +41,13 @@ class Record:
             write_files({self.path: json.dumps(self._head) + "\n"})
         self.resumed = len(self._known)
 
-    def known(self, flags: Flags, shape: Shape) -> Trial | None:
+    def known(self, flags: Flags) -> Trial | None:
         """A trial on record; None where there is none of this setting."""
-        return self._known.get(key_of(flags, shape))
+        return self._known.get(key_of(flags))
 
     def add(self, trial: Trial) -> None:
         """Keep a trial. A line that is cut short by a kill is left aside when the file is read."""
-        self._known[key_of(trial.flags, trial.shape)] = trial
+        self._known[key_of(trial.flags)] = trial
         with self.path.open("a") as file:
             file.write(json.dumps(record(trial)) + "\n")
 
@@ -98,7 +97,7 @@ def _read(path: Path, expected: Mapping[str, Any]) -> dict[str, Trial]:
         os.truncate(path, data.rindex(b"\n") + 1)
     trials = [_trial(path, number, line, expected["worlds"]) for number, line in enumerate(lines[1:-1], 2) if line]
     # What did not compile is tried again: the reason may have been this machine's memory or disk.
-    return {key_of(trial.flags, trial.shape): trial for trial in trials if not trial.failure}
+    return {key_of(trial.flags): trial for trial in trials if not trial.failure}
 
 
 def _trial(path: Path, number: int, line: str, worlds: int) -> Trial:

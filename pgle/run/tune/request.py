@@ -17,7 +17,7 @@ from pgle.xla.targets import Target
 SAME_STEP, SAME_MEMORY = 0.001, 0.01
 """Ties between instructions may break otherwise; a step, and temporary memory, within this are the same."""
 
-FOUND = ("flags.txt", "profile.pbtxt", "profile.pbtxt.json", "honest.pbtxt", "honest.pbtxt.json")
+FOUND = ("flags.txt", "profile.pbtxt", "profile.pbtxt.json")
 """Files of what a search found, in its folder."""
 
 
@@ -35,8 +35,6 @@ class TuneRequest:
     memory_limit: int | None = None  # of temporary device memory, bytes; None: none
     worlds: int = 20  # how many
     seed: int = 0  # of the worlds
-    # after the flags, look for costs that lead the scheduler to a better schedule (`pgle.tune.shape`)
-    shape: bool = False
     executor: str = ""  # where trials run (`pgle.run.executor`); empty: this process, which forks a compiler for each
     cached: bool = True  # take compilations from the user's cache, and keep them there
 

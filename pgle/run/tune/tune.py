@@ -14,12 +14,11 @@ from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import confirm_compiled
 from pgle.run.rehearse.compiler.request import OnPhase
-from pgle.run.tune.bench import NO_SHAPE, Bench, Submit, open_bench, submitting
+from pgle.run.tune.bench import Bench, Submit, open_bench, submitting
 from pgle.run.tune.record import Record, check
 from pgle.run.tune.request import FOUND, Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
 from pgle.tune.search import PROGRESS, best, fits, no_room, search, without_one
-from pgle.tune.shape import Shape, descend, shaped
 from pgle.tune.trial import Flags, Trial, judge, stands
 from pgle.xla.log.module_verdict import ProfileUse
 
@@ -113,15 +112,6 @@ class _Search:
         ceiling, moves = self.bench.pgle.prediction.ceiling.step_us, self.bench.axes()
         search(pgle, ceiling, moves, self.attempt, budget=request.budget, memory_limit=request.memory_limit)
         left = self._standing()
-        if request.shape:
-            start = best(pgle, left, request.memory_limit)
-            descend(
-                start,
-                lambda items: self._attempt([(start.flags, shape, label) for shape, label in items]),
-                budget=request.budget,
-                memory_limit=request.memory_limit,
-            )
-            left += [trial for trial in self._standing() if trial.shape and stands(trial, start)]
         self.bench.unhurried()  # a proof takes what it takes
         for _ in range(PROOFS):
             trial = best(pgle, left, request.memory_limit)
@@ -137,7 +127,7 @@ class _Search:
 
     def _simplified(self, trial: Trial) -> Trial:
         """The same without the flags that give nothing, as presets have them."""
-        alone = [] if trial.shape else self._aside(without_one(trial))
+        alone = self._aside(without_one(trial))
         idle = [name for name, other in zip(trial.flags, alone, strict=False) if self._is_as_good(other, trial)]
         for names in (idle, *([name] for name in idle)):  # one by one only where they cannot go together
             rest = {flag: value for flag, value in trial.flags.items() if flag not in names}
@@ -162,16 +152,13 @@ class _Search:
 
     def attempt(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
         """Trials of these flags, several at once; without those that the time limit ended or left out."""
-        return self._attempt([(flags, NO_SHAPE, label) for flags, label in settings])
-
-    def _attempt(self, settings: Sequence[tuple[Flags, Shape, str]]) -> list[Trial]:
         pending = []
-        for flags, shape, label in settings:
-            known = self.record.known(flags, shape)
+        for flags, label in settings:
+            known = self.record.known(flags)
             if known is None and self.bench.is_late:
                 self.complete = False
                 continue
-            pending.append(self.submit(flags, label, shape) if known is None else replace(known, label=label))
+            pending.append(self.submit(flags, label) if known is None else replace(known, label=label))
         done = []
         for item in pending:
             trial = item if isinstance(item, Trial) else self._told_apart(item.result())
@@ -198,17 +185,15 @@ class _Search:
         bench.session.begun(
             f"{bench.folder_of(trial.flags).name}/names", bench.options(trial.flags), named_as_job=True
         ).result()
-        tried = bench.schedule(trial.flags, trial.label, trial.shape)
-        profile = shaped(tried.profile, trial.shape)
+        tried = bench.schedule(trial.flags, trial.label)
         folder = self.request.out / "proof"
         shutil.rmtree(folder, ignore_errors=True)
-        path = bench.folder_of(trial.flags, trial.shape) / "profile.pbtxt"
+        path = bench.folder_of(trial.flags) / "profile.pbtxt"
         wanted = replace(bench.session.base, dump_dir=folder, flags=bench.options(trial.flags), profile=path)
         result = bench.session.compiler.compile(wanted)
         module = result.scheduled
         found = bench.judged(trial.flags, trial.label, result, module, tried.profile, tried.trial.modelled)
-        found = replace(found, trial=replace(found.trial, shape=trial.shape))
-        use = confirm_compiled(result.log, result.lhs, profile)
+        use = confirm_compiled(result.log, result.lhs, tried.profile)
         schedules = {} if result.lhs is None else {module.name: result.lhs}
         proof = Proof(
             scheduled=found,
@@ -217,7 +202,9 @@ class _Search:
             accepted=self._is_better(found.trial) and fits(found.trial, self.request.memory_limit),
             used=use.verdict is ProfileUse.USED,
             why=use.why,
-            coverage=min((item.time.value or 0.0 for item in cover(profile, [module], schedules).main), default=0.0),
+            coverage=min(
+                (item.time.value or 0.0 for item in cover(tried.profile, [module], schedules).main), default=0.0
+            ),
             change=_change(found.trial.step_us, trial.step_us),
             memory_change=_change(found.trial.temp_bytes, trial.temp_bytes),
         )
@@ -237,14 +224,12 @@ class _Search:
         return dict(zip(proof.scheduled.trial.flags, found, strict=False))
 
     def write(self, proof: Proof) -> tuple[Path, ...]:
-        """``flags.txt`` and the profile that goes with it; ``honest.pbtxt`` where that was shaped."""
+        """``flags.txt`` and the profile that goes with it."""
         out = self.request.out
         files: dict[Path, bytes | str] = {
             out / "flags.txt": "\n".join(self.bench.options(proof.scheduled.trial.flags)) + "\n"
         }
-        honest, shape = proof.scheduled.profile, proof.scheduled.trial.shape
-        again = dict(profile_files(out / "profile.pbtxt", shaped(honest, shape)))
-        again |= profile_files(out / "honest.pbtxt", honest) if shape else {}
+        again = profile_files(out / "profile.pbtxt", proof.scheduled.profile)
         files |= {Path(str(name)): data for name, data in again.items()}
         write_files(dict(files), force=True)
         return tuple(files)

@@ -50,14 +50,3 @@ def test_a_kernel_behind_the_ffi_is_named_as_of_unknown_cost(tmp_path: Path) -> 
     found = rehearsed("foreign_call", tmp_path)
     assert found.used
     assert any("no cost is known of custom calls (my_fused_norm × 4)" in line for line in found.warnings)
-
-
-def test_where_the_profile_brings_little_flags_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgle.run.rehearse.command.LOOK_S", 1e6)  # however busy this machine is
-    monkeypatch.setattr("pgle.run.rehearse.command.ANSWER_S", 1e6)
-    found = rehearsed("pipeline", tmp_path)
-    assert found.look is not None
-    assert found.look.best is not None
-    assert found.look.change(found.look.best) < 0
-    assert found.tune == f"pgle tune --target h100 -o tuned {tmp_path}/pipeline.mlir"
-    assert not (tmp_path / "out" / "trials").exists()

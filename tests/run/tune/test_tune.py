@@ -16,9 +16,7 @@ from pgle.report.schedules.tune_words import advice, promising
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.run.tune import tune
 from pgle.run.tune.bench import Bench as RealBench
-from pgle.run.tune.quick import strongest
 from pgle.run.tune.request import Scheduled
-from pgle.tune.moves import LOOPS, Axis
 from pgle.tune.trial import Trial
 from pgle.xla.log.module_verdict import ProfileUse
 
@@ -145,22 +143,17 @@ def test_where_both_agree_the_scheduling_passes_stay_trusted(tmp_path: Path, mon
     assert proof.judged.mean == pytest.approx(95 / 100 - 1)
 
 
-def test_a_preset_and_a_flag_that_come_to_the_same_are_one_look() -> None:
-    preset, flag, other = Axis("preset", LOOPS, (FLAGS,)), Axis("a", LOOPS, (FLAGS,)), Axis("b", "", ({"b": "on"},))
-    assert strongest([preset, flag, other], {}) == [preset, other]
-
-
 def test_a_search_whose_time_is_up_leaves_out_what_it_has_not_tried(tmp_path: Path) -> None:
     late = SimpleNamespace(is_late=False)
     ended = Trial({"b": "on"}, "b", failure="not compiled after 1 s")
 
-    def submit(flags: Any, label: str, shape: Any) -> Any:
+    def submit(flags: Any, label: str) -> Any:
         late.is_late = True  # while it is compiled
         return SimpleNamespace(result=lambda: ended)
 
     known = {"c": scheduled(95.0, 1).trial}
     added: list[Trial] = []
-    record: Any = SimpleNamespace(known=lambda flags, shape: known.get(next(iter(flags))), add=added.append)
+    record: Any = SimpleNamespace(known=lambda flags: known.get(next(iter(flags))), add=added.append)
     request: Any = SimpleNamespace(out=tmp_path, budget=20)
     late.pgle = scheduled(100.0, 1)
     search = tune._Search(request, late, submit, record, lambda *_: None)  # type: ignore[arg-type]
