@@ -20,7 +20,6 @@ from pgle.costs.measure.programs import Program
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.timeline import Breakdown, Stream
-from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import Trace
 from pgle.trace.windows import find_executions
 from pgle.xla.flags.modes import SYNC_MODES
@@ -197,7 +196,7 @@ def _compute(
             continue
         instruction = None if module is None else module.instructions.get(item.owner)
         work = None if module is None or instruction is None else work_of(module, instruction)
-        names = {item.traced} if program.key.name == WHOLE else kernels.get((program.key.name, item.traced), ())
+        names = kernels.get((program.key.name, item.traced), ())
         found.append(MeasuredInstruction(cost, cost.samples / max(executions, 1), instruction, work, slowest(names)))
     return tuple(sorted(found, key=lambda item: (-item.us, item.cost.name)))
 

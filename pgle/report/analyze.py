@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import Differences
 from pgle.analyze.findings import THRESHOLDS, Evidence, Finding
@@ -24,7 +23,6 @@ from pgle.report.analyze_parts import (
 from pgle.report.text import bar, console, duration, printable, table, warn
 from pgle.report.timeline.scene import parts_of
 from pgle.run.analyze import Analysis
-from pgle.trace.nsys.kernels import WHOLE
 
 CLEAN = "Nothing stands out."
 SAME = 0.00005  # of a step: less is not shown
@@ -51,8 +49,6 @@ def _headline(found: Analysis) -> str:
     of = f"mean of {per_device:g} steps" if per_device > 1 else "one step without the pause after it,"
     name = printable(step.costs.program.key.name)
     on = many(devices, "device")
-    if name == WHOLE:
-        return f"{name}: {duration(us)} on {on}"
     simulated = " (simulated)" if step.trace.simulated else ""
     line = f"{name}: {duration(us)} a step{simulated}, {of} on {on}"
     if found.against is None:
@@ -76,7 +72,7 @@ def _show_step(screen: Any, found: Analysis) -> None:
         screen.print(f"of the exposed communication {duration(step.waiting_us)} are waits for another rank")
     for place, finding in enumerate(found.findings, start=1):
         screen.print()
-        _show_finding(screen, place, finding, columns_of(step))
+        _show_finding(screen, place, finding)
     if step.layers is not None:
         show_layers(screen, step.layers, us)
     for line in product_lines(step.products, us):
@@ -121,16 +117,14 @@ def number(finding: Finding) -> str:
     return f"{finding.number}; {finding.unclaimed}" if finding.unclaimed else finding.number
 
 
-def columns_of(step: MeasuredStep) -> tuple[str, str, str]:
-    """Heads of what findings stand on; a recording without XLA's ranges has no steps."""
-    return "in all" if step.costs.program.key.name == WHOLE else "in a step", "time", "why"
+EVIDENCE_COLUMNS = ("in a step", "time", "why")
 
 
-def _show_finding(screen: Any, place: int, finding: Finding, columns: tuple[str, str, str]) -> None:
+def _show_finding(screen: Any, place: int, finding: Finding) -> None:
     screen.print(f"{place}. {heading(finding)}", style="bold")
     screen.print(printable(number(finding)))
     rows = [evidence_row(row) for row in finding.evidence]
-    screen.print(table(columns, rows, right="time", whole="time"))
+    screen.print(table(EVIDENCE_COLUMNS, rows, right="time", whole="time"))
     screen.print(f"→ {finding.remedy}.")
 
 

@@ -15,8 +15,6 @@ from pgle.run.experiment.onward import launch_of, tune
 from pgle.run.inputs.measured_step import Side, measured_step, on_host
 from pgle.run.inputs.traces import stage_of
 from pgle.schedule.moves import DISABLE_ASYNC
-from pgle.trace.nsys.kernels import WHOLE
-from pgle.trace.table import ModuleKey
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,6 @@ def analyze(side: Side, other: Side | None = None, *, progress: Progress | None 
 def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
     """What makes the traced step another one than that of a plain run."""
     lines = list(step.trace.warnings)
-    if step.trace.modules == (ModuleKey(WHOLE),):
-        lines.append(
-            "no XLA ranges, so kernels are of no instruction: steps, ranks, layers and expected times cannot be told; "
-            "record a JAX program with 'pgle profile' or nsys profile --trace=cuda,nvtx"
-        )
     if on_host(step.trace):
         lines.append("recorded on CPU devices: these times are no GPU's")
     if not step.mode and DISABLE_ASYNC in step.trace.xla_flags:
@@ -78,9 +71,7 @@ def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
     saving = [finding for finding in findings if finding.share]
     if step.measures_alone:
         return _next_of_profile_run(step, side)
-    if step.costs.program.key.name == WHOLE and not saving:
-        return "Record the program with XLA's ranges to have it by step and instruction: pgle profile -- COMMAND"
-    if step.module is None and step.costs.program.key.name != WHOLE:
+    if step.module is None:
         return f"With the HLO more can be said, by instruction and link: pgle analyze {inputs} --hlo DUMP_DIR"
     if not saving and step.trace.simulated and not _runs(side):
         return "Nothing stands out in this schedule. Measured costs make it sure: pgle profile -- COMMAND"
@@ -88,8 +79,7 @@ def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
         words = [*map(str, side.inputs), *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
         return f"Nothing stands out. A profile for the scheduler: pgle convert {shlex.join(words)}"
     first = saving[0]
-    of = "recording" if step.costs.program.key.name == WHOLE else "step"
-    return f"Begin with {first.title} (up to {first.share:.1%} of the {of}): {first.remedy}."
+    return f"Begin with {first.title} (up to {first.share:.1%} of the step): {first.remedy}."
 
 
 def _next_of_profile_run(step: MeasuredStep, side: Side) -> str:

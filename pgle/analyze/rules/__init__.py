@@ -35,7 +35,6 @@ from pgle.analyze.rules.program import (
     stale_profile,
     window,
 )
-from pgle.trace.nsys.kernels import WHOLE
 
 RULES: Sequence[Callable[[MeasuredStep], Finding | None]] = (
     synchronous, exposed, rank_skew, scatters, slow_matmuls, off_tensor_cores, input_bound, idle,
@@ -66,8 +65,6 @@ def find_findings(step: MeasuredStep) -> tuple[Finding, ...]:
     if step.mode:
         found = [replace(finding, share=0.0, unclaimed=why) if (why := _made_by_pgle(step, finding)) else finding
                  for finding in found]  # fmt: skip
-    if step.costs.program.key.name == WHOLE:
-        found = [replace(item, number=item.number.replace("of the step", "of the recording")) for item in found]
     return tuple(sorted(found, key=lambda finding: -finding.share))
 
 

@@ -46,7 +46,7 @@ def _findings(found: Analysis) -> Iterator[Part]:
         yield Prose(f"{place}. {analyze_report.heading(finding)}", tone="head")
         yield Prose(_sentence(analyze_report.number(finding)))
         names = tuple(row.name for row in finding.evidence)
-        yield Table(analyze_report.columns_of(found.step), evidence, frozenset({1}), names)
+        yield Table(analyze_report.EVIDENCE_COLUMNS, evidence, frozenset({1}), names)
         yield Prose(f"→ {finding.remedy}.")
 
 

@@ -19,7 +19,6 @@ from pgle.run.analyze import Analysis
 from pgle.run.experiment.manifest import Manifest, StageRecord
 from pgle.run.report import Gathered
 from pgle.schedule.predict import Prediction
-from pgle.trace.nsys.kernels import WHOLE
 
 COSTS = 60  # rows of costs that a page holds; `pgle show` has all
 FAR = 0.2  # from here on a prediction is said to be off
@@ -95,8 +94,7 @@ def _use(record: StageRecord | None) -> str:
 def _where(found: Analysis) -> str:
     """``A step takes 125.1 ms on 4 devices: 77.0% compute, 13.2% exposed communication, 9.8% idle.``"""
     step, parts = found.step, found.step.breakdown
-    whole = "The trace" if step.costs.program.key.name == WHOLE else "A step"
-    whole += f" of the {_run_of(step.mode)}" * bool(step.mode)
+    whole = "A step" + f" of the {_run_of(step.mode)}" * bool(step.mode)
     simulated = " (simulated)" if step.trace.simulated else ""
     shares = ", ".join(
         f"{us / parts.step_us:.1%} {name}" for name, us in parts_of(parts) if us > 0.0005 * parts.step_us
@@ -198,8 +196,7 @@ def _about(found: Gathered) -> Iterator[tuple[str, str]]:
         devices = len(step.windows)
         each = step.steps / max(devices, 1)
         on = f"{each:g} steady step{'s' * (each != 1)} on {many(devices, 'device')}"
-        steps = f"{step.costs.program.key.name}, {on}"
-        yield "main module", steps if step.costs.program.key.name != WHOLE else "unknown: no XLA ranges in the trace"
+        yield "main module", f"{step.costs.program.key.name}, {on}"
         yield "GPU for expected times", "unknown" if step.hardware is None else step.hardware.name
         kind = "simulated: no GPU ran this" if step.trace.simulated else "measured; expected times are estimates"
         yield "figures", kind

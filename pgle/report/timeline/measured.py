@@ -10,7 +10,6 @@ from pgle.analyze.window import DeviceWindow, mean_breakdown
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, disjoint, named
 from pgle.schedule.program import kind_of
 from pgle.schedule.timeline import Stream
-from pgle.trace.nsys.kernels import WHOLE
 from pgle.trace.table import Codes, Kind
 from pgle.xla.collectives import followers, is_sync
 
@@ -79,7 +78,6 @@ def _panel(
         bars = Lane(f"stream {stream}", start[mine], (stop - start)[mine], codes[mine], np.ones(len(mine), np.int64))
         lanes += disjoint(bars)
     number = device.ordinal if device.global_id is None else device.global_id
-    whole = step.costs.program.key.name == WHOLE
     spans = zip(window.spans.start[:steps].tolist(), window.spans.end[:steps].tolist(), strict=True)
     return Panel(
         label=f"device {number}, {device.process}",
@@ -91,10 +89,9 @@ def _panel(
         spans=tuple(
             Span(f"step {number}", first / 1e3 + shift_us, last / 1e3 + shift_us)
             for number, (first, last) in enumerate(spans, start=1)
-            if not whole
         ),
         opened=opened,
-        unit="the whole trace" if whole else f"step (mean of {window.steps})",
+        unit=f"step (mean of {window.steps})",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from pgle.run.experiment.onward import launch_of
 from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record
-from pgle.trace.combine import combine
-from pgle.trace.nsys.kernels import read_kernels
 from pgle.trace.table import Kind, Recording, Trace
 from pgle.xla.checker import compute_capability
 from pgle.xla.hardware import Hardware, by_capability, find_hardware
@@ -64,7 +61,7 @@ def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
         trace, dumps = _simulated(side.inputs[0], profile or _measured_costs(side.inputs[0]), given)
     else:
         dumps = read_dumps(side.hlo or _dumped(side.inputs))
-        trace = _read([trace for path in side.inputs for trace in _traces(path)], progress)
+        trace = read_traces([trace for path in side.inputs for trace in _traces(path)], progress=progress)
     measured = measure(trace, dumps)
     costs, record = measured.costs[0], _record(side)
     trace = measured.trace
@@ -157,16 +154,6 @@ def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None
     if stage is not None:
         told.append(f"{path} was not traced: its step is simulated from its schedule; on a GPU: {_again(stage)}")
     return replace(trace, warnings=(*trace.warnings, *told)), Dumps((folder,), (module,))
-
-
-def _read(inputs: Sequence[AnyPath], progress: Progress | None) -> Trace:
-    """The traces; nsys exports without XLA's ranges, of PyTorch or recorded without NVTX, by kernel names."""
-    try:
-        return read_traces(inputs, progress=progress)
-    except UserError:
-        with suppress(UserError):
-            return combine([read_kernels(path) for path in inputs])
-        raise
 
 
 def _hardware(trace: Trace, module: Module) -> tuple[Hardware | None, str]:
