@@ -15,6 +15,7 @@ from pgle.report.text import console, table
 from pgle.xla.flags.catalogue import Setting, known_in
 from pgle.xla.flags.lint import Lint
 from pgle.xla.flags.presets import Preset
+from pgle.xla.flags.record import effects_of
 from pgle.xla.flags.text import Finding, format_flags
 from pgle.xla.flags.thresholds import Thresholds
 
@@ -25,7 +26,8 @@ USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'  # shell text that puts the flags alre
 
 def setting_json(setting: Setting) -> dict[str, Any]:
     """A setting as JSON types."""
-    return {**json.whole(setting, "lifetime"), "default": setting.default()}
+    record = [json.plain(effect) for effect in effects_of(setting.name)]
+    return {**json.whole(setting, "lifetime"), "default": setting.default(), "record": record}
 
 
 def settings_list(settings: Sequence[Setting], jaxlib: str) -> None:
@@ -64,6 +66,7 @@ def setting_text(setting: Setting) -> None:
         rows.append(("decides", ("the schedule" if setting.stage == "schedule" else "what is scheduled") + tried))
     rows += [("interacts", name) for name in setting.interacts]
     rows += [("remark", remark) for remark in setting.remarks]
+    rows += [("measured", f"{effect.line} {effect.note}".rstrip()) for effect in effects_of(setting.name)]
     rows.append(("source", "; ".join(setting.source)))
     console().print(table(("setting", setting.name), rows))
 
