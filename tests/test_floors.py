@@ -1,7 +1,6 @@
 """Imports only look down: cli, report, run, steps, analyze, tune, schedule, costs, trace, xla, then the ground."""
 
 import ast
-from collections import Counter
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -25,9 +24,7 @@ STOREYS = (
 FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.split()}
 PURE = ("steps", "analyze", "tune", "schedule", "costs", "trace", "xla")
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
-ROOMY = ("costs", "xla", "run", "report")
-DOZEN = 12
-MOST_LINES = 300
+MOST_LINES = 600
 PRIVATE = ("jax._src", "jaxlib._")
 PRIVATE_AT = ("run/ask/jax_private/", "run/launch/hook_site/pgle_hook/jax_private.py")
 
@@ -81,12 +78,6 @@ def test_pure_floors_stay_pure() -> None:
 def test_the_command_list_imports_no_command() -> None:
     names = imports(ROOT / "cli" / "main.py")
     assert not any(name.startswith("pgle.cli.") for name in names)
-
-
-def test_a_room_holds_at_most_a_dozen_files() -> None:
-    rooms = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
-    roomy = {below(room): count for room, count in rooms.items() if room.relative_to(ROOT).parts[0] in ROOMY}
-    assert {room: count for room, count in roomy.items() if count > DOZEN} == {}
 
 
 def test_a_file_is_read_in_one_sitting() -> None:

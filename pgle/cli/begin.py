@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import capture_option, force_option, json_option, python_option, run_dir_option, target_option
+from pgle.cli.options import (
+    capture_option,
+    force_option,
+    json_option,
+    page_options,
+    python_option,
+    run_dir_option,
+    target_option,
+)
 from pgle.cli.paths import FOLDER, Out
 
 if TYPE_CHECKING:
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
 @capture_option
 @target_option
 @python_option
-@json_option
+@page_options
 @click.pass_context
 def doctor_command(
     ctx: click.Context,
@@ -38,6 +46,7 @@ def doctor_command(
     capture: Any,
     target: str,
     python: str | None,
+    sections: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Check GPUs, driver, jax, its CUDA plugin, nsys, CUPTI, flags, caches and permissions.
@@ -54,6 +63,7 @@ def doctor_command(
     """
     from pgle.report import json
     from pgle.report.experiment import doctor as report
+    from pgle.report.page.terminal import show
     from pgle.report.text import say
     from pgle.run.doctor import doctor
     from pgle.run.doctor.machine import this_machine
@@ -79,7 +89,7 @@ def doctor_command(
     if as_json:
         json.show("pgle.doctor/1", report.doctor_json(diagnosis))
     else:
-        report.doctor_table(diagnosis)
+        show(report.doctor_page(diagnosis), sections=sections)
     ctx.exit(0 if diagnosis.ok else 1)
 
 
@@ -107,3 +117,35 @@ def init_command(name: str, folder: Path, force: bool, as_json: bool) -> None:
         return
     written = init(name, folder, force=force)
     (report.show_json if as_json else report.show_text)(written, STARTERS[name], folder)
+
+
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, metavar="[COMMAND]")
+@click.pass_context
+def help_command(ctx: click.Context, /, words: tuple[str, ...]) -> None:
+    """Explain a command with all its options.
+
+    \b
+    pgle help
+    pgle help convert
+    """
+    assert ctx.parent is not None
+    ctx.parent.command.main([*words, "--help"], prog_name="pgle", standalone_mode=False)
+
+
+@click.command(cls=Command)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    eval "$(pgle completion bash)"
+    pgle completion fish > ~/.config/fish/completions/pgle.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from pgle.cli.main import group
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(group, {}, "pgle", "_PGLE_COMPLETE").source())

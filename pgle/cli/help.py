@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from contextlib import redirect_stderr
@@ -13,7 +14,7 @@ from typing import Any
 
 import click
 
-from pgle.errors import one_line
+from pgle.errors import cut, one_line
 
 SECTIONS: dict[str, str] = {
     "GPU and topology": "target devices topology devices-per-host",
@@ -26,13 +27,19 @@ SECTIONS: dict[str, str] = {
     "max-memory-growth max-compile-growth min-time-coverage min-collectives",
     "Runs in A-B-B-A order": "abba",
     "Search": "budget time-limit memory-limit worlds seed",
-    "Output": "top kind sort label last html svg junit github shell force json quiet verbose help",
+    "Output": "all section top kind sort label last html svg junit github shell force json quiet verbose -h help",
 }
 """Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.
 
 The order of the groups is that of the page; in a group options stand as the command declares them.
 """
 _SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names.split()}
+MATTERS = (
+    "output profile hlo against target devices topology run-dir capture tune fail-slower abba flag module stat all "
+    "section json force"
+)
+"""The options that `-h` shows, in their order, the first `SHORT` of those that a command has; `--help` shows all."""
+SHORT, EXAMPLES = 8, 3
 
 
 def _silence(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
@@ -85,12 +92,27 @@ _COMMON = (
 )  # fmt: skip
 
 
+def _brief(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Print one screen of help: usage, what it does, three examples, the options that matter."""
+    if asked and not ctx.resilient_parsing:
+        command, formatter = ctx.command, ctx.make_formatter()
+        command.format_usage(ctx, formatter)
+        write_brief(command, ctx, formatter)
+        click.echo(formatter.getvalue().rstrip("\n"), color=ctx.color)
+        ctx.exit()
+
+
+_BRIEF = click.Option(["-h"], is_flag=True, expose_value=False, callback=_brief, is_eager=True,
+                      help="Show the options that matter, and exit.")  # fmt: skip
+
+
 class Command(click.Command):
     """A command with grouped options; the lines of its docstring that begin with ``pgle`` are its examples."""
 
     def __init__(self, *words: Any, **options: Any) -> None:
+        options["context_settings"] = {**(options.get("context_settings") or {}), "help_option_names": ["--help"]}
         super().__init__(*words, **options)
-        self.params += _COMMON
+        self.params += (*_COMMON, _BRIEF)
         text = cleandoc(self.help or "").split("\n")
         self.examples = [line for line in text if line.startswith(("pgle ", "eval "))]
         self.help = "\n".join(line for line in text if line not in self.examples).rstrip("\b \n")
@@ -114,6 +136,35 @@ class Command(click.Command):
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records, col_max=min(30, formatter.width // 3))
+
+
+def write_brief(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """Write what `-h` says below the usage, a line for each option."""
+    formatter.write_paragraph()
+    with formatter.indentation():
+        formatter.write_text((command.help or "").split("\n\n")[0])
+    examples = getattr(command, "examples", [])
+    write_examples([example for example in examples if "|" not in example][:EXAMPLES], formatter)
+    found = {max(param.opts, key=len).removeprefix("--"): param for param in command.params}
+    records = []
+    for name in [name for name in MATTERS.split() if name in found][:SHORT]:
+        record = found[name].get_help_record(ctx)
+        if record is not None:
+            words = re.sub(r"\s*\[[^]]*\]$", "", record[1])
+            records.append((record[0].replace("INTEGER RANGE", "N"), words))
+    if records:
+        with formatter.section("Options"):
+            names = max(len(name) for name, _ in records) + 4
+            room = max(formatter.width - names, 20)
+            formatter.write_dl([(name, _first(text, room)) for name, text in records], col_max=names)
+    formatter.write_paragraph()
+    formatter.write_text(f"All options: {ctx.command_path} --help")
+
+
+def _first(text: str, room: int) -> str:
+    """The first clause of a help text, cut where the line ends."""
+    clause = re.split(r"(?<=[^.])[.;] |, (?:as|else|or) ", text)[0].rstrip(".")
+    return cut(clause, room)
 
 
 class Group(click.Group):

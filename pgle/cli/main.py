@@ -56,11 +56,15 @@ GROUPS: dict[str, dict[str, str]] = {
         "diff": "What changed between two profiles.",
         "history": "Step times over months: trend and change points.",
     },
+    "Help": {
+        "help": "Explain a command with all its options.",
+        "completion": "Print the completion script of bash, zsh or fish.",
+    },
 }
 """Group → command → its line in `pgle --help`. The click command is `command` in `pgle.cli.NAME`, or `NAME_command` in
 one of `HOMES`; the file is imported only when the command is used, so that `pgle --help` stays instant."""
 HOMES = {
-    "begin": "doctor init",
+    "begin": "doctor init help completion",
     "convert": "convert perf-table",
     "stages": "run profile perf auto",
     "profiles": "verify complete merge diff",
@@ -133,7 +137,7 @@ def _versions(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="'pgle COMMAND --help' has examples; 'pgle' alone looks at the files here and names the next command.",
+    epilog="'pgle COMMAND -h' is one screen, --help is all. 'pgle' alone names the next command for the files here.",
 )
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_versions,
               help="Versions of pgle, jax, its CUDA plugin and Python.")  # fmt: skip

@@ -41,6 +41,21 @@ def _together(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+
+
+def _all_sections(ctx: click.Context, _: click.Parameter, everything: bool) -> None:
+    ctx.meta["pgle.sections"] = ("*",) if everything else ()
+
+
+page_options = _together(
+    click.option("--all", is_flag=True, is_eager=True, expose_value=False, callback=_all_sections,
+                 help="Print every section and every row."),
+    click.option("--section", "sections", multiple=True, metavar="NAME",
+                 callback=lambda ctx, _, names: (*ctx.meta.get("pgle.sections", ()), *names),
+                 help="Print this section too; repeatable."),
+    json_option,
+)  # fmt: skip
+"""What every command has whose answer is a page: ``sections`` and ``as_json``."""
 force_option = click.option("--force", is_flag=True, help="Overwrite output files that exist.")
 profile_argument = click.argument("profile", type=PATH, metavar="PROFILE")
 profile_output = click.option(

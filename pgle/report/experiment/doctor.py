@@ -8,11 +8,15 @@ from rich.text import Text
 
 from pgle.errors import many
 from pgle.report import json
-from pgle.report.text import Console, console, table
+from pgle.report.page.value import Cell, Column, Page, Section, Table, Tone, Value
+from pgle.report.text import console, table
 from pgle.run.doctor.doctor import Diagnosis, Mended
+from pgle.run.doctor.machine import Check
 from pgle.run.doctor.prove import Proof
+from pgle.run.experiment.onward import UNKNOWN, typed
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 
 def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -25,26 +29,40 @@ def doctor_json(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def doctor_table(diagnosis: Diagnosis) -> None:
-    """Print the checks, what was found with its remedy, and a verdict."""
-    out = console()
-    rows = []
-    for check in diagnosis.checks:
-        found = Text(check.found)
-        if check.remedy:
-            found.append(f"\n→ {check.remedy}", style="dim")
-        rows.append((check.name, Text(check.verdict, style=STYLES[check.verdict]), found))
-    out.print(table(("check", "verdict", "found"), rows))
-    counts = {verdict: sum(check.verdict == verdict for check in diagnosis.checks) for verdict in STYLES}
-    out.print(f"{counts['ok']} ok, {many(counts['warn'], 'warning')}, {many(counts['fail'], 'failure')}")
-    _ready(out, "profile and measure", "pgle run -- COMMAND", diagnosis.keeps_from_profiling)
-    _ready(out, "rehearse and simulate", "pgle run --capture simulated -- COMMAND", diagnosis.keeps_from_rehearsing)
+def doctor_page(diagnosis: Diagnosis) -> Page:
+    """What is not as it should be, with its remedy; the rest with ``--all``."""
+    marked = [check for check in diagnosis.checks if check.verdict != "ok"]
+    marked.sort(key=lambda check: check.verdict != "fail")
+    measures, rehearses = not diagnosis.keeps_from_profiling, not diagnosis.keeps_from_rehearsing
+    verdict = {
+        (True, True): "Ready to measure, rehearse and simulate",
+        (False, True): "Can rehearse and simulate; cannot measure",
+        (True, False): "Can measure; cannot rehearse or simulate",
+        (False, False): "Cannot measure, rehearse or simulate",
+    }[measures, rehearses]
+    kept_by = dict.fromkeys((*diagnosis.keeps_from_profiling, *diagnosis.keeps_from_rehearsing))
+    why = f" (see {', '.join(kept_by)})" if kept_by else ""
+    capture = () if measures else ("--capture", "simulated")
+    following = (
+        typed("pgle", "run", *capture, "--", *UNKNOWN) if measures or rehearses else typed("pgle", "doctor", "--fix")
+    )
+    columns = (Column("check"), Column(""), Column("found"), Column("what to do"))
+    return Page(
+        title="pgle doctor",
+        identity=tuple(check.found for check in diagnosis.checks if check.name in ("jax", "GPUs")),
+        verdict=verdict + why,
+        tone="good" if measures and rehearses else "warn" if measures or rehearses else "bad",
+        table=Table(columns, tuple(map(_row, marked))) if marked else None,
+        notes=(f"{many(len(diagnosis.checks) - len(marked), 'check')} ok (--all lists them)",),
+        sections=(
+            Section("checks", "All checks", (Table(columns[:3], tuple(_row(item)[:3] for item in diagnosis.checks)),)),
+        ),
+        next=(following,),
+    )
 
 
-def _ready(out: Console, purpose: str, command: str, kept_by: tuple[str, ...]) -> None:
-    """What works here, with the command to type, or what to mend first."""
-    ready, what = ("not ready", f"see {', '.join(kept_by)} above") if kept_by else ("ready", command)
-    out.print(f"{ready} to {purpose}: {what}", soft_wrap=True)
+def _row(check: Check) -> tuple[Value, ...]:
+    return check.name, Cell(check.verdict, TONES[check.verdict]), check.found, check.remedy
 
 
 def mended_text(result: Mended) -> None:

@@ -27,15 +27,16 @@ def on(monkeypatch, tmp_path):
 def test_a_machine_with_gpus_can_do_all(on, capsys):
     assert on(machine(smi=SMI_4_H100)) == 0
     out = capsys.readouterr().out
-    assert "\nready to profile and measure: pgle run -- COMMAND" in out
-    assert "\nready to rehearse and simulate: pgle run --capture simulated -- COMMAND" in out
+    assert out.splitlines()[1] == "✓ Ready to measure, rehearse and simulate"
+    assert out.endswith("Next: pgle run -- COMMAND\n")
 
 
 def test_without_a_gpu_it_says_what_works(on, capsys):
     assert on(machine(smi=None)) == 0
     out = capsys.readouterr().out
-    assert "not ready to profile and measure: see GPUs above" in out
-    assert "\nready to rehearse and simulate: " in out
+    assert out.splitlines()[1] == "! Can rehearse and simulate; cannot measure (see GPUs)"
+    assert out.endswith("Next: pgle run --capture simulated -- COMMAND\n")
+    assert len(out.splitlines()) <= 14
 
 
 def test_nvidia_smi_without_a_gpu_fails_and_rehearsals_work(on, capsys):
@@ -43,18 +44,23 @@ def test_nvidia_smi_without_a_gpu_fails_and_rehearsals_work(on, capsys):
     assert on(machine(smi=None, programs=programs, says=NO_DEVICES)) == 1
     out = capsys.readouterr().out
     assert "nvidia-smi fails: No devices were found" in out.replace("\n", " ")
-    assert "\nready to rehearse and simulate: " in out
+    assert "Can rehearse and simulate" in out
 
 
 def test_without_the_plugin_there_are_no_rehearsals(on, capsys):
     versions = {name: version for name, version in VERSIONS.items() if "cuda" not in name}
     assert on(machine(smi=None, versions=versions)) == 0
-    assert "not ready to rehearse and simulate: see CUDA plugin above" in capsys.readouterr().out
+    assert "Cannot measure, rehearse or simulate (see GPUs, CUDA plugin)" in capsys.readouterr().out
 
 
 def test_bad_flags_exit_1(on, capsys):
     assert on(machine(environ={"XLA_FLAGS": "word"})) == 1
-    assert "not ready to profile and measure: see XLA_FLAGS above" in capsys.readouterr().out
+    assert "XLA_FLAGS)" in capsys.readouterr().out.splitlines()[1]
+
+
+def test_all_checks_are_listed_on_request(on, capsys):
+    on(machine(smi=SMI_4_H100), "--all")
+    assert "compilation cache" in capsys.readouterr().out
 
 
 def test_json_names_every_check(on, capsys):

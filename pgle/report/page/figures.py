@@ -1,0 +1,134 @@
+"""How figures are written: one unit per column with fixed decimals, one spelling of per cent, minus and thousands.
+
+Nothing below 1 µs is shown, and nothing at all is ``–``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+
+NONE = "–"
+_SMALLEST_US = 0.5  # what rounds to 0 µs is nothing
+_TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
+_SIZES = tuple((1024.0**power, name) for power, name in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB"), (0, "B")))
+
+
+class Unit(Enum):
+    """What the numbers of a column are, and so how they are written."""
+
+    TEXT = "text"
+    TIME = "time"  # microseconds; the column has one unit, named in its head
+    CHANGE_TIME = "change-time"  # microseconds with a sign
+    SHARE = "share"  # 0 to 1, as per cent
+    CHANGE = "change"  # a share with a sign
+    COUNT = "count"
+    SIZE = "size"  # bytes; the column has one unit, named in its head
+    RATE = "rate"  # a plain number with three significant digits, such as GB/s
+    FACTOR = "factor"  # ``1.85×``
+
+
+def time(us: float | None) -> str:
+    """One duration: ``285 µs``, ``6.42 ms``, ``130.9 ms``, ``1.56 s``; nothing is ``–``.
+
+    Args:
+        us: microseconds; None where it is not known.
+    """
+    if us is None or abs(us) < _SMALLEST_US:
+        return NONE
+    scale, name = _unit(abs(us), _TIMES)
+    return f"{_minus(us)}{_fixed(abs(us) / scale, _decimals(abs(us) / scale, name))} {name}"
+
+
+def share(value: float | None, decimals: int = 1) -> str:
+    """A share of 0 to 1 as ``28.0 %``."""
+    return NONE if value is None else f"{_minus(value)}{_fixed(abs(value) * 100, decimals)} %"
+
+
+def change(value: float | None, decimals: int = 1) -> str:
+    """A signed share as ``−7.8 %``; what rounds to nothing is ``–``."""
+    if value is None or round(abs(value) * 100, decimals) == 0:
+        return NONE
+    return f"{'+' if value > 0 else '−'}{_fixed(abs(value) * 100, decimals)} %"
+
+
+def count(value: float | None) -> str:
+    """A number with thousands: ``2,514``."""
+    return NONE if value is None else f"{_minus(value)}{abs(value):,.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes as ``1.23 GiB``."""
+    if not value:
+        return NONE
+    scale, name = _unit(abs(value), _SIZES)
+    return f"{value / scale:,.{0 if name == 'B' else 2}f} {name}"
+
+
+def column(unit: Unit, values: Sequence[float | None]) -> tuple[str, list[str]]:
+    """A column of figures in one unit with fixed decimals.
+
+    Args:
+        unit: what they are.
+        values: in microseconds, bytes, or as they are; None where one is not known.
+
+    Returns:
+        The unit for the column's head, empty where cells have it, and the texts.
+    """
+    most = max((abs(value) for value in values if value is not None), default=0.0)
+    if unit in (Unit.TIME, Unit.CHANGE_TIME):
+        scale, name = _unit(most, _TIMES)
+        decimals = _decimals(most / scale, name)
+        signed = unit is Unit.CHANGE_TIME
+        return name, [_cell(value, scale, decimals, signed=signed, least=_SMALLEST_US) for value in values]
+    if unit is Unit.SIZE:
+        scale, name = _unit(most, _SIZES)
+        return name, [_cell(value, scale, 0 if name == "B" else 2) for value in values]
+    write: Callable[[float | None], str] = {
+        Unit.SHARE: share, Unit.CHANGE: change, Unit.COUNT: count, Unit.RATE: _rate, Unit.FACTOR: _factor,
+    }[unit]  # fmt: skip
+    return "", [write(value) for value in values]
+
+
+def between(low: str, high: str) -> str:
+    """A range of two figures of one unit: ``8.5 … 15.8 %``."""
+    number, _, unit = low.rpartition(" ")
+    return low if low == high else f"{number} … {high}" if number and high.endswith(f" {unit}") else f"{low} … {high}"
+
+
+def shares(values: Iterable[float]) -> str:
+    """Shares as a range, the smaller first."""
+    low, *_, high = sorted(values) if not isinstance(values, tuple) or len(values) != 1 else (values[0], values[0])
+    return between(share(low), share(high))
+
+
+def _cell(value: float | None, scale: float, decimals: int, *, signed: bool = False, least: float = 0.0) -> str:
+    if value is None or abs(value) <= least:
+        return NONE
+    sign = ("+" if value > 0 else "−") if signed else _minus(value)
+    return f"{sign}{_fixed(abs(value) / scale, decimals)}"
+
+
+def _unit(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    return next((item for item in units if value >= item[0] * 0.9995), units[-1])
+
+
+def _decimals(value: float, unit: str) -> int:
+    """Of a time: as many as three or four digits need."""
+    return 0 if unit == "µs" else 2 if value < 99.995 else 1
+
+
+def _fixed(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f}"
+
+
+def _minus(value: float) -> str:
+    return "−" if value < 0 else ""
+
+
+def _rate(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _factor(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}×"

@@ -1,0 +1,70 @@
+"""A page as GitHub's Markdown. Names are escaped, so that none becomes a link, a picture or HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pgle.errors import printable
+from pgle.report.page import figures
+from pgle.report.page.value import Action, Column, Page, Part, Prose, Section, Table, Timeline
+
+_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!"})
+
+
+def markdown(page: Page) -> str:
+    """The page: verdict, table, actions, next command, sections, where it comes from."""
+    blocks = [f"# {escaped(page.verdict)}", escaped(" · ".join(filter(None, page.identity)))]
+    blocks += [_table(page.table)] if page.table is not None else []
+    blocks += [escaped(note) for note in page.notes]
+    blocks += ["\n".join(_actions(page.actions))] if page.actions else []
+    blocks += ["Next:", _fenced("\n".join(page.next), "sh")] if page.next else []
+    for section in page.sections:
+        blocks += _section(section)
+    if page.about:
+        columns = (Column("name"), Column("value"))
+        blocks += _section(Section("about", "Where this comes from", (Table(columns, page.about),)))
+    if page.warnings:
+        blocks += ["## Warnings", "\n".join(f"- {escaped(line)}" for line in page.warnings)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text as Markdown shows it letter by letter."""
+    return printable(" ".join(text.split())).translate(_SPECIAL)
+
+
+def _section(section: Section) -> list[str]:
+    return [*([f"## {escaped(section.heading)}"] if section.heading else []), *map(_part, section.parts)]
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Timeline):
+        return _fenced(part.text, "text")
+    if isinstance(part, Prose):
+        return _fenced(part.text, "sh") if part.code else ("### " if part.tone == "head" else "") + escaped(part.text)
+    return escaped(part.alt)
+
+
+def _table(table: Table) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    rows = [[escaped(str(cell.value)) for cell in row] for row in table.cells()]
+    rule = f"|{'|'.join('---:' if is_number else '---' for is_number in table.right())}|"
+    return "\n".join([line([escaped(head) for head in table.heads()]), rule, *map(line, rows)])
+
+
+def _actions(actions: Sequence[Action]) -> Iterator[str]:
+    for place, action in enumerate(actions, start=1):
+        saves = f" (saves up to {figures.share(action.saves)})" if action.saves else ""
+        why = f": {escaped(action.why)}" if action.why else ""
+        yield f"{place}. **{escaped(action.title)}**{saves}{why}"
+        if action.command:
+            yield f"   `{printable(action.command).replace('`', chr(39))}`"
+
+
+def _fenced(text: str, language: str) -> str:
+    lines = (printable(line).replace("```", "'''") for line in text.splitlines())
+    return "\n".join([f"```{language}", *lines, "```"])

@@ -1,0 +1,132 @@
+"""A page as text: identity, verdict, one table, at most three actions, and the next command as the last line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pgle.errors import UserError, choices, many, printable
+from pgle.report import text
+from pgle.report.page import figures
+from pgle.report.page.value import MOST_ACTIONS, Action, Cell, Page, Prose, Section, Table, Timeline, Tone
+from pgle.report.table import Table as Drawn
+
+STYLES: dict[str, str] = {
+    "good": "green", "bad": "red", "warn": "yellow", "soft": "dim", "exposed": "red", "hidden": "green", "head": "bold",
+}  # fmt: skip
+MARKS: dict[str, str] = {"good": "✓ ", "bad": "✗ ", "warn": "! "}
+WARNINGS = 2  # that the first screen has room for
+ALL = "*"  # stands for every section
+
+
+def show(page: Page, *, sections: Sequence[str] = ()) -> None:
+    """Print a page on stdout.
+
+    Args:
+        page: the answer.
+        sections: keys of the sections that are printed too; `ALL`: every one, and every row.
+
+    Raises:
+        UserError: the page has no section of that key.
+    """
+    screen = text.console()
+    everything = ALL in sections
+    chosen = [section for section in page.sections if everything or section.key in sections]
+    for key in sections if not everything else ():
+        if key not in (known := [section.key for section in page.sections]):
+            raise UserError(f"no section '{key}' in this answer", remedy=choices(key, known) if known else None)
+    screen.print(" · ".join(filter(None, page.identity)), soft_wrap=True)
+    screen.print(_mark(page.tone) + page.verdict, style=f"bold {STYLES.get(page.tone, '')}".strip(), soft_wrap=True)
+    if page.table is not None:
+        screen.print()
+        _table(screen, page.table, everything)
+    for note in page.notes:
+        screen.print(note, soft_wrap=True)
+    if page.actions:
+        screen.print()
+        _actions(screen, page.actions if everything else page.actions[:MOST_ACTIONS], everything)
+    for section in chosen:
+        _section(screen, section, everything)
+    _warnings(screen, page.warnings, everything)
+    if os.environ.get("PGLE_NEXT") != "0":
+        for place, command in enumerate(page.next if everything else page.next[:1]):
+            screen.print(f"{'' if place else 'Next: '}{command}", style="cyan", soft_wrap=True)
+
+
+def _mark(tone: Tone) -> str:
+    mark = MARKS.get(tone, "")
+    try:
+        mark.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return ""
+    return mark
+
+
+def _table(screen: Any, table: Table, everything: bool) -> None:
+    cells = table.cells()
+    shown = cells if everything else cells[: table.shown]
+    heads = list(_unlike(table.heads()))
+    right = {head for head, is_number in zip(heads, table.right(), strict=True) if is_number}
+    rows = [[_drawn(cell) for cell in row] for row in shown]
+    screen.print(Drawn(heads, rows, right, {*right, *heads[:1]}, header=any(head.strip() for head in heads)))
+    if len(cells) > len(shown):
+        screen.print(f"… and {len(cells) - len(shown):,} more (--all lists them)", style="dim")
+
+
+def _unlike(heads: Sequence[str]) -> Iterator[str]:
+    """The heads, each another: blanks tell equal ones apart."""
+    seen: set[str] = set()
+    for head in heads:
+        while head in seen:
+            head += " "
+        seen.add(head)
+        yield head
+
+
+def _drawn(cell: Cell) -> Any:
+    """A cell; in colour where there is a terminal."""
+    plain = printable(str(cell.value))
+    if not cell.tone or not sys.stdout.isatty():
+        return plain
+    from rich.text import Text
+
+    return Text(plain, style=STYLES[cell.tone])
+
+
+def _actions(screen: Any, actions: Sequence[Action], everything: bool) -> None:
+    saves = [action.saves for action in actions]
+    heads = ["", "what to do", "saves up to"] if any(saves) else ["", "what to do"]
+    rows: list[list[str]] = []
+    for place, action in enumerate(actions, start=1):
+        words = f"{action.title}: {action.why}" if action.why else action.title
+        rows.append([str(place), printable(words), figures.share(action.saves)][: len(heads)])
+    screen.print(Drawn(heads, rows, {"saves up to"}, {"saves up to"}))
+    if everything:
+        for place, action in enumerate(actions, start=1):
+            if action.command:
+                screen.print(f"{place}: {action.command}", style="cyan", soft_wrap=True)
+
+
+def _section(screen: Any, section: Section, everything: bool) -> None:
+    screen.print()
+    screen.print(section.heading, style="bold")
+    for part in section.parts:
+        if isinstance(part, Table):
+            _table(screen, part, everything)
+        elif isinstance(part, Timeline):
+            screen.print(part.text.rstrip(), soft_wrap=True)
+        elif isinstance(part, Prose):
+            style = "cyan" if part.code else STYLES.get(part.tone, "")
+            screen.print(f"  {part.text}" if part.code else part.text, style=style, soft_wrap=True)
+        else:
+            screen.print(part.alt, soft_wrap=True)
+
+
+def _warnings(screen: Any, warnings: Sequence[str], everything: bool) -> None:
+    shown = warnings if everything or len(warnings) == WARNINGS + 1 else warnings[:WARNINGS]
+    for line in shown:
+        screen.print(f"warning: {printable(line)}", style="yellow", soft_wrap=True)
+    if len(shown) < len(warnings):
+        screen.print(f"… and {many(len(warnings) - len(shown), 'more warning')} (--all)", style="yellow")

@@ -1,0 +1,163 @@
+"""An answer as values, before it is text, HTML, Markdown or JSON: how every command shows its result.
+
+A command makes a result, one function turns the result into a `Page`, and a renderer draws it. The order is always the
+same: what was looked at, the verdict, one table, at most three actions, and the next command.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from pgle.report.page.figures import Unit, column
+
+Tone: TypeAlias = Literal["", "good", "bad", "warn", "soft", "exposed", "hidden", "head"]
+MOST_ACTIONS = 3
+
+
+class Cell(msgspec.Struct, frozen=True, tag="cell", omit_defaults=True):
+    """A text or figure with a tone."""
+
+    value: str | float | None
+    tone: Tone = ""
+
+
+Value: TypeAlias = str | float | Cell | None
+"""What a row has in a column: a text, or a number in the unit of its column; None: nothing to say."""
+
+
+class Column(msgspec.Struct, frozen=True, tag="column", omit_defaults=True):
+    """A column: its head, and what its values are."""
+
+    head: str
+    unit: Unit = Unit.TEXT
+
+
+class Table(msgspec.Struct, frozen=True, tag="table", omit_defaults=True):
+    """Rows of values."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    find: tuple[str, ...] = ()  # of each row the instruction whose bar it leads to, empty where none; or nothing at all
+    shown: int = 12  # rows that are not folded away
+
+    def heads(self) -> list[str]:
+        """The columns that have something to say, with the unit of their figures: ``exposed (ms)``."""
+        return [head for head, _, _ in self._drawn()]
+
+    def cells(self) -> list[list[Cell]]:
+        """All rows under `heads`, each cell as its text with its tone."""
+        return [list(row) for row in zip(*(cells for _, _, cells in self._drawn()), strict=True)]
+
+    def right(self) -> list[bool]:
+        """Whether a column under `heads` holds figures, which are aligned right."""
+        return [is_number for _, is_number, _ in self._drawn()]
+
+    def _drawn(self) -> list[tuple[str, bool, list[Cell]]]:
+        """Head, whether its cells are figures, and cells of every column in which a row has something."""
+        drawn = []
+        for place, found in enumerate(self.columns):
+            items = [row[place] for row in self.rows]
+            plain = [item.value if isinstance(item, Cell) else item for item in items]
+            if self.rows and not any(value or value == 0 for value in plain):
+                continue
+            head, texts = found.head, [_text(value) for value in plain]
+            if found.unit is not Unit.TEXT:
+                unit, figures = column(found.unit, [None if isinstance(value, str) else value for value in plain])
+                head = f"{head} ({unit})" if unit and head else head or unit
+                texts = [value if isinstance(value, str) else text for value, text in zip(plain, figures, strict=True)]
+            tones: list[Tone] = [item.tone if isinstance(item, Cell) else "" for item in items]
+            cells = [Cell(text, tone) for text, tone in zip(texts, tones, strict=True)]
+            drawn.append((head, found.unit is not Unit.TEXT, cells))
+        return drawn
+
+
+class Prose(msgspec.Struct, frozen=True, tag="prose", omit_defaults=True):
+    """A paragraph; `code`: something to be typed, as it is; of tone ``head`` a heading of what follows."""
+
+    text: str
+    code: bool = False
+    tone: Tone = ""
+
+
+class Timeline(msgspec.Struct, frozen=True, tag="timeline", omit_defaults=True):
+    """The timeline that moves; a page has one at most."""
+
+    data: str  # what its script draws, as `pgle.report.timeline.encode` writes it
+    text: str  # the same for a terminal
+    still: str = ""  # the same as SVG, seen without JavaScript and in print
+
+
+class Chart(msgspec.Struct, frozen=True, tag="chart", omit_defaults=True):
+    """Charts one above the other, with what they show in words."""
+
+    svg: str
+    alt: str
+
+
+Part: TypeAlias = Table | Prose | Timeline | Chart
+
+
+class Section(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Parts under a heading; on a terminal only with ``--all`` or ``--section KEY``, on a page folded."""
+
+    key: str  # one word: ``collectives``
+    heading: str
+    parts: tuple[Part, ...]
+    open: bool = False  # whether a page shows it unfolded
+
+
+class Action(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something to do, and what it saves."""
+
+    title: str  # imperative: ``Turn on the latency-hiding scheduler``
+    saves: float | None = None  # share of the step at most; None: not known
+    why: str = ""  # one line
+    command: str = ""  # a command or a flag to copy
+    find: str = ""  # the instruction that it is about
+    span_us: tuple[float, float] | None = None  # the part of the timeline that it is about
+
+
+class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One bar of a tile: a name, its figure in words, and shares of 1 by tone."""
+
+    label: str
+    text: str
+    parts: tuple[tuple[Tone | Literal["compute", "copy", "idle"], float], ...] = ()
+
+
+class Tile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of the large figures of a page: ``step  6.42 → 5.88 ms``."""
+
+    label: str
+    figure: str
+    bars: tuple[Bar, ...] = ()
+    note: str = ""
+
+
+class Page(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything that an answer says."""
+
+    title: str  # of the window: ``pgle rehearse: jit_train_step``
+    identity: tuple[str, ...]  # program, GPUs and how many of them, date, versions, measured or simulated
+    verdict: str  # the answer, at most twelve words
+    tone: Tone = ""  # whether that is good
+    table: Table | None = None  # the one table of the first screen
+    notes: tuple[str, ...] = ()  # single lines below it
+    actions: tuple[Action, ...] = ()  # what saves most first
+    sections: tuple[Section, ...] = ()  # the rest
+    next: tuple[str, ...] = ()  # commands; the first is the one to type now
+    warnings: tuple[str, ...] = ()  # one line each
+    tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
+    about: tuple[tuple[str, str], ...] = ()  # where the figures come from, (name, value)
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """Its timeline."""
+        parts = [part for section in self.sections for part in section.parts]
+        return next((part for part in parts if isinstance(part, Timeline)), None)
+
+
+def _text(value: str | float | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:g}"

@@ -1,0 +1,42 @@
+"""What the live line says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pgle.report import progress
+from pgle.run.rehearse.compiler.request import Phase, RehearsalRequest
+
+
+def test_a_line_counts_says_the_best_and_the_rest() -> None:
+    line = progress.Line("compiling", done=5, total=20, noun="trial", best="−4.4 %", since=0.0)
+    assert line.text(18.0) == "trial 5 of 20 · best −4.4 % · compiling · 18 s, about 54 s left"
+
+
+def test_work_that_is_not_counted_is_named() -> None:
+    assert progress.Line("reading log", since=0.0).text(3.0) == "reading log · 3 s"
+
+
+def test_a_share_is_shown_where_nothing_is_counted() -> None:
+    assert progress.Line("reading", done=1, total=4, since=0.0).text(0.5) == "25 % · reading · 0 s, about 2 s left"
+
+
+def test_a_bar_that_is_full_says_what_goes_on() -> None:
+    with progress.live("x") as line:
+        pass
+    with progress.progress("reading traces") as advance:
+        advance(1, 2)
+        advance(2, 2)
+    assert line.what == "x"
+
+
+def test_phases_are_told_in_words() -> None:
+    line = progress.Line("", since=0.0)
+    request = RehearsalRequest(Path("m.mlir"), "", Path("out/baseline"))
+    with progress.phases(line) as note:
+        note(Phase(request, "optimising", "jit_step", 8))
+    assert line.what == "compiling jit_step, the schedule without a profile (optimising)"
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert "\x1b" not in progress.Line("\x1b[2J", since=0.0).text(1.0)
