@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 
 MASK = "***"
 
@@ -152,7 +153,7 @@ class Masker:
                 return MASK + line[len(line.rstrip("\r\n")) :]
             self._in_body = False
         if _PEM_BEGINS.search(line) and not _PEM_ENDS.search(line):
-            self._key_lines_left, self._in_body = MOST_KEY_LINES, False
+            self._key_lines_left, self._in_body = MOST_KEY_LINES, True
         return kept_text(line)
 
 
@@ -207,6 +208,13 @@ def _kept_line(line: str, rules: Sequence[tuple[tuple[str, ...], re.Pattern[str]
 def kept_output(lines: bytes) -> bytes:
     """As `Masker.kept`, of output that is there as a whole."""
     return Masker().kept(lines)
+
+
+def mask_file(path: Path) -> None:
+    """Write a file anew without what looks like a credential; a file without one stays untouched."""
+    text = path.read_bytes()
+    if (kept := kept_output(text)) != text:
+        path.write_bytes(kept)
 
 
 def _masked(name: str, value: str) -> str:

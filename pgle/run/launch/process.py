@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pgle.errors import UserError, shell_code
-from pgle.masking import kept_output
+from pgle.masking import Masker
 
 CHUNK_BYTES = 1 << 16
 LINE_BYTES = 1 << 16  # a longer line goes into the log in pieces
@@ -159,6 +159,7 @@ def _pump(
     """
     rest = b""
     broken: set[str] = set()
+    masker = Masker()
     while data := os.read(stream.fileno(), CHUNK_BYTES):
         try:
             if descriptor is not None:
@@ -172,12 +173,12 @@ def _pump(
             end = len(text)
         whole, rest = text[:end], text[end:]
         if whole:
-            _try("log", broken, partial(log.write, kept_output(whole)))
+            _try("log", broken, partial(log.write, masker.kept(whole)))
         if whole and on_line is not None and mentions(whole, words):
             for line in re.split(rb"[\r\n]", whole)[:-1]:
                 _try("line", broken, partial(on_line, line.decode(errors="replace")))
     if rest:
-        _try("log", broken, partial(log.write, kept_output(rest)))
+        _try("log", broken, partial(log.write, masker.kept(rest)))
 
 
 def mentions(text: bytes, words: Collection[bytes]) -> bool:

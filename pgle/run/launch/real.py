@@ -37,6 +37,7 @@ from pgle.run.launch.evidence import (
 from pgle.run.launch.hook import hook_config, read_facts, with_hook
 from pgle.run.launch.process import check_program, ended, launch
 from pgle.run.launch.under_nsys import is_readable, nsys_command, start_nsys
+from pgle.run.rehearse.compiler.dumps import mask_configs
 from pgle.xla.flags.text import Flag, parse_flags, same_value, typed_flag
 
 _WINDOW = re.compile(r"auto|all|steps:(?P<first>\d+)(-(?P<last>\d+))?|seconds:\d+(\.\d+)?")
@@ -119,6 +120,7 @@ class RealBackEnd:
     ) -> StageResult:  # fmt: skip
         files = request.folder.rank(record.rank)
         facts = read_facts(files)
+        mask_configs(files.hlo)
         keep_steps(files, lines, facts)
         found = [*nsys_warnings, *hook_warnings(files, facts), *trouble(files.log)]
         if request.stage == "auto":

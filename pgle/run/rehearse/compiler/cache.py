@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pgle.costs.profile.files import SUFFIXES
 from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.run.ask.flag_probe import cache_directory, installed
@@ -132,8 +133,8 @@ def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None
     Args:
         python: the interpreter that compiles; of its packages the versions count.
         module: by content.
-        flags: with the content of the files that they name.
-        profile: by content and suffix.
+        flags: with the content of the files that they name; of a folder its name alone.
+        profile: by content and suffix; of a folder the profiles in it.
         others: target, topology and the like.
     """
     said = [
@@ -141,7 +142,7 @@ def key_of(python: str, module: Path, flags: Iterable[str], profile: Path | None
         _digest(module),
         module.suffixes,
         [(flag, _digest(Path(flag.partition("=")[2]))) for flag in flags],
-        None if profile is None else (profile.suffix, _digest(profile)),
+        None if profile is None else (profile.suffix, [_digest(path) for path in _files_of(profile)]),
         sorted(others.items()),
     ]
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()
@@ -154,11 +155,14 @@ def _compiler(python: str) -> list[object]:
     return [FORMAT, sorted(found.versions.items()), at.stat().st_mtime_ns if at.is_file() else 0]
 
 
+def _files_of(profile: Path) -> list[Path]:
+    """The files of a profile, which may be a folder of them."""
+    return sorted(path for path in profile.iterdir() if path.suffix in SUFFIXES) if profile.is_dir() else [profile]
+
+
 def _digest(path: Path) -> str:
-    """Of a file's content, decompressed, or of those in a folder; empty where there is none."""
+    """Of a file's content, decompressed; empty if it is no file."""
     try:
-        if path.is_dir():
-            return " ".join(f"{item.name} {_digest(item)}" for item in sorted(path.iterdir()) if item.is_file())
         return hashlib.sha256(read_bytes(path)).hexdigest() if path.is_file() else ""
     except (OSError, UserError):
         return "unreadable"

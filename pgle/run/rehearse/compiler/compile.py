@@ -29,6 +29,7 @@ from pgle.run.rehearse.compiler.dumps import (
     find_dump,
     find_schedule,
     keep_before_stages,
+    mask_configs,
     memory_of,
     refused,
     remove_generated_code,
@@ -172,6 +173,7 @@ class Compiler:
             self._send(process, message(number, request, folder))
             answer = answers.get(timeout=request.timeout_s)
             remove_generated_code(folder)
+            mask_configs(folder)
             if request.before_stages or request.until_scheduling:
                 keep_before_stages(folder)
                 remove_passes(folder)

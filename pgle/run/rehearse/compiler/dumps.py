@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from pgle.errors import UserError
 from pgle.files import read_bytes
+from pgle.masking import mask_file
 from pgle.run.ask.jax_private.wire import fields, hlo_module_bytes, without_fields
 from pgle.xla.hlo.module import BITS
 from pgle.xla.log.wordings import FATAL, flag_refusal
@@ -73,6 +74,12 @@ def remove_generated_code(folder: Path) -> None:
     for path in folder.iterdir():
         if path.suffix in CODE_GENERATION:
             path.unlink()
+
+
+def mask_configs(folder: Path) -> None:
+    """Leave no credential in what XLA dumps of its flags."""
+    for path in folder.glob("*.config.pbtxt"):
+        mask_file(path)
 
 
 def dump_before(stages: Iterable[Stage]) -> str:

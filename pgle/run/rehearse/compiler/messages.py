@@ -13,6 +13,7 @@ from pgle.files import check_file
 from pgle.run.rehearse.compiler.dumps import BEFORE, Stage, dump_before
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.xla.flags.catalogue import catalogue
+from pgle.xla.flags.text import format_flags, typed_flag
 from pgle.xla.hlo.proto import MAX_HLO_BYTES
 
 EVIDENCE_FLAGS = ("--xla_dump_hlo_as_proto=true", "--xla_dump_latency_hiding_schedule=true")
@@ -67,7 +68,7 @@ def xla_flags(request: RehearsalRequest, folder: Path) -> str:
         flags.append(dump_before(BEFORE if request.before_stages else ["scheduling"]))
     if request.profile is not None and request.profile_as == "flag":
         flags.append(f"{PROFILE_FLAG}={request.profile.resolve()}")
-    return " ".join(_quoted(flag) for flag in [*flags, *_with_passes(request)] if not flag.startswith(OF_JAX))
+    return format_flags(typed_flag(flag) for flag in [*flags, *_with_passes(request)] if not flag.startswith(OF_JAX))
 
 
 def _with_passes(request: RehearsalRequest) -> tuple[str, ...]:
@@ -160,12 +161,3 @@ def environment() -> dict[str, str]:
         # Pages of 2 MiB where Linux gives them on request (glibc 2.35): XLA's passes follow pointers through gigabytes.
         "GLIBC_TUNABLES": ":".join(filter(None, (kept.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))),
     }
-
-
-def _quoted(flag: str) -> str:
-    """A flag as XLA_FLAGS wants it: a value with blanks in quotes."""
-    name, equals, value = flag.partition("=")
-    if not re.search(r"\s", value):
-        return flag
-    quote = '"' if "'" in value else "'"
-    return f"{name}{equals}{quote}{value}{quote}"

@@ -180,3 +180,22 @@ def test_an_entry_that_does_not_say_all_is_compiled_again(cache: Cache, tmp_path
         archive.writestr("other.txt", "x")
     assert "kept" not in compiled(compiler, module, tmp_path / "b")
     assert [item.name for item in (tmp_path / "b").iterdir()] == [MODULE]
+
+
+def test_a_flag_without_a_value_reads_no_folder(module: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ("--xla_disable_hlo_passes=", f"--xla_dump_to={tmp_path}")
+    before = key_of(sys.executable, module, flags, None, {})
+    (tmp_path / "checkpoint").write_text("weights")
+    assert key_of(sys.executable, module, flags, None, {}) == before
+
+
+def test_a_folder_of_profiles_counts_with_the_profiles_in_it(module: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    keys = set()
+    for cost in (1, 2):
+        (folder / "a.pbtxt").write_text(f'costs {{ name: "x" cost_us: {cost} }}')
+        (folder / "notes.txt").write_text(str(cost))
+        keys.add(key_of(sys.executable, module, (), folder, {}))
+    assert len(keys) == 2

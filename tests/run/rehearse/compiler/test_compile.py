@@ -54,8 +54,8 @@ def module() -> Path:
 @pytest.fixture
 def rehearse(tmp_path: Path, module: Path) -> Rehearse:
     def run(path: Path = module, **options: Any) -> RehearsalResult:
-        options = {"flags": (LHS,), "portable_target": TARGET.portable_text} | options
-        return rehearse_compile(RehearsalRequest(path, TARGET.text, tmp_path / "dump", **options))
+        options = {"flags": (LHS,), "portable_target": TARGET.portable_text, "dump_dir": tmp_path / "dump"} | options
+        return rehearse_compile(RehearsalRequest(path, TARGET.text, **options))
 
     return run
 
@@ -64,6 +64,16 @@ def rehearse(tmp_path: Path, module: Path) -> Rehearse:
 def baseline(module: Path, tmp_path_factory: pytest.TempPathFactory) -> RehearsalResult:
     dump = tmp_path_factory.mktemp("baseline") / "dump"
     return rehearse_compile(RehearsalRequest(module, TARGET.text, dump, flags=(LHS,)))
+
+
+def test_dumps_go_into_the_folder_that_is_named_and_keep_no_token(rehearse: Rehearse, tmp_path: Path) -> None:
+    folder, token = tmp_path / "a \"b' c", "hf_" + "0Fake" * 6
+    table = f"--xla_gpu_experimental_collective_perf_table_path={tmp_path}/{token}"
+    assert rehearse(dump_dir=folder, flags=(LHS, table), until_scheduling=True).module_name == STEP
+    (config,) = folder.glob("*.config.pbtxt")
+    assert token not in config.read_text()
+    assert f"{tmp_path}/***" in config.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
 @pytest.mark.parametrize(("level", "has_lhs"), [("O0", False), ("O1", True)])

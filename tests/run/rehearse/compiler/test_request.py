@@ -11,6 +11,7 @@ from pgle.errors import UserError
 from pgle.run.rehearse.compiler.compile import Compiler, matches_job, rehearse_compile
 from pgle.run.rehearse.compiler.messages import xla_flags
 from pgle.run.rehearse.compiler.request import RehearsalRequest
+from pgle.xla.flags.text import parse_flags
 from pgle.xla.hlo.dumps import fingerprint_of
 
 
@@ -37,8 +38,9 @@ def test_own_flags_come_first_so_that_the_users_win(request_for: RehearsalReques
     ]
 
 
-def test_values_with_blanks_are_quoted(request_for: RehearsalRequest) -> None:
-    assert xla_flags(request_for, Path("/a b")).startswith("--xla_dump_to='/a b' ")
+@pytest.mark.parametrize("name", ["/a b", "/a 'b", '/a "b', "/a \"b'c", '/a\\ "b', "/a --xla_b=1"])
+def test_xla_reads_the_folder_that_is_meant(request_for: RehearsalRequest, name: str) -> None:
+    assert parse_flags(xla_flags(request_for, Path(name))).value("xla_dump_to") == name
 
 
 def test_profile_as_option_is_no_flag(request_for: RehearsalRequest) -> None:
