@@ -25,8 +25,9 @@ class Trial:
     exposed_us: float = 0.0  # communication of it that nothing hides
     exposed_by_kind: Mapping[str, float] = field(default_factory=dict)  # the same by kind of collective
     worlds_us: tuple[float, ...] = ()  # steps in the worlds
-    harder_us: tuple[float, ...] = ()  # steps in the harder worlds (`pgle.tune.worlds.HARDER`)
-    temp_bytes: int | None = None  # temporary memory that XLA plans for; None where it left no report
+    temp_bytes: int | None = None  # temporary memory that XLA plans for; None if it left no report
+    memory_bytes: int | None = None  # all device memory that XLA plans for; None if it left no report
+    lower_bound: bool = False  # whether the step is one: a loop has an unknown length
     modelled: int = 0  # collectives that the program did not have before, whose costs are modelled
     cpu_s: float = 0.0  # processor seconds of its compilations; 0 where they were kept from before
     program: str = ""  # fingerprint before scheduling; settings that share it are the same program
@@ -35,9 +36,8 @@ class Trial:
 
     @property
     def mean_us(self) -> float:
-        """Mean step over all worlds, the harder ones too; infinite where it did not compile."""
-        steps = (*self.worlds_us, *self.harder_us)
-        return sum(steps) / len(steps) if steps else float("inf")
+        """Mean step over all worlds; infinite if it did not compile."""
+        return sum(self.worlds_us) / len(self.worlds_us) if self.worlds_us else float("inf")
 
 
 def key_of(flags: Flags) -> str:
@@ -61,16 +61,15 @@ def recorded(item: Mapping[str, Any], worlds: int) -> Trial:
         TypeError, KeyError, ValueError, AttributeError: it is not one.
     """
     known = {entry.name: item[entry.name] for entry in fields(Trial)}
-    trial = Trial(**known | {name: tuple(item[name]) for name in ("worlds_us", "harder_us")})
-    figures = [trial.exposed_us, *trial.exposed_by_kind.values(), *trial.worlds_us, *trial.harder_us, trial.cpu_s,
-               trial.modelled, trial.temp_bytes or 0, trial.step_us or 0.0]  # fmt: skip
+    trial = Trial(**known | {"worlds_us": tuple(item["worlds_us"])})
+    figures = [trial.exposed_us, *trial.exposed_by_kind.values(), *trial.worlds_us, trial.cpu_s,
+               trial.modelled, trial.temp_bytes or 0, trial.memory_bytes or 0, trial.step_us or 0.0]  # fmt: skip
     words = [trial.label, trial.program, trial.same_as, trial.failure, *trial.flags.values()]
     if not all(type(figure) in (int, float) and 0 <= figure < 1e18 for figure in figures):
         raise ValueError("a figure is none")
     if not all(isinstance(word, str) for word in words):
         raise TypeError("a name is none")
-    compiled = worlds if trial.step_us is not None else 0
-    if not len(trial.worlds_us) == len(trial.harder_us) == compiled:
+    if len(trial.worlds_us) != (worlds if trial.step_us is not None else 0):
         raise ValueError("judged in other worlds")
     return trial
 
@@ -89,8 +88,9 @@ class Judged:
 
     won: int  # worlds in which the step is shorter
     of: int  # worlds
-    mean: float  # mean change of the step over worlds, as a share; negative is shorter
-    worst: float  # the worst change
+    mean: float  # change of the mean step over the worlds, as a share; negative is shorter
+    worst: float  # the change in the worst world
+    best: float  # the change in the best world
 
     @property
     def accepted(self) -> bool:
@@ -102,13 +102,13 @@ def judge(after_us: Sequence[float], before_us: Sequence[float]) -> Judged:
     """How steps do against others in the same worlds; nothing is accepted where there are none."""
     changes = [after / before - 1 for after, before in zip(after_us, before_us, strict=True)]
     if not changes:
-        return Judged(0, 0, 0.0, 0.0)
-    return Judged(sum(change < 0 for change in changes), len(changes), sum(changes) / len(changes), max(changes))
+        return Judged(0, 0, 0.0, 0.0, 0.0)
+    won, mean = sum(change < 0 for change in changes), sum(after_us) / sum(before_us) - 1
+    return Judged(won, len(changes), mean, max(changes), min(changes))
 
 
 def stands(trial: Trial, pgle: Trial) -> bool:
-    """Whether a trial is accepted against the profile alone: in both sets of worlds, and not longer as costs stand."""
-    if trial.step_us is None or (pgle.step_us is not None and trial.step_us > pgle.step_us):
+    """Whether a trial is accepted against the profile alone: by the likely costs and over the worlds."""
+    if trial.step_us is None or pgle.step_us is None or trial.lower_bound or pgle.lower_bound:
         return False
-    pairs = ((trial.worlds_us, pgle.worlds_us), (trial.harder_us, pgle.harder_us))
-    return all(judge(after, before).accepted for after, before in pairs)
+    return trial.step_us <= pgle.step_us * (1 - LITTLE) and judge(trial.worlds_us, pgle.worlds_us).accepted

@@ -1,14 +1,16 @@
-"""Worlds: what costs could be instead of what they are thought to be, drawn with a fixed seed.
+"""Worlds: what costs and the device could be instead of what they are thought to be, drawn with a fixed seed.
 
-A setting that wins by the costs as they stand can lose where they are a little different; it is judged by its mean over
-worlds. Kernels of one shape differ by up to a tenth together, collectives of one kind by a fifth, each collective takes
-up to 20 µs longer, and collectives and kernels slow each other by some share of the range of contention.
+A setting that wins by the likely costs can lose if these are a little different, so it is judged in many worlds. They
+differ in costs (kernels of one shape together, collectives of one kind together) and in the model itself: how much of a
+collective's time is fixed and how much grows with its bytes, how far collectives slow kernels, how long launches take.
+Worlds come in opposite pairs: what one draws above the likely value, the other draws below it. So the mean over worlds
+favours no setting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
@@ -23,42 +25,46 @@ from pgle.xla.hlo.module import Module
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far worlds differ."""
+    """How far worlds differ, above and below the likely value."""
 
-    compute: float = 0.1  # share by which kernels of one shape differ together
-    collectives: float = 0.2  # the same of collectives of one kind
-    latency_us: float = 20.0  # a collective takes up to so much longer
-    contention: float = 1.0  # the largest share of its range
-
-
-HARDER = Spread(compute=0.15, collectives=0.3, latency_us=30.0, contention=2.0)
-"""Costs and latency spread half as much again, contention up to twice its range: what is accepted must win here too."""
-HARDER_SEED = 1_000_003  # added to the seed of a search for its harder worlds
+    compute: float = 0.15  # share by which kernels of one shape differ together
+    collectives: float = 0.3  # share by which the part of a collective that grows with its bytes differs, by kind
+    fixed_us: float = 30.0  # the fixed part of each collective, from nothing to twice; at most half of what it takes
+    contention: float = 1.0  # slowdown of kernels during collectives, from none to twice the likely one
+    launch: float = 1.0  # launch gaps and host time, from none to twice
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """One draw; the same seed and number give the same world for every schedule."""
 
-    seed: str  # ``SEED.NUMBER``
+    pair: str  # ``SEED.NUMBER``, what its draws follow from
+    side: int  # 1 or -1: the two of a pair; 0: everything as it is likely to be
     spread: Spread  # how far it may differ
 
     def draw(self, what: str) -> float:
-        """A number from 0 to 1 for something, always the same."""
-        return _draw(f"{self.seed}:{what}")
+        """A number from -1 to 1 for something, always the same; minus that in the other world of the pair."""
+        return self.side * (2 * _draw(f"{self.pair}:{what}") - 1)
 
     def cost_us(self, op: Op, shape: str) -> float:
         """What an op costs here."""
-        if op.stream is Stream.COMMUNICATION:
-            factor = 1 + self.spread.collectives * (2 * self.draw(op.kind) - 1)
-            slowed = 1 + 0.3 * self.contended
-            return op.cost_us * factor * slowed + self.spread.latency_us * self.draw("latency")
-        return op.cost_us * (1 + self.spread.compute * (2 * self.draw(shape) - 1))
+        if op.stream is not Stream.COMMUNICATION:
+            return op.cost_us * (1 + self.spread.compute * self.draw(shape))
+        fixed = min(self.spread.fixed_us, op.cost_us / 2)
+        grows = (op.cost_us - fixed) * (1 + self.spread.collectives * self.draw(op.kind))
+        return fixed * (1 + self.draw("fixed")) + grows
 
     @property
     def contended(self) -> float:
-        """The share of the range of contention that holds here."""
-        return self.spread.contention * self.draw("contention")
+        """How many times the likely contention holds here, 0 to 2."""
+        return 1 + self.spread.contention * self.draw("contention")
+
+    def launch(self, likely: Launch) -> Launch:
+        """The gaps between kernels here."""
+        times = 1 + self.spread.launch * self.draw("launch")
+        return replace(
+            likely, gap_us=likely.gap_us * times, switch_us=likely.switch_us * times, host_us=likely.host_us * times
+        )
 
 
 @lru_cache(maxsize=1 << 16)
@@ -68,19 +74,20 @@ def _draw(text: str) -> float:
 
 
 def worlds(count: int, seed: int = 0, spread: Spread | None = None) -> tuple[World, ...]:
-    """That many worlds."""
-    return tuple(World(f"{seed}.{number}", spread or Spread()) for number in range(count))
+    """That many worlds, in opposite pairs; if the count is odd, the last is the likely one."""
+    sides = [(number // 2, 0 if number == count - 1 and count % 2 else 1 - 2 * (number % 2)) for number in range(count)]
+    return tuple(World(f"{seed}.{pair}", side, spread or Spread()) for pair, side in sides)
 
 
 def step_in(world: World, program: Program, shapes: dict[str, str], launch: Launch, contention: Contention) -> float:
     """Microseconds of a step in a world.
 
     Args:
-        world: where.
+        world: which.
         program: a schedule with its costs.
         shapes: what kernels of one shape share, by instruction.
         launch: gaps between kernels.
-        contention: its range, of which a world takes a share.
+        contention: the likely one.
     """
     costs = {
         op.name: world.cost_us(op, shapes.get(op.name, op.kind))
@@ -88,7 +95,7 @@ def step_in(world: World, program: Program, shapes: dict[str, str], launch: Laun
         for op in ops
         if op.cost_us
     }
-    return run_program(program, launch, contention.at(world.contended), costs=costs).step_us
+    return run_program(program, world.launch(launch), contention.at(world.contended), costs=costs).step_us
 
 
 def steps_in(among: Iterable[World], module: Module, found: Prediction) -> tuple[float, ...]:

@@ -40,6 +40,7 @@ from pgle.run.tune.record import NAME
 from pgle.run.tune.request import Tuning
 from pgle.run.tune.tune import OnTrial
 from pgle.tune.trial import Trial, judge
+from pgle.xla.flags.record import effects_of
 
 
 def write_pages(found: Tuning, out: Path) -> Path:
@@ -149,7 +150,6 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
             "ceiling": pgle.prediction.ceiling.step_us,
         },
         "worlds": judge(tuned.worlds_us, pgle.trial.worlds_us),
-        "harder_worlds": judge(tuned.harder_us, pgle.trial.harder_us),
         "temp_bytes": tuned.temp_bytes,
         "trials": [_trial(found, trial) for trial in found.trials],
         "resumed": found.resumed,
@@ -157,6 +157,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "without": {name: _trial(found, trial) for name, trial in found.without.items()},
         **json.picked(found, "refused costs_are"),
         "modelled": tuned.modelled,
+        "public": {name: effects_of(name, value) for name, value in tuned.flags.items()},
         "used": proof and proof.used,
         "why": proof.why if proof else "",
         "coverage": proof and proof.coverage,

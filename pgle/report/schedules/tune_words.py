@@ -12,7 +12,8 @@ from pgle.run.experiment.onward import UNKNOWN, typed
 from pgle.run.tune.request import Proof, Tuning
 from pgle.tune.room import Reason, reasons
 from pgle.tune.search import fits
-from pgle.tune.trial import Trial, judge, stands
+from pgle.tune.trial import LITTLE, Trial, judge, stands
+from pgle.xla.flags.record import effects_of, summary
 
 COLUMNS = ("", "predicted step", "exposed", "change", "won", "temp memory")
 
@@ -27,9 +28,9 @@ def legend(found: Tuning) -> str:
     """The columns of the worlds in words."""
     of = len(found.pgle.trial.worlds_us)
     return (
-        f"change: of the step against 'the profile', on average over {of} worlds, in which costs, latencies and "
-        "contention differ as far as they are uncertain; negative is shorter. won: in how many worlds it is shorter. "
-        "+: on top of the best before it. →: the one chosen"
+        f"change: of the mean step over {of} worlds against 'the profile'; minus is shorter. In a world costs, "
+        "latencies, contention and launch gaps differ as far as they are uncertain. won: in how many worlds the step "
+        "is shorter. +: on top of the best before it. →: chosen"
     )
 
 
@@ -60,19 +61,21 @@ def sentence(found: Tuning) -> str:
     prediction = found.pgle.prediction
     step, so_far = max(prediction.step_us, 1e-9), "" if found.complete else " so far"
     room = 1 - prediction.ceiling.step_us / step
+    if found.verdict == "cannot-tell":
+        return "Cannot tell: the length of a loop is unknown, so every predicted step is a lower bound."
     if found.verdict == "no-room":
         exposed = prediction.exposed_us / step
         return f"No room: {exposed:.2%} of the step is exposed, and hiding all would save {room:.2%} ({by})."
     if found.proof is None:
         return (
-            f"Nothing better in {tried(found)}{so_far}: none is shorter by 0.5 % in nine of ten worlds; hiding all "
-            f"communication would save {room:.1%} ({by})."
+            f"Nothing better in {tried(found)}{so_far}: none is shorter by 0.5 %, and in nine of ten worlds; hiding "
+            f"all communication would save {room:.1%} ({by})."
         )
-    judged, harder = found.proof.judged, found.proof.harder
+    judged = found.proof.judged
     return (
-        f"Better{so_far}: the step gets {-judged.mean:.1%} shorter than with the profile alone, on average over "
-        f"{judged.of} worlds (won {judged.won}, at worst {judged.worst:+.1%}), and {-harder.mean:.1%} in worlds with "
-        f"twice the contention (won {harder.won} of {harder.of}; {by}; {modelled(found.tuned.trial)})."
+        f"Better{so_far}: the step gets {-judged.mean:.1%} shorter than with the profile alone. Over {judged.of} "
+        f"worlds it changes by {judged.best:+.1%} to {judged.worst:+.1%}, and is shorter in {judged.won} ({by}; "
+        f"{modelled(found.tuned.trial)})."
     )
 
 
@@ -90,14 +93,22 @@ def modelled(trial: Trial) -> str:
 
 
 def gains(found: Tuning) -> list[str]:
-    """What each flag of the accepted setting gives: how much longer the step is without it."""
+    """Each flag of the accepted setting: how much longer the step is without it, and what others measured."""
     tuned = found.tuned.trial
     lines = []
-    for name, trial in found.without.items():
-        if trial.step_us is not None:
-            lost = judge(trial.worlds_us, tuned.worlds_us).mean
-            lines.append(f"  --{name}={tuned.flags[name]}: without it the step changes by {lost:+.1%}")
+    for name, value in tuned.flags.items() if found.proof is not None else ():
+        trial = found.without.get(name)
+        if trial is None or trial.step_us is None:
+            gives = ""
+        else:
+            gives = f"without it the step changes by {judge(trial.worlds_us, tuned.worlds_us).mean:+.1%}; "
+        lines.append(f"  --{name}={value}: {gives}{public(name, value)}")
     return lines
+
+
+def public(name: str, value: str) -> str:
+    """What others measured for a flag, in short."""
+    return f"public: {summary(effects_of(name, value))}"
 
 
 def proven(proof: Proof) -> str:
@@ -140,6 +151,10 @@ def advice(found: Tuning, out: Path) -> str:
         return "Not known yet: the time limit ended the search. With a longer --time-limit the same command goes on."
     step = found.pgle.prediction.step_us
     saved = step - found.pgle.prediction.ceiling.step_us
+    if found.verdict == "cannot-tell":
+        return "Cannot tell: the length of a loop is unknown, so every predicted step is a lower bound."
+    if found.verdict == "cannot-tell":
+        return "Give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds), then tune again."
     if found.verdict == "no-room":
         left = f"at most {duration(saved)} of the step's communication is left to hide"
         return f"Flags do not help here: {left}. {_instead(found, out)}"
@@ -153,10 +168,11 @@ def advice(found: Tuning, out: Path) -> str:
         )
     if (near := promising(found)) is None:
         return f"Flags do not help here; {words}. {_instead(found, out)}"
-    won, shorter = judge(near.harder_us, found.pgle.trial.harder_us), judge(near.worlds_us, found.pgle.trial.worlds_us)
+    judged = judge(near.worlds_us, found.pgle.trial.worlds_us)
+    others = "".join(f"\n  --{name}={value}: {public(name, value)}" for name, value in near.flags.items())
     return (
-        f"Not safe enough to accept, and worth a measurement: '{near.label}' makes the step {-shorter.mean:.1%} "
-        f"shorter over the worlds, and wins in {won.won} of {won.of} where contention is doubled: "
+        f"Not sure enough to accept, and worth a measurement: '{near.label}' makes the step {-judged.mean:.1%} shorter "
+        f"on average, and is shorter in {judged.won} of {judged.of} worlds.{others}\n"
         f"{_measuring(found, *(f'--flag=--{name}={value}' for name, value in near.flags.items()))}\nElse {words}."
     )
 
@@ -183,11 +199,12 @@ def _measuring(found: Tuning, *flags: object) -> str:
 
 
 def promising(found: Tuning) -> Trial | None:
-    """The best that wins in the worlds, and not in the harder ones; None where there is none."""
-    before = found.pgle.trial.worlds_us
-    within = [trial for trial in found.trials if trial.step_us is not None and fits(trial, found.request.memory_limit)]
-    good = [trial for trial in within if judge(trial.worlds_us, before).accepted]
-    return min(good, key=lambda trial: judge(trial.worlds_us, before).mean, default=None)
+    """The best that is shorter by half a per cent on average, but not in enough worlds; None if there is none."""
+    pgle, limit = found.pgle.trial, found.request.memory_limit
+    within = [trial for trial in found.trials if trial.step_us is not None and fits(trial, limit)]
+    least_us, least_mean_us = ((1 - LITTLE) * (us or 0.0) for us in (pgle.step_us, pgle.mean_us))
+    good = [item for item in within if (item.step_us or 0.0) <= least_us and item.mean_us <= least_mean_us]
+    return min(good, key=lambda trial: trial.mean_us, default=None)
 
 
 def _over_limit(found: Tuning) -> Trial | None:

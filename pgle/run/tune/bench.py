@@ -34,7 +34,7 @@ from pgle.schedule.predict import predict
 from pgle.tune.moves import Axis, axes
 from pgle.tune.prices import Prices, priced, prices_of
 from pgle.tune.trial import Flags, Trial, exposed_by_kind, key_of
-from pgle.tune.worlds import HARDER, HARDER_SEED, World, steps_in, worlds
+from pgle.tune.worlds import World, steps_in, worlds
 from pgle.xla.flags.text import typed_flag
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
@@ -61,7 +61,6 @@ class Bench:
     _prices: Prices = field(init=False)
     _given: Profile = field(init=False)
     _worlds: tuple[World, ...] = ()
-    _harder: tuple[World, ...] = ()
     _programs: dict[tuple[str, str], Trial] = field(default_factory=dict)
     _priced: dict[Path, tuple[Profile, int]] = field(default_factory=dict)
     _complete: set[Path] = field(default_factory=set)
@@ -76,7 +75,6 @@ class Bench:
         self._hurry()
         request = self.request
         self._worlds = worlds(request.worlds, request.seed)
-        self._harder = worlds(request.worlds, request.seed + HARDER_SEED, HARDER)
         given = read_profile(request.profile) if request.profile is not None else None
         self._programs.clear()
         shutil.rmtree(self.session.folder / NO_PROFILE, ignore_errors=True)
@@ -189,17 +187,17 @@ class Bench:
         """A compilation simulated with its costs, as they are and in all worlds."""
         profile = replace(profile, provenance=self._given.provenance)
         prediction = predict(module, profile, self.hardware)
-        steps = steps_in((*self._worlds, *self._harder), module, prediction)
         trial = Trial(
             flags,
             label,
             prediction.step_us,
             prediction.exposed_us,
             exposed_by_kind(prediction),
-            steps[: len(self._worlds)],
-            steps[len(self._worlds) :],
+            steps_in(self._worlds, module, prediction),
             result.memory.get("temp"),
-            modelled,
+            result.memory_bytes,
+            lower_bound=any("trip count unknown" in line for line in prediction.timeline.warnings),
+            modelled=modelled,
             program=result.fingerprint,
         )
         return Scheduled(trial, module, prediction, profile)

@@ -19,7 +19,7 @@ from pgle.run.tune.request import FOUND, TuneRequest
 from pgle.tune.trial import Flags, Trial, key_of, record, recorded
 
 NAME = "trials.jsonl"
-SCHEMA = "pgle.trials/1"
+SCHEMA = "pgle.trials/2"
 
 
 class Record:

@@ -55,8 +55,7 @@ class Proof:
 
     scheduled: Scheduled  # its schedule, by all passes
     judged: Judged  # it against the profile alone, over the worlds of the search
-    harder: Judged  # the same over the harder worlds
-    accepted: bool  # whether it stands in both
+    accepted: bool  # whether it is better by the rule of the search
     used: bool  # whether XLA used the new profile, by its log and schedule
     why: str  # the line that proves it
     coverage: float  # share of the new module's time that the new profile has a cost for
@@ -75,7 +74,7 @@ class Tuning:
     """What the search found."""
 
     request: TuneRequest  # what was tuned
-    verdict: str  # ``better``, ``no-room`` or ``not-better``
+    verdict: str  # ``better``, ``no-room``, ``not-better``, or ``cannot-tell``: every step is a lower bound
     baseline: Scheduled  # LHS without a profile, the user's own flags
     pgle: Scheduled  # the same flags with the profile
     proof: Proof | None  # of the best setting; None where nothing is better
@@ -98,4 +97,4 @@ class Tuning:
     @property
     def good(self) -> bool:
         """Whether something was found and proven, or there was nothing to find."""
-        return self.proof is None or self.proof.used
+        return self.verdict != "cannot-tell" and (self.proof is None or self.proof.used)

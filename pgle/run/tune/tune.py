@@ -14,6 +14,7 @@ from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.confirm import confirm_compiled
 from pgle.run.rehearse.compiler.request import OnPhase
+from pgle.run.rehearse.warnings import near_limit
 from pgle.run.tune.bench import Bench, Submit, open_bench, submitting
 from pgle.run.tune.record import Record, check
 from pgle.run.tune.request import FOUND, Proof, Scheduled, TuneRequest, Tuning
@@ -57,7 +58,8 @@ def tune(
             what = "the time limit ended the search before the program was compiled as it is"
             raise UserError(what, where=error.where, remedy="give it a longer --time-limit") from None
         on_trial(bench.pgle.trial, bench.pgle.trial)
-        room = not no_room(bench.pgle.prediction)
+        unknown = bench.pgle.trial.lower_bound
+        room = not unknown and not no_room(bench.pgle.prediction)
         with submitting(request, bench) as submit:
             found = _Search(request, bench, submit, Record(request, bench.jaxlib), on_trial)
             proof = found.run() if room else None
@@ -67,7 +69,7 @@ def tune(
     pgle = bench.pgle
     return Tuning(
         request=request,
-        verdict="no-room" if not room else "not-better" if proof is None else "better",
+        verdict="cannot-tell" if unknown else "no-room" if not room else "not-better" if proof is None else "better",
         baseline=bench.baseline,
         pgle=pgle,
         proof=proof,
@@ -83,7 +85,7 @@ def tune(
             *_ended_early(found),
             *request.setting.warnings,
             *pgle.prediction.timeline.warnings,
-            *_warnings(pgle, proof),
+            *_warnings(request, pgle, proof),
         ),
     )
 
@@ -198,7 +200,6 @@ class _Search:
         proof = Proof(
             scheduled=found,
             judged=judge(found.trial.worlds_us, self.pgle.worlds_us),
-            harder=judge(found.trial.harder_us, self.pgle.harder_us),
             accepted=self._is_better(found.trial) and fits(found.trial, self.request.memory_limit),
             used=use.verdict is ProfileUse.USED,
             why=use.why,
@@ -254,14 +255,16 @@ def _change(after: float | None, before: float | None) -> float:
 
 def _refusal(proof: Proof) -> str:
     """Why a setting that the trials accepted did not stand."""
-    won = f"{proof.judged.won} of {proof.judged.of} worlds and {proof.harder.won} of {proof.harder.of} harder ones"
+    won = f"{proof.judged.won} of {proof.judged.of} worlds"
     return (
         f"{proof.scheduled.trial.label}: compiled whole, the step changes by {proof.change:+.2%} and wins in {won} only"
     )
 
 
-def _warnings(pgle: Scheduled, proof: Proof | None) -> list[str]:
-    lines: list[str] = []
+def _warnings(request: TuneRequest, pgle: Scheduled, proof: Proof | None) -> list[str]:
+    tuned = pgle.trial if proof is None else proof.scheduled.trial
+    have = int(request.setting.memory_fraction * request.target.memory_bytes)
+    lines = near_limit(tuned.memory_bytes, have) if tuned.memory_bytes and have else []
     if proof is None:
         return lines
     before, after = pgle.trial.temp_bytes, proof.scheduled.trial.temp_bytes

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pgle.run.rehearse.compiler.dumps import memory_of
 from pgle.run.rehearse.compiler.request import RehearsalResult
 from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings
 from pgle.xla.hlo.text import module_from_text
@@ -51,3 +52,25 @@ ENTRY main {
 """
     *_, line = custom_call_warnings(module_from_text(text.encode(), "tpu.txt"), ())
     assert line.startswith("tpu_custom_call is a kernel for TPUs, which no GPU runs")
+
+
+@pytest.mark.parametrize(("need", "said"), [(58, False), (58.5, True), (60, True)])
+def test_a_step_near_the_memory_limit(compiled: RehearsalResult, need: float, said: bool) -> None:
+    lines = memory_warnings(replace(compiled, memory={"total": int(need * GIB)}), 60 * GIB, load_target("h100"))
+    assert [line.partition(", within")[0] for line in lines] == [f"{need:.1f} GiB of 60.0 GiB are needed"] * said
+    assert all("within 3% of the memory limit: the gain may turn" in line for line in lines)
+
+
+def test_host_memory_is_not_counted_as_the_gpus(tmp_path: Path) -> None:
+    """XLA's report has an entry for each memory space; 5 is the host's."""
+
+    def field(number: int, value: int | bytes) -> bytes:
+        if isinstance(value, bytes):
+            return bytes([number << 3 | 2, len(value)]) + value
+        return bytes([number << 3, value])
+
+    spaces = (field(1, 100) + field(2, 0) + field(3, field(1, 2) + field(2, 90)), field(1, 60) + field(2, 5))
+    dump = tmp_path / "m.hlo.pb"
+    dump.write_bytes(field(1, field(1, b"m")))
+    (tmp_path / "m-memory-usage-report.pb").write_bytes(b"".join(field(1, space) for space in spaces))
+    assert memory_of(dump) == {"argument": 0, "output": 0, "temp": 90, "total": 100}

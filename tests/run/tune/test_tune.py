@@ -24,7 +24,7 @@ FLAGS = {"a": "on"}
 
 
 def scheduled(step_us: float, temp_bytes: int) -> Any:
-    trial = Trial(FLAGS, "a", step_us, worlds_us=(step_us,) * 10, harder_us=(step_us,) * 10, temp_bytes=temp_bytes)
+    trial = Trial(FLAGS, "a", step_us, worlds_us=(step_us,) * 10, temp_bytes=temp_bytes)
     return Scheduled(trial, None, None, Profile(()))  # type: ignore[arg-type]
 
 

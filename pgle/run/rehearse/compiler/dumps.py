@@ -15,7 +15,7 @@ from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.masking import mask_file
 from pgle.run.ask.jax_private.wire import fields, hlo_module_bytes, without_fields
-from pgle.xla.hlo.module import BITS
+from pgle.xla.hlo.module import BITS, HOST_MEMORY_SPACE
 from pgle.xla.log.wordings import FATAL, flag_refusal
 
 LOG = "xla.log"
@@ -195,14 +195,17 @@ def memory_of(dump: Path) -> dict[str, int]:
         dump: the HloProto of the module; XLA's memory report is looked for beside it.
 
     Returns:
-        argument, output (some may be the same memory), temp and total; empty where XLA left no report.
+        argument and output (of both memories; some may be the same buffer); temp and total, of the GPU alone. Empty if
+        XLA left no report.
     """
     report = _newest(dump.parent.glob(f"{dump.name.removesuffix('.hlo.pb')}-memory-usage-report.pb"))
     if report is None:
         return {}
     from pgle.xla.protos import hlo_pb2
 
-    usage = [found for _, space in fields(report.read_bytes()) if isinstance(space, bytes) for found in fields(space)]
+    # One entry for each memory space: 1 its bytes, 2 its colour, 3 its allocations. Host memory is not the GPU's.
+    spaces = [list(fields(space)) for _, space in fields(report.read_bytes()) if isinstance(space, bytes)]
+    usage = [found for space in spaces if (2, HOST_MEMORY_SPACE) not in space for found in space]
     total = sum(value for number, value in usage if number == 1 and isinstance(value, int))
     # The temporary buffers are combined into one allocation, which is numbered last (xla/service/buffer_assignment.cc).
     allocations = [
