@@ -12,11 +12,10 @@ from itertools import groupby
 from pathlib import Path
 
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.costs.fit.contention import contention_on
+from pgle.costs.fit.contention import ASSUMED
 from pgle.costs.measure.measured import measure
 from pgle.run.inputs.measured_step import Side, measured_step
 from pgle.run.inputs.traces import read_traces
-from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.dumps import read_dumps
 
 DATA = Path(__file__).parent.parent / "testdata" / "pax_fsdp4"
@@ -31,12 +30,12 @@ def main() -> None:
     found = measure(read_traces(given.traces), read_dumps([given.hlo])).costs[0].contention
     if found is None:
         raise SystemExit("no collective ran beside a kernel")
-    model = contention_on(find_hardware(given.target)).at(1)
-    print(f"{'':10}{'samples':>9}{'slower':>9}{'half of it':>14}{'model':>8}")
+    assumed = ASSUMED.likely
+    print(f"{'':10}{'samples':>9}{'slower':>9}{'half of it':>14}{'assumed':>9}")
     for kind in ("product", "other"):
         item = getattr(found, kind)
         half = f"{item.low:.2f} … {item.high:.2f}"
-        print(f"{kind:10}{item.samples:9}{item.likely:8.2f}×{half:>14}{getattr(model, kind):7.2f}×")
+        print(f"{kind:10}{item.samples:9}{item.likely:8.2f}×{half:>14}{getattr(assumed, kind):8.2f}×")
     print("\ncollectives of one kind and size: microseconds at the share of their time beside kernels")
     step = measured_step(Side(tuple(given.traces), (given.hlo,), target=given.target))
     for kind, values in twins(step.collectives):

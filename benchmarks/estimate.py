@@ -15,7 +15,7 @@ import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.products import is_product
-from pgle.costs.fit.contention import contention_on
+from pgle.costs.fit.contention import ASSUMED
 from pgle.costs.measure.measured import measure
 from pgle.run.inputs.traces import read_traces
 from pgle.xla.hardware import find_hardware
@@ -35,8 +35,8 @@ def main() -> None:
     major, minor = map(int, given.nccl.split("."))
     module, hardware = costs.program.hlo, replace(find_hardware(given.target), nccl=(major, minor))
     assert module is not None
-    estimate, slower = estimator(module, hardware), contention_on(hardware).at(1)
-    beside = {} if costs.contention is None else costs.contention.beside
+    estimate, slower = estimator(module, hardware), ASSUMED.likely
+    beside = {} if costs.contention is None else costs.contention.beside or {}
     pairs: dict[str, list[tuple[float, float]]] = defaultdict(list)
     missed: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for cost in costs.costs:

@@ -218,7 +218,7 @@ def _steps(
     source = _before_optimizations(request, program.key.name)
     if source is None or program.hlo is None:
         return (), ("no before_optimizations dump of the program, so what the table gives was not predicted",)
-    profile = as_if_alone(measured_profile(measured))
+    profile = as_if_alone(measured_profile(measured), program.hlo)
     prices = prices_of(LookupTable(program.hlo), profile, estimator(program.hlo, hardware))
 
     def scheduled(flags: Sequence[str], given: Path | None = None) -> tuple[Prediction, Profile]:

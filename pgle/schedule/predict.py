@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -12,14 +12,13 @@ import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.unsure import Range, range_of
-from pgle.costs.fit.contention import Contention, Factors, contention_of, contention_on
+from pgle.costs.fit.contention import ASSUMED, LITTLE, Contention, Factors, contention_of
 from pgle.costs.fit.launch import DEFAULT, Launch, launch_of
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, Origin, Profile
-from pgle.schedule.ceiling import Ceiling, ceiling
-from pgle.schedule.program import Program, read_program
+from pgle.schedule.program import COLLECTIVES, Action, Ceiling, Op, Program, ceiling, read_program
 from pgle.schedule.simulate import run_program
-from pgle.schedule.timeline import Stream, Timeline
+from pgle.schedule.timeline import ORIGINS, Stream, Timeline
 from pgle.trace.intervals import covered
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
@@ -37,7 +36,7 @@ class Steps(NamedTuple):
     """Microseconds of a step, with one thing changed in each but the first."""
 
     likely: float  # as it is predicted
-    # least_contention, most_contention: at the ends of the range of contention
+    # least_contention, most_contention: without contention, and with twice the likely slowdown
     least_contention: float
     most_contention: float
     # least_data, most_data: with all costs that data decides at their least and at their most
@@ -56,6 +55,7 @@ class Unsure:
 
 
 DIFFERING = 0.1  # share of a measured cost that data decides, from which on its range is said
+NOTICEABLE = 0.005  # of the step: what is not modelled and may be more is listed
 HELD = 0.9  # part of further executions that the range of a measured cost holds
 
 
@@ -69,18 +69,22 @@ class Prediction:
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``
     estimated_share: float  # of the activity time, the part whose cost was not measured
     launch: Launch  # the gaps that were used
-    # how much longer kernels take beside collectives: measured, and then the timeline holds it; else a range, and the
-    # timeline holds none
-    contention: Contention
+    contention: Contention  # how much longer kernels take while a collective runs, measured or assumed; the step has it
     steps_us: Steps  # the step as it is likely to be and at the ends of what is not known
     unsure: tuple[Unsure, ...] = ()  # costs that data decides, the widest range first
-    contended_us: float = 0.0  # compute that the step loses to it: the likely one where it was measured, else the most
+    contended_us: float = 0.0  # compute that the step loses to contention
     skew_us: float = 0.0  # part of the step that is the wait for the slowest rank; 0 where ranks were not compared
+    not_modelled: tuple[str, ...] = ()  # what could change this answer and is in no figure, one line each
 
     @property
     def step_us(self) -> float:
-        """Predicted length of the step."""
+        """Predicted length of the step, contention included."""
         return self.timeline.step_us
+
+    @property
+    def lower_bound(self) -> bool:
+        """Whether `step_us` is the least that it takes: of a loop of unknown length one iteration is counted."""
+        return self.timeline.lower_bound
 
     @property
     def exposed_us(self) -> float:
@@ -89,26 +93,30 @@ class Prediction:
 
     @property
     def interval_us(self) -> tuple[float, float]:
-        """The step's range: the model's error; of estimates what they were off elsewhere; contention; data."""
-        low, high = (1 + (factor - 1) * self.estimated_share for factor in ESTIMATE_RANGE)
-        likely, least, most, less, more = self.steps_us
-        # Without a measurement of contention, costs that were measured hold it already, unknown how much.
-        part = 1.0 if self.contention.samples else self.estimated_share
-        down = part * (min(least, most) - likely) + min(less - likely, 0.0)
-        up = part * (max(least, most) - likely) + max(more - likely, 0.0)
-        return self.step_us * (low - MODEL_ERROR) + down, self.step_us * (high + MODEL_ERROR) + up
+        """The step's range.
+
+        What estimates were off elsewhere, contention from none to twice the likely, and costs that data decides have
+        nothing to do with each other, so their reaches add up as the sides of a right angle; the model's error comes on
+        top. Never below what the GPU's peaks and links allow.
+        """
+        down, up = (abs(factor - 1) * self.estimated_share * self.step_us for factor in ESTIMATE_RANGE)
+        likely, *ends = self.steps_us
+        contention, data = ([end - likely for end in pair] for pair in (ends[:2], ends[2:]))
+        low = math.hypot(down, min(0.0, *contention), min(0.0, *data)) + MODEL_ERROR * self.step_us
+        high = math.hypot(up, max(0.0, *contention), max(0.0, *data)) + MODEL_ERROR * self.step_us
+        return max(self.step_us - low, min(self.program.least_us, self.step_us)), self.step_us + high
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
     """What a schedule gains over another, as shares of the other's step; positive is shorter."""
 
-    share: float  # with the costs as they are
-    # low, high: its range, from the least contention to the most
+    share: float  # with the likely contention
+    # low, high: its range: contention from none to twice the likely, costs that data decides at either end
     low: float
     high: float
     idle_share: float  # the part in which nothing runs, which is the model's noise rather than overlap
-    samples: int = 0  # launches that the contention was measured on; 0: it is a model's
+    samples: int = 0  # launches that the contention was measured on; 0: it is assumed
 
 
 def gain(before: Prediction, after: Prediction) -> Gain:
@@ -126,18 +134,23 @@ def predict(
     target: str | Target | Hardware,
     *,
     launch: Launch | None = None,
+    contention: Contention | None = None,
     expand_loops: bool = False,
 ) -> Prediction:
     """Predict one step of a scheduled module: measured costs where there are any, estimates elsewhere.
 
-    Every rank waits for the slowest: where the profile says what compute takes there, the step is that rank's.
+    Every rank waits for the slowest: where the profile says what compute takes there, the step is that rank's. Kernels
+    are slowed while a collective runs. Measured costs may hold that already: it is taken out by the share of its time
+    that each kernel ran during collectives when it was measured. Where nobody recorded that share, the costs are taken
+    to be measured on this schedule.
 
     Args:
         module: scheduled: the final one, or as LHS saw it.
-        profile: None: everything is estimated. Costs of another fingerprint are left out. What its trace showed of
-            contention is taken out of costs measured beside collectives, and put on whatever runs beside one here.
+        profile: None: everything is estimated. Costs of another fingerprint are left out.
         target: the GPU, for the estimates.
         launch: gaps between kernels; by default those recorded in the profile, else public figures.
+        contention: by default as the profile records it, else as on two real jobs. Give that of the first prediction
+            to those of other schedules with the same costs.
         expand_loops: draw every iteration.
 
     Raises:
@@ -146,25 +159,23 @@ def predict(
     hardware = target if isinstance(target, Hardware) else find_hardware(target)
     launch = launch or (launch_of(profile, module.name) if profile is not None else None) or DEFAULT
     typical = effective_costs(profile, module.fingerprint) if profile is not None else {}
-    contention = contention_on(hardware) if profile is None else contention_of(profile, module.name, hardware)
     slowest = on_the_slowest_rank(typical)
+    estimate = estimator(module, hardware)
 
-    def program(costs: Mapping[str, Cost], factors: Factors) -> Program:
-        alone = contention.alone(module, costs, factors)
-        return read_program(module, alone, estimator(module, hardware), launch.kernels)
+    def read(costs: Mapping[str, Cost]) -> Program:
+        return read_program(module, costs, estimate, launch.kernels, hardware)
 
-    def at(factors: Factors) -> Timeline:
-        if factors == contention.likely:
-            return timeline
-        return run_program(program(slowest, factors) if contention.beside else likely, launch, factors)
+    contention = contention or (ASSUMED if profile is None else contention_of(profile, module.name))
+    if contention.beside is None:
+        contention = replace(contention, beside=_beside(run_program(read(slowest), launch)) if typical else {})
 
-    likely = program(slowest, contention.likely)
-    timeline = run_program(likely, launch, contention.likely, name=module.name, expand_loops=expand_loops)
+    def at(times: float, costs: Mapping[str, Cost] = slowest, *, expand: bool = False) -> tuple[Program, Timeline]:
+        factors = contention.at(times)
+        program = read(contention.alone(module, costs, factors))
+        return program, run_program(program, launch, factors, name=module.name, expand_loops=expand)
+
+    likely, timeline = at(1, expand=expand_loops)
     step_us, share = timeline.step_us, timeline.estimated_share
-    skew_us = 0.0
-    if slowest is not typical:
-        skew_us = step_us - run_program(program(typical, contention.likely), launch, contention.likely).step_us
-    least, most = at(contention.at(0)), at(contention.at(1))
     unsure = _unsure(module, likely, timeline, hardware, typical)
     data = (
         run_program(likely, launch, contention.likely, costs=costs).step_us if unsure else step_us
@@ -181,13 +192,50 @@ def predict(
         estimated_share=share,
         launch=launch,
         contention=contention,
-        steps_us=Steps(step_us, least.step_us, most.step_us, *data),
+        steps_us=Steps(step_us, at(0)[1].step_us, at(2)[1].step_us, *data),
         unsure=unsure,
-        contended_us=contended_us(timeline, contention.likely)
-        if contention.samples
-        else contended_us(most, contention.at(1)),
-        skew_us=skew_us,
+        contended_us=contended_us(timeline, contention.likely),
+        skew_us=step_us - at(1, typical)[1].step_us if slowest is not typical else 0.0,
+        not_modelled=_not_modelled(likely, timeline),
     )
+
+
+def _beside(timeline: Timeline) -> Mapping[str, float]:
+    """By instruction whose cost was measured, the share of its time during which a collective runs in a schedule."""
+    given = [ORIGINS.index(origin) for origin in (Origin.MEASURED, Origin.UNKNOWN)]
+    rows = np.flatnonzero((timeline.stream == Stream.COMPUTE) & ~timeline.sync & np.isin(timeline.origin, given))
+    during = covered(timeline.busy(Stream.COMMUNICATION), timeline.start_us[rows], timeline.end_us[rows])
+    size, code = len(timeline.names), timeline.instruction[rows]
+    total, shared = (np.bincount(code, column, size) for column in (timeline.duration_us[rows], during))
+    found = shared / np.maximum(total, 1e-9)
+    return {timeline.names[at]: float(found[at]) for at in np.flatnonzero(found >= LITTLE).tolist()}
+
+
+def _not_modelled(program: Program, timeline: Timeline) -> tuple[str, ...]:
+    """What could change a prediction by half a per cent of the step, and is in no figure of it."""
+    parts, enough = timeline.breakdown, NOTICEABLE * timeline.step_us
+    hidden_us = parts.communication_us - parts.exposed_communication_us
+    lines = []
+    if parts.idle_us > enough:
+        lines.append(f"CUDA graphs (XLA's command buffers): they may save up to {parts.idle_us:,.0f} µs of launch gaps")
+    if hidden_us > enough:
+        lines.append("collectives slowed by the kernels that hide them: two real jobs show none in the mean")
+    if any(_in_flight(ops) > 1 for ops in program.computations.values()):
+        lines.append("several collective streams: collectives run one by one, as XLA does by default")
+    if program.uncounted:
+        lines.append(f"all but one iteration of loops of unknown length ({', '.join(program.uncounted[:3])})")
+    return tuple(lines)
+
+
+def _in_flight(ops: Sequence[Op]) -> int:
+    """The most asynchronous collectives that have begun in a computation and that nothing has waited for yet."""
+    most, begun = 0, set[str]()
+    for op in ops:
+        if op.action is Action.START and op.lane == COLLECTIVES:
+            begun.add(op.name)
+        begun.discard(op.start)
+        most = max(most, len(begun))
+    return most
 
 
 def _unsure(
@@ -223,7 +271,7 @@ def _of_samples(cost: Cost | None, us: float) -> Range | None:
 
 
 def contended_us(timeline: Timeline, slower: Factors) -> float:
-    """How much compute a schedule loses to the collectives that it hides.
+    """How much compute a schedule loses to the collectives that run at the same time.
 
     Args:
         timeline: whose kernels take `slower` times as long beside them.

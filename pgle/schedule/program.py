@@ -1,18 +1,29 @@
-"""A scheduled module as what the runtime does with it: launches, async pairs, loops, each with its cost."""
+"""A scheduled module as what the runtime does with it: launches, async pairs, loops, each with its cost; and bounds.
+
+Queues are those of XLA's streams. Asynchronous collectives share one (`kDefaultNumCommunicationStreams` is 2 only with
+``--xla_gpu_experimental_enable_collective_multi_streaming``; openxla/xla `backends/gpu/runtime/execution_stream_id.h`);
+sends and receives have their own, and so has each direction of copies between host and device. XLA runs asynchronous
+compute on other streams too, but these share one GPU: here it takes its turn on the compute stream, since two kernels
+at once get no more done than one after the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from pgle.costs.estimate.physics import least_us
 from pgle.costs.estimate.products import is_product
 from pgle.costs.fit.fill import Estimate
+from pgle.costs.fit.launch import DEFAULT, Launch
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin
-from pgle.schedule.timeline import Stream
-from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, start_of
-from pgle.xla.hlo.module import Instruction, Module, trip_count
+from pgle.errors import many
+from pgle.schedule.timeline import Breakdown, Stream
+from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, result_shape, start_of
+from pgle.xla.hardware import Hardware
+from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Instruction, Module, trip_count
 from pgle.xla.hlo.names import FREE_TARGETS
 
 FREE = frozenset(
@@ -50,7 +61,9 @@ class Op:
     lhs_name: str = ""  # of a collective, its name when LHS ran; else `name`
     start: str = ""  # of a done, the name of the op it waits for
     bodies: tuple[str, ...] = ()  # of loops, calls and branches, the computations
-    trips: int = 1  # of a loop
+    trips: int = 1  # of a loop; 1 if unknown
+    is_counted: bool = True  # of a loop, whether `trips` is known
+    least_us: float = 0.0  # what peaks and links of the GPU allow, per execution
 
     @property
     def is_sync(self) -> bool:
@@ -66,6 +79,12 @@ class Program:
     computations: Mapping[str, tuple[Op, ...]]  # ops by computation name
     missing: tuple[str, ...]  # instructions without a cost
     warnings: tuple[str, ...]  # one line each
+    least_us: float = 0.0  # no schedule of these instructions can be shorter on the GPU
+
+    @property
+    def uncounted(self) -> tuple[str, ...]:
+        """Loops of unknown length. One iteration of each is counted, so a step of the program is a lower bound."""
+        return tuple(op.name for ops in self.computations.values() for op in ops if not op.is_counted)
 
 
 def read_program(
@@ -73,6 +92,7 @@ def read_program(
     costs: Mapping[str, Cost],
     estimate: Estimate | None = None,
     kernels: Mapping[str, float] | None = None,
+    hardware: Hardware | None = None,
 ) -> Program:
     """What the runtime does with a scheduled module.
 
@@ -81,37 +101,48 @@ def read_program(
         costs: by the name that LHS looks up: a collective by its start.
         estimate: for what has none; without, such instructions count as nothing and are listed.
         kernels: launches of one run of an instruction where that is not one, by its name.
+        hardware: the GPU, for bounds; an estimate is never below them. Without it they are 0.
     """
-    reader = _Reader(module, costs, estimate, kernels or {})
+    reader = _Reader(module, costs, estimate, kernels or {}, hardware)
     reader.read(module.entry)
+    found = Program(module.entry, reader.computations, tuple(reader.missing), ())
     warnings = []
-    if reader.uncounted:
-        first, *more = reader.uncounted
-        loops = f"{first} and {len(more)} more loop{'s' * (len(more) > 1)}" if more else first
-        warnings.append(f"{loops}: trip count unknown, one iteration is assumed")
+    if found.uncounted:
+        first, *more = found.uncounted
+        loops = f"{first} and {many(len(more), 'more loop')}" if more else first
+        warnings.append(
+            f"the step is a lower bound: XLA does not know how often {loops} runs, and one iteration is counted; "
+            "give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds)"
+        )
     if reader.others:
         warnings.append(
             f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
             f"(first {reader.others[0]}); is it of this program? 'pgle verify' shows what matches"
         )
-    return Program(module.entry, reader.computations, tuple(reader.missing), tuple(warnings))
+    peaks = _bound(module, found, module.entry, _PEAKS, {})
+    return replace(found, warnings=tuple(warnings), least_us=peaks.step_us)
 
 
 class _Reader:
     """Walks from the entry into bodies, branches and calls."""
 
     def __init__(
-        self, module: Module, costs: Mapping[str, Cost], estimate: Estimate | None, kernels: Mapping[str, float]
+        self,
+        module: Module,
+        costs: Mapping[str, Cost],
+        estimate: Estimate | None,
+        kernels: Mapping[str, float],
+        hardware: Hardware | None,
     ) -> None:
         self.module = module
         self.costs = costs
         self.estimate = estimate
         self.kernels = kernels
+        self.hardware = hardware
         self.table = LookupTable(module)
         self.computations: dict[str, tuple[Op, ...]] = {}
         self.missing: list[str] = []
         self.others: list[str] = []
-        self.uncounted: list[str] = []
 
     def read(self, name: str) -> None:
         """Fill `computations` for one computation and all it calls."""
@@ -142,26 +173,32 @@ class _Reader:
         if kind:
             lane = kind if kind in ("send", "recv") else COLLECTIVES
             return self._priced(instruction, Action.START, Stream.COMMUNICATION, lane)
-        if is_start(instruction):
-            copies = opcode == "copy-start" or instruction.is_host_transfer or is_host_copy(self.module, instruction)
-            stream = Stream.COPY if copies else Stream.COMPUTE
-            return self._priced(instruction, Action.START, stream, "copy" if copies else "async compute")
+        if is_start(instruction) and is_copy(self.module, instruction):
+            return self._priced(instruction, Action.START, Stream.COPY, self._direction(instruction))
         return self._priced(instruction, Action.LAUNCH, Stream.COMPUTE, "compute")
 
     def _done(self, instruction: Instruction) -> Op | None:
         """A wait, unless the start ran on the compute stream itself."""
         start = start_of(self.module, instruction)
-        if start is None or (collective_kind(self.module, start) and is_sync(self.module, start)):
+        if start is None:
+            return None
+        if is_sync(self.module, start) if collective_kind(self.module, start) else not is_copy(self.module, start):
             return None
         return Op(instruction.name, Action.DONE, start=start.name)
 
+    def _direction(self, instruction: Instruction) -> str:
+        """The queue of a copy: to the host, or to the device."""
+        to_host = result_shape(self.module, instruction).memory_space == HOST_MEMORY_SPACE
+        return "copy to host" if to_host or instruction.opcode == "send" else "copy to device"
+
     def _loop(self, instruction: Instruction) -> Op:
         trips = trip_count(instruction)
-        if trips is None:
-            self.uncounted.append(instruction.name)
         # `called` holds condition and body; the condition of a counted loop runs on the host.
         bodies = tuple(name for name in instruction.called if not self._is_condition(name))
-        return Op(instruction.name, Action.LOOP, bodies=bodies[-1:], trips=1 if trips is None else trips)
+        known = trips is not None
+        return Op(
+            instruction.name, Action.LOOP, bodies=bodies[-1:], trips=1 if trips is None else trips, is_counted=known
+        )
 
     def _is_condition(self, name: str) -> bool:
         computation = self.module.computations.get(name)
@@ -180,7 +217,12 @@ class _Reader:
             if guess is None:
                 self.missing.append(instruction.name)
             cost_us, origin = guess or 0.0, Origin.ESTIMATED
-        return Op(instruction.name, action, stream, lane, cost_us, origin, kernels, kind, lhs_name)
+        least = 0.0
+        if self.hardware is not None:
+            guessed = origin is Origin.ESTIMATED  # where hosts end was perhaps another for a measured one
+            least = least_us(self.module, instruction, self.hardware, hosts=guessed)
+            cost_us = max(cost_us, least) if guessed else cost_us
+        return Op(instruction.name, action, stream, lane, cost_us, origin, kernels, kind, lhs_name, least_us=least)
 
     def _cost(self, instruction: Instruction) -> tuple[str, Cost | None]:
         """The name when LHS ran, and the cost that XLA finds; else the one under the run-time name."""
@@ -194,6 +236,11 @@ class _Reader:
         return row.name, found
 
 
+def is_copy(module: Module, start: Instruction) -> bool:
+    """Whether an asynchronous start, of no collective, only moves bytes: another engine than the cores does it."""
+    return start.opcode == "copy-start" or start.is_host_transfer or is_host_copy(module, start)
+
+
 def kind_of(module: Module, instruction: Instruction) -> str:
     """What to call an instruction in a picture: the collective, ``matmul``, or the opcode of what it runs."""
     kind = collective_kind(module, instruction)
@@ -202,3 +249,103 @@ def kind_of(module: Module, instruction: Instruction) -> str:
     if is_product(module, instruction):
         return "matmul"
     return (module.wrapped(instruction) or instruction).opcode.removesuffix("-start")
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """A lower bound of the step time of any schedule of a module; XLA need not be able to reach it."""
+
+    step_us: float  # the bound: the largest of the following, and no less than the step without what is exposed
+    compute_us: float  # all compute and its launch gaps, one after the other
+    communication_us: float  # the busiest communication queue
+    copy_us: float  # the copy queue
+    dependencies_us: float  # the longest chain of instructions that need each other's results
+
+    @property
+    def bound(self) -> str:
+        """Which of the four it is."""
+        parts = {
+            "compute": self.compute_us,
+            "communication": self.communication_us,
+            "copy": self.copy_us,
+            "dependencies": self.dependencies_us,
+        }
+        return max(parts, key=lambda key: parts[key])
+
+
+def ceiling(module: Module, program: Program, launch: Launch = DEFAULT, breakdown: Breakdown | None = None) -> Ceiling:
+    """The bound of one step; a loop's iterations follow each other, and the loop is compute to what is around it.
+
+    Args:
+        module: what `program` was read from.
+        program: its ops with their costs.
+        launch: gaps between kernels.
+        breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
+    """
+    costs = _Costs(lambda op: op.cost_us, launch.gap_us)
+    bound = _bound(module, program, program.entry, costs, {})
+    if breakdown is None:
+        return bound
+    kept_us = breakdown.step_us - breakdown.exposed_communication_us - breakdown.exposed_copy_us
+    return replace(bound, step_us=max(bound.step_us, kept_us))
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What a bound takes ops for."""
+
+    of: Callable[[Op], float]  # microseconds of one execution
+    gap_us: float  # before each kernel
+    shares_links: bool = False  # collectives and transfers between two devices have the same links
+
+
+_PEAKS = _Costs(lambda op: op.least_us, 0.0, shares_links=True)
+
+
+def _bound(module: Module, program: Program, name: str, costs: _Costs, known: dict[str, Ceiling]) -> Ceiling:
+    if name in known:
+        return known[name]
+    ops = {op.name: op for op in program.computations.get(name, ())}
+    inner = {op.name: _inner_us(module, program, op, costs, known) for op in ops.values() if op.bodies}
+    compute, queues = sum(inner.values()), {COLLECTIVES: 0.0}
+    for op in ops.values():
+        if op.stream is Stream.COMPUTE and op.action is Action.LAUNCH:
+            compute += costs.of(op) + costs.gap_us * op.kernels
+        elif op.stream is not Stream.COMPUTE:
+            lane = COLLECTIVES if op.lane == "compute" else op.lane
+            queues[lane] = queues.get(lane, 0.0) + costs.of(op)
+    copy = max((us for lane, us in queues.items() if lane.startswith("copy")), default=0.0)
+    pairs = max(queues.get("send", 0.0), queues.get("recv", 0.0))
+    links = queues[COLLECTIVES] + pairs if costs.shares_links else max(queues[COLLECTIVES], pairs)
+    chain = _longest_chain(module, name, ops, inner, costs)
+    compute = max(compute - costs.gap_us, 0.0)
+    known[name] = Ceiling(max(compute, links, copy, chain), compute, links, copy, chain)
+    return known[name]
+
+
+def _inner_us(module: Module, program: Program, op: Op, costs: _Costs, known: dict[str, Ceiling]) -> float:
+    bodies = [_bound(module, program, body, costs, known).step_us for body in op.bodies]
+    if op.action is Action.BRANCH:
+        return max(bodies, default=0.0)
+    return sum(bodies) * (op.trips if op.action is Action.LOOP else 1)
+
+
+def _longest_chain(
+    module: Module, name: str, ops: Mapping[str, Op], inner: Mapping[str, float], costs: _Costs
+) -> float:
+    """Longest path through operands and control dependencies, without launch gaps."""
+    computation = module.computations.get(name)
+    finish: dict[str, float] = {}
+    arrival: dict[str, float] = {}  # of what an async start began
+    for item in computation.instructions if computation is not None else ():
+        ready = max((finish.get(other, 0.0) for other in (*item.operands, *item.control_predecessors)), default=0.0)
+        op = ops.get(item.name)
+        if op is None:
+            finish[item.name] = ready
+        elif op.action is Action.START:
+            finish[item.name], arrival[item.name] = ready, ready + costs.of(op)
+        elif op.action is Action.DONE:
+            finish[item.name] = max(ready, arrival.get(op.start, 0.0))
+        else:
+            finish[item.name] = ready + (inner[op.name] if op.name in inner else costs.of(op))
+    return max([*finish.values(), *arrival.values()], default=0.0)

@@ -3,26 +3,30 @@
 The host issues launches in schedule order, `Launch.host_us` apart. The compute stream runs them in order with a gap
 before each. An async start puts its work on another queue, where it begins when that queue is free and the compute
 stream has reached the start; its done holds the compute stream until it has ended. Collectives that XLA left
-synchronous run on the compute stream itself, after those under way. A loop runs iteration by iteration until its state
-repeats; from then on one iteration stands for the rest, so time and memory are linear in the module, whatever the trip
-counts.
+synchronous run on the compute stream itself, after those under way. The host waits for the device where it needs a
+value from it: which branch to take, whether a loop of unknown length goes on.
 
-Kernels take what they take alone, times the factors of their contention while an asynchronous collective runs.
+A loop runs iteration by iteration until its state repeats; from then on one iteration is counted for the rest, so time
+and memory are linear in the module, whatever the trip counts.
+
+Kernels take what they take alone, times the factors of contention while an asynchronous collective runs. At the end the
+step is held against what the GPU's peaks and links allow (`Program.least_us`), and never is below it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.fit.contention import NONE, Factors
 from pgle.costs.fit.launch import DEFAULT, Launch
 from pgle.costs.profile.value import Cost
 from pgle.schedule.program import COLLECTIVES, Action, Op, Program, read_program
-from pgle.schedule.rows import Rows
-from pgle.schedule.timeline import Loop, Stream, Timeline
+from pgle.schedule.timeline import ORIGINS, Loop, Stream, Timeline
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Module
 
@@ -32,6 +36,7 @@ MAX_ROWS = 1_000_000  # rows that unfolding loops may make; beyond it loops stay
 NO_OTHERS: Mapping[str, float] = {}
 
 _STEADY_US = 1e-6
+_ROUNDING = 1e-9  # of sums of floats
 _NEVER = (float("-inf"), -1)
 
 
@@ -49,13 +54,14 @@ def simulate(
     Args:
         module: scheduled: the final one, or as LHS saw it.
         costs: measured or other costs, microseconds per execution, by the name that LHS looks up.
-        hardware: estimates what `costs` lacks; without, that counts as nothing and is listed in `Timeline.missing`.
+        hardware: estimates what `costs` lacks, and bounds the step; without, what lacks a cost counts as nothing and is
+            listed in `Timeline.missing`.
         launch: gaps between kernels.
-        slower: how many times as long kernels take beside a collective.
+        slower: how many times as long kernels take while a collective runs.
         expand_loops: draw every iteration, as long as that makes no more than `MAX_ROWS` rows.
     """
     estimate = estimator(module, hardware) if hardware is not None else None
-    program = read_program(module, costs, estimate, launch.kernels)
+    program = read_program(module, costs, estimate, launch.kernels, hardware)
     return run_program(program, launch, slower, name=module.name, expand_loops=expand_loops)
 
 
@@ -79,7 +85,94 @@ def run_program(
     device = _Device(program, launch, slower, expand_loops, costs)
     device.run(program.entry)
     timeline = device.rows.timeline(device.loops, name)
-    return replace(timeline, missing=program.missing, warnings=program.warnings)
+    warnings, step_us = program.warnings, timeline.step_us
+    if step_us < program.least_us * (1 - _ROUNDING):
+        step_us = program.least_us
+        warnings = (*warnings, too_short(timeline.step_us, program))
+    return replace(
+        timeline, step_us=step_us, missing=program.missing, warnings=warnings, lower_bound=bool(program.uncounted)
+    )
+
+
+def too_short(step_us: float, program: Program) -> str:
+    """What to say of costs that the GPU cannot reach, with the instruction that falls shortest of its bound."""
+    worst = max((op for ops in program.computations.values() for op in ops), key=lambda op: op.least_us - op.cost_us)
+    first = f" ({worst.name} has {worst.cost_us:,.0f} and needs {worst.least_us:,.0f})"
+    first = first if worst.least_us > worst.cost_us else ""
+    return (
+        f"the costs make a step of {step_us:,.0f} µs, but the GPU needs at least {program.least_us:,.0f}{first}: "
+        "pgle predicts that. Check that the costs are of this program and of the GPU of --target"
+    )
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The columns of a `Timeline` so far, times in microseconds from some start, and its tables of names."""
+
+    code: list[int] = field(default_factory=list)
+    start: list[float] = field(default_factory=list)
+    duration: list[float] = field(default_factory=list)
+    count: list[int] = field(default_factory=list)
+    cause: list[int] = field(default_factory=list)
+    ops: dict[str, tuple[int, Op]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def add(self, op: Op, start: float, duration: float, cause: int) -> int:
+        """One execution of an op; the number of its row."""
+        code, _ = self.ops.setdefault(op.name, (len(self.ops), op))
+        self.code.append(code)
+        self.start.append(start)
+        self.duration.append(duration)
+        self.count.append(1)
+        self.cause.append(cause)
+        return len(self.start) - 1
+
+    def stretch(self, first: int, clock: float, times: int) -> None:
+        """Let the rows from `first` on, an iteration that began at `clock`, stand for so many."""
+        for row in range(first, len(self)):
+            self.start[row] = clock + (self.start[row] - clock) * times
+            self.duration[row] *= times
+            self.count[row] *= times
+
+    def unfold(self, first: int, period: float, times: int) -> None:
+        """Append `times` - 1 copies of the rows from `first` on, `period` apart."""
+        more = len(self) - first
+        self.start += [
+            self.start[row] + again * period for again in range(1, times) for row in range(first, first + more)
+        ]
+        # What released a row is in the same iteration or in the one before; anything older stays what it is.
+        causes = self.cause[first:]
+        self.cause += [
+            cause + again * more if cause >= first - more else cause for again in range(1, times) for cause in causes
+        ]
+        for column in (self.code, self.duration, self.count):
+            column += column[first:] * (times - 1)
+
+    def timeline(self, loops: Sequence[Loop], module: str) -> Timeline:
+        """What has run, with the first activity at time 0."""
+        ops = [op for _, op in self.ops.values()]
+        code = np.array(self.code, dtype=np.int32)
+        start = np.array(self.start, dtype=np.float64)
+        first = float(start.min()) if len(start) else 0.0
+        duration = np.array(self.duration, dtype=np.float64)
+        return Timeline(
+            names=tuple(self.ops),
+            instruction=code,
+            stream=np.array([op.stream for op in ops], dtype=np.uint8)[code],
+            sync=np.array([op.is_sync for op in ops], dtype=bool)[code],
+            start_us=start - first,
+            duration_us=duration,
+            count=np.array(self.count, dtype=np.int64),
+            cause=np.array(self.cause, dtype=np.int32),
+            origin=np.array([ORIGINS.index(op.origin) for op in ops], dtype=np.uint8)[code],
+            step_us=float((start + duration).max()) - first if len(start) else 0.0,
+            module=module,
+            kinds=tuple(op.kind for op in ops),
+            lhs_names=tuple(op.lhs_name for op in ops),
+            loops=tuple(loop.moved(0.0, 1, -first) for loop in loops),
+        )
 
 
 class _Device:
@@ -93,7 +186,7 @@ class _Device:
         self.launch = launch
         self.slower = slower
         self.expand = expand
-        self.rows = Rows()
+        self.rows = _Rows()
         self.loops: list[Loop] = []
         self.depth = 0
         self.host = 0.0
@@ -168,8 +261,13 @@ class _Device:
         if end > self.free:
             self.free, self.ready, self.last = end, end + self.launch.switch_us, row
 
+    def _wait_for_device(self) -> None:
+        """The host copies a value from the device and goes on when it is there, so it loses its lead."""
+        self.host = max(self.host, self.free) + self.launch.host_us
+
     def _branch(self, op: Op) -> None:
         """The longest branch: which one is taken is not known before."""
+        self._wait_for_device()
         best: tuple[float, str] | None = None
         for body in op.bodies:
             trial = _Device(self.program, self.launch, self.slower, False, self.costs)
@@ -190,6 +288,8 @@ class _Device:
         done, before, folded, folded_from, folded_to = 0, None, 0, begin, begin
         while done < op.trips:
             clock, host, rows, loops = self.free, self.host, len(self.rows), len(self.loops)
+            if not op.is_counted:
+                self._wait_for_device()
             self.run(body)
             done += 1
             state, period = self._state(body), self.free - clock

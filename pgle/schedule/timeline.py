@@ -120,6 +120,7 @@ class Timeline:
     lhs_names: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()  # instructions that had no cost from anywhere and count as nothing
     warnings: tuple[str, ...] = ()  # what the user should know, one line each
+    lower_bound: bool = False  # one iteration is counted of a loop of unknown length: the step takes at least `step_us`
 
     def __len__(self) -> int:
         return len(self.instruction)

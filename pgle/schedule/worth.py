@@ -29,6 +29,8 @@ def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move
     exposed = _exposed(baseline)
     what = "exposed communication" if copies == 0 else "exposed communication and host copies"
     by = "" if costs_are == "measured" else f" ({costs_are} costs)"
+    if baseline.lower_bound or profiled.lower_bound:
+        return f"Cannot tell: the program has a loop of unknown length, of which one iteration is counted{by}."
     change = in_percent(gained)
     if gained.share >= WORTH_SHARE and gained.idle_share > gained.share / 2:
         return (
@@ -36,7 +38,7 @@ def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move
             f"the model's noise; exposed time goes from {exposed:.1%} to {_exposed(profiled):.1%} of the step{by}."
         )
     if gained.share >= WORTH_SHARE and gained.low < 0:
-        return f"Cannot tell: the step gets {change} shorter, less than the kernels beside collectives may lose{by}."
+        return f"Cannot tell: the step gets {change} shorter, and the range reaches below zero{by}."
     if gained.share >= WORTH_SHARE:
         reason = _moved(moves, copies - profiled.timeline.breakdown.exposed_copy_us)
         return f"Yes: {reason} and the step gets {change} shorter{by}."
@@ -81,9 +83,9 @@ def in_percent(gained: Gain) -> str:
     """A gain and its range: ``3.1% (1.6 … 3.1%)``."""
     if gained.high - gained.low < 5e-4:
         return f"{gained.share:.1%}"
-    slowed = f", as measured on {gained.samples} launches" if gained.samples else ""
+    known = f"as measured on {gained.samples} launches" if gained.samples else "as on two other jobs"
     low, high = f"{100 * gained.low:.1f}", f"{gained.high:.1%}"
-    return f"{gained.share:.1%} ({low} … {high} with kernels slowed beside collectives{slowed})"
+    return f"{gained.share:.1%} (range {low} … {high}; kernels that hide collectives run slower, {known})"
 
 
 def _moved(moves: Sequence[Move], copies_us: float) -> str:

@@ -35,7 +35,7 @@ def test_where_nothing_is_independent_flags_that_make_other_instructions_are_nam
         communication_us=40.0,
     )
     prediction: Any = SimpleNamespace(
-        step_us=100.0, exposed_us=40.0, steps_us=(100.0,) * 5, ceiling=SimpleNamespace(step_us=61.0),
+        step_us=100.0, exposed_us=40.0, lower_bound=False, steps_us=(100.0,) * 5, ceiling=SimpleNamespace(step_us=61.0),
         contention=SimpleNamespace(samples=0), timeline=SimpleNamespace(breakdown=parts),
     )  # fmt: skip
     placed = Placement("all-gather", "all-gather", True, 0, 0.0, 40.0, 40.0, independent_us)

@@ -1,7 +1,5 @@
 """Measured where there is a measurement, estimated elsewhere, and said so."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -20,12 +18,6 @@ def test_costs_of_a_profile_are_measured() -> None:
     found = predict(MODULE, Profile((Cost("a", 3.0), Cost("b", 4.0))), "a100")
     assert (found.costs_are, found.estimated_share) == ("measured", 0.0)
     assert found.step_us == 3 + 1 + 4
-
-
-def test_contention_that_nobody_measured_is_in_measured_costs_already() -> None:
-    found = predict(MODULE, Profile((Cost("a", 300.0), Cost("b", 400.0))), "a100")
-    wide = replace(found, steps_us=found.steps_us._replace(most_contention=2 * found.step_us))
-    assert wide.interval_us == found.interval_us
 
 
 def test_what_the_profile_lacks_is_estimated() -> None:

@@ -15,11 +15,12 @@ from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import parse_statistic
-from pgle.schedule.predict import predict
+from pgle.schedule.simulate import simulate
 from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.table import Trace
 from pgle.trace.xplane.read import read_xplane
 from pgle.trace.xplane.writer import write_xplane
+from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
@@ -41,7 +42,7 @@ def hlo(testdata: Path, program: str) -> Module:
 
 def recorded(module: Module, noise: Noise, folder: Path) -> Trace:
     """The trace of 4 ranks, written as a profiler's file and read again."""
-    timeline = predict(module, None, "a100", expand_loops=True).timeline
+    timeline = simulate(module, {}, hardware=TABLE["a100-40gb"], expand_loops=True)
     trace = record(module, timeline, ranks=4, executions=EXECUTIONS, noise=noise)
     path = folder / "host.xplane.pb"
     path.write_bytes(write_xplane(trace))

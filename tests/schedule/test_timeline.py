@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from pgle.costs.fit.launch import Launch
 from pgle.costs.profile.value import Cost
-from pgle.schedule.ceiling import ceiling
-from pgle.schedule.program import read_program
+from pgle.schedule.program import ceiling, read_program
 from pgle.schedule.simulate import run_program
 from pgle.schedule.timeline import Timeline, breakdown
 from pgle.trace.intervals import union

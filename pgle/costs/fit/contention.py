@@ -1,17 +1,9 @@
-"""Contention: how much longer a kernel takes beside a collective; measured on a trace, or by a model.
+"""Contention: how much longer a kernel takes while a collective runs.
 
-While a collective runs, its channels hold multiprocessors and its bytes pass through device memory. A matrix product
-that is laid out for all multiprocessors then takes a second wave; anything else is bound by memory and gets the
-bandwidth that is left. A trace shows both: of kernels that do the same work some run beside a collective and some
-alone. Where there is no such trace, all that is said is a range, from no contention to that of a model with two
-parameters:
-
-- a product beside a collective nearly doubles (a 132-block product beside a 24-block all-gather: NVIDIA developer
-  forum, thread 337991);
-- each byte on the bus is read from and written to device memory once (two), or read, added and written (three).
-
-The form of the model was chosen with the measurements of two jobs in view (`benchmarks/contention.py`): products 1.85
-on 4 × A100, 2.08 on 4 × H100, the rest 1.37 and 1.33; it says 2, and 1.43 and 1.28.
+A collective's channels hold multiprocessors, and its bytes pass through device memory. A trace shows what that costs:
+of kernels that do the same work, some run during a collective and some alone. Without such a trace the figures of two
+real jobs are assumed (`ASSUMED`; `benchmarks/contention.py` prints them for any trace). Either way the range is wide:
+from no contention to twice the slowdown.
 """
 
 from __future__ import annotations
@@ -19,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +22,7 @@ from pgle.costs.fit.launch import execution_rows
 from pgle.costs.profile.value import Cost, Profile, module_records
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
-from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module
-
-PRODUCT_SLOWDOWN = 2.0
-MEMORY_BYTES_PER_BUS_BYTE = 2.0
 
 BESIDE = 0.9
 """A launch that spends this share of its time beside collectives counts as beside them; one that spends none, alone."""
@@ -65,78 +53,85 @@ class Slowdown:
     """What is known of one factor."""
 
     likely: float  # best guess
-    # low, high: its range; of a measured one half of the time lies within
-    low: float
+    low: float  # quartile of the launches; of an assumed one the lower of the two jobs
     high: float
-    samples: int = 0  # launches beside collectives that it stands on; 0: it is the model's
+    samples: int = 0  # launches during collectives that it was measured on; 0: assumed
 
 
 @dataclass(frozen=True)
 class Contention:
-    """How kernels and collectives slow each other."""
+    """How collectives slow kernels."""
 
     product: Slowdown  # matrix products, convolutions and attention
     other: Slowdown  # every other kernel
-    # by instruction, the share of its time that it ran beside collectives where its cost was measured
-    beside: Mapping[str, float] = field(default_factory=dict)
+    # By instruction, the share of its time that it ran during collectives when its cost was measured. None: unknown.
+    beside: Mapping[str, float] | None = None
 
     @property
     def samples(self) -> int:
-        """Launches that it stands on; 0: the model alone."""
+        """Launches that it was measured on; 0: assumed."""
         return self.product.samples + self.other.samples
 
     @property
     def likely(self) -> Factors:
         """The best guess."""
-        return Factors(self.product.likely, self.other.likely)
+        return self.at(1)
 
-    def at(self, share: float) -> Factors:
-        """The factors that far up their ranges, 0 to 1."""
-        product, other = (item.low + share * (item.high - item.low) for item in (self.product, self.other))
-        return Factors(product, other)
+    def at(self, times: float) -> Factors:
+        """The factors at so many times the likely slowdown: 0 is no contention, 2 the end of its range."""
+        return Factors(1 + times * (self.product.likely - 1), 1 + times * (self.other.likely - 1))
 
     def alone(self, module: Module, costs: Mapping[str, Cost], factors: Factors) -> Mapping[str, Cost]:
-        """Costs as they are with no collective beside them; those not known to have been beside one stay."""
-        found = dict(costs)
-        for name, share in self.beside.items():
-            cost, item = costs.get(name), module.instructions.get(name)
-            if cost is None or item is None:
-                continue
-            part = 1 - share * (1 - 1 / factors.of(product=is_product(module, item)))
-            slowest_us = None if cost.slowest_us is None else cost.slowest_us * part
-            found[name] = cost._replace(cost_us=cost.cost_us * part, slowest_us=slowest_us)
-        return found
+        """Costs as they are when no collective runs; those that are not in `beside` stay."""
+        return {name: self.alone_cost(module, cost, name, factors) for name, cost in costs.items()}
+
+    def alone_cost(self, module: Module, cost: Cost, name: str, factors: Factors) -> Cost:
+        """One of `alone`."""
+        share, item = (self.beside or {}).get(name), module.instructions.get(name)
+        if share is None or item is None:
+            return cost
+        part = 1 - share * (1 - 1 / factors.of(product=is_product(module, item)))
+        slowest_us = None if cost.slowest_us is None else cost.slowest_us * part
+        return cost._replace(cost_us=cost.cost_us * part, slowest_us=slowest_us)
 
 
-def contention_on(hardware: Hardware) -> Contention:
-    """The model's on a GPU: from none to all of it, none being the guess."""
-    share = MEMORY_BYTES_PER_BUS_BYTE * hardware.nvlink_gb_s / hardware.memory_gb_s
-    other = 1.0 / (1.0 - min(share, 0.75))
-    return Contention(Slowdown(1.0, 1.0, PRODUCT_SLOWDOWN), Slowdown(1.0, 1.0, other))
+ASSUMED = Contention(product=Slowdown(1.96, 1.85, 2.08), other=Slowdown(1.34, 1.34, 1.35))
+"""The mean of two real jobs, for every GPU: 4 × A100 (Pax, testdata/pax_fsdp4) 1.85 and 1.35, 4 × H100 (MaxText) 2.08
+and 1.34. Each predicts the other's step in docs/evidence/simulator.md; no third job has been measured."""
 
 
-def contention_of(profile: Profile, module: str, hardware: Hardware) -> Contention:
-    """What the sidecar of a profile says was measured of a module; where it says nothing, the model's."""
-    model = contention_on(hardware)
+def contention_of(profile: Profile, module: str) -> Contention:
+    """What the sidecar of a profile says of a module; factors that it lacks are `ASSUMED`."""
     for item in module_records(profile.provenance):
-        found = item.get("contention") if item.get("name") == module else None
-        if found:
-            try:
-                product, other = (_slowdown(found[kind]) for kind in ("product", "other"))
-                shares = {str(name): min(max(float(share), 0.0), 1.0) for name, share in found["beside"].items()}
-            except (KeyError, TypeError, ValueError, AttributeError):  # of another release
-                return model
-            return Contention(product or model.product, other or model.other, shares)
-    return model
+        if item.get("name") != module or "contention" not in item:
+            continue
+        found = item["contention"]
+        if found is None:  # no kernel ran during a collective, if HLO told which activity is a collective
+            return replace(ASSUMED, beside={} if item.get("hlo") else None)
+        try:
+            product, other = (_slowdown(found[kind]) for kind in ("product", "other"))
+            shares = {str(name): min(max(float(share), 0.0), 1.0) for name, share in found["beside"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError):  # of another release
+            return ASSUMED
+        return Contention(product or ASSUMED.product, other or ASSUMED.other, shares)
+    return ASSUMED
 
 
-def as_if_alone(profile: Profile) -> Profile:
-    """A profile whose costs are good for schedules of any names: nothing is known to have run beside collectives."""
-    records = [
-        {**item, "contention": {**item["contention"], "beside": {}}} if item.get("contention") else item
-        for item in module_records(profile.provenance)
-    ]
-    return replace(profile, provenance={**profile.provenance, "modules": records}) if records else profile
+def as_if_alone(profile: Profile, module: Module) -> Profile:
+    """A profile for schedules of other names: its costs are those of kernels alone, as far as that is known.
+
+    Args:
+        profile: of `module`.
+        module: the instructions that were measured.
+    """
+    found = contention_of(profile, module.name)
+    told = {"hlo": True, "contention": asdict(replace(found, beside={}))}
+    records = [item for item in module_records(profile.provenance) if item.get("name") == module.name] or [{}]
+    return replace(
+        profile,
+        costs=tuple(found.alone_cost(module, cost, cost.name, found.likely) for cost in profile.costs),
+        provenance={**profile.provenance, "modules": [{**item, "name": module.name, **told} for item in records]},
+    )
 
 
 def _slowdown(record: Mapping[str, float]) -> Slowdown | None:

@@ -42,16 +42,21 @@ def show_text(found: Predicted) -> None:
     )
     rows = [*parts_of(parts)[:-1], ("idle: launch gaps and waits", parts.idle_us)]
     cells = [(name, duration(us), f"{us / max(parts.step_us, 1e-9):.1%}") for name, us in rows if us]
-    cells.append((f"step (range {duration(low)} … {duration(high)})", duration(parts.step_us), "100.0%"))
+    reach = f"range {duration(low)} … {duration(high)}"
+    if prediction.lower_bound:
+        reach = "at least: one iteration is counted of each loop of unknown length"
+    cells.append((f"step ({reach})", duration(parts.step_us), "100.0%"))
     hidden_us = prediction.ceiling.step_us
     cells.append(("with all communication hidden", duration(hidden_us), f"{hidden_us / max(parts.step_us, 1e-9):.1%}"))
     screen.print(table(("", "time", "share"), cells, right="time|share", whole="time|share"))
     if prediction.skew_us:
         screen.print(f"{duration(prediction.skew_us)} of the step are waits for the slowest rank")
-    if line := contention_line(prediction.contention) or _modelled(prediction):
-        screen.print(line, soft_wrap=True)
+    if prediction.contended_us:
+        screen.print(_contended(prediction), soft_wrap=True)
     for item in prediction.unsure[:UNSURE_SHOWN]:
         screen.print(_unsure_line(item), soft_wrap=True)
+    for line in prediction.not_modelled:
+        screen.print(f"not modelled: {printable(line)}", soft_wrap=True)
     exposures = prediction.timeline.exposures
     if exposures:
         screen.print()
@@ -70,17 +75,19 @@ def contention_line(found: Contention) -> str:
     """How much slower kernels were measured to be beside collectives; empty where that was not."""
     kinds = (("matrix products", found.product), ("other kernels", found.other))
     parts = [f"{kind} {item.likely:.2f} times ({item.samples} launches)" for kind, item in kinds if item.samples]
-    return f"beside collectives kernels take longer, as measured: {', '.join(parts)}" if parts else ""
+    return f"kernels take longer while a collective runs, as measured: {', '.join(parts)}" if parts else ""
 
 
-def _modelled(prediction: Prediction) -> str:
-    """What the range of the step holds of contention that nobody measured."""
-    if not prediction.contended_us:
-        return ""
-    product, other = prediction.contention.at(1)
+def _contended(prediction: Prediction) -> str:
+    """What the step holds of contention, and where the factors come from."""
+    found = prediction.contention
+    lost = f"contention: collectives slow the kernels that run at the same time, by {duration(prediction.contended_us)}"
+    if line := contention_line(found):
+        return f"{lost} ({line})"
+    product, other = found.likely
     return (
-        f"beside collectives kernels take longer, by a model up to {product:.2f} times (matrix products) and "
-        f"{other:.2f} times (others): in the range, not in the step"
+        f"{lost} (assumed, as on two other jobs: matrix products {product:.2f} times, others {other:.2f}); the range "
+        "runs from none to twice that"
     )
 
 
@@ -180,6 +187,9 @@ def show_json(found: Predicted) -> None:
                 }
                 for item in prediction.timeline.exposures
             ],
+            "lower_bound": prediction.lower_bound,
+            "least_us": prediction.program.least_us,
+            "not_modelled": prediction.not_modelled,
             "costs_are": prediction.costs_are,
             "estimated_share": prediction.estimated_share,
             "unsure": [

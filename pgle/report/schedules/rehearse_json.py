@@ -51,7 +51,7 @@ def as_dict(result: Rehearsal) -> dict[str, object]:
 def _side_dict(side: Side) -> dict[str, object]:
     timeline, compiled = side.prediction.timeline, side.compiled
     return {
-        **json.picked(side.prediction, "step_us interval_us"),
+        **json.picked(side.prediction, "step_us interval_us lower_bound contended_us not_modelled"),
         "exposed_us": timeline.breakdown.exposed_communication_us,
         **json.picked(timeline.breakdown, "exposed_copy_us overlap"),
         "bound": timeline.bound,

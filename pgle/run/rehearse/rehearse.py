@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimate_profile
+from pgle.costs.fit.contention import Contention
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import encode_profile, read_profile, sidecar_path
 from pgle.costs.profile.sidecar import sidecar
@@ -141,17 +142,19 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         # Estimates of the scheduled modules are nearer than those of what LHS had.
         costs = None if request.profile is None else given
 
-        def side(made: RehearsalResult) -> Side:
-            found = session.predicted(made) if costs is None else predict(made.scheduled, costs, hardware)
-            return Side(made, made.scheduled, found)
+        def side(made: RehearsalResult, contention: Contention | None = None) -> Side:
+            if costs is None:
+                return Side(made, made.scheduled, session.predicted(made))
+            return Side(made, made.scheduled, predict(made.scheduled, costs, hardware, contention=contention))
 
         baseline = side(first)
-        default = None if plain is None else side(plain.result())
+        measured = baseline.prediction.contention
+        default = None if plain is None else side(plain.result(), measured)
         second = None if ahead is None else ahead.result()
         if second is None or profile.read_bytes() != estimates:
             shutil.rmtree(request.out / "profiled", ignore_errors=True)
             second = session.schedule("profiled", flags, profile)
-        profiled = side(second)
+        profiled = side(second, measured)
     verdict = confirm_compiled(second.log, second.lhs, given)
     moves = compare_placements(
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),

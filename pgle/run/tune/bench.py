@@ -83,7 +83,7 @@ class Bench:
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
         table = _table(result)
         estimate = estimator(table.module, self.hardware)
-        self._given = as_if_alone(given) if given else estimate_profile(table.module, self.hardware)
+        self._given = as_if_alone(given, table.module) if given else estimate_profile(table.module, self.hardware)
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
             raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)
