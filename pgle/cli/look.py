@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import force_option, hlo_option, json_option, module_option, one_blas_thread, top_option
+from pgle.cli.options import force_option, hlo_option, json_option, module_option, one_blas_thread, page_options
 from pgle.cli.paths import HLO, LOCAL, PAGE_OUT, PATH, TARGET
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
 
 
+ALL = "*"  # as `pgle.report.page.terminal` has it
 expected_on = click.option(
     "--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]"
 )
@@ -22,7 +23,6 @@ expected_on = click.option(
 
 @click.command(cls=Command)
 @click.argument("path", type=PATH, metavar="PROFILE|TRACE")
-@top_option("Instructions to list", default=None)
 @click.option(
     "--kind",
     "kinds",
@@ -37,13 +37,13 @@ expected_on = click.option(
     type=click.Choice(["cost", "name", "spread", "samples"]),
     help="Costliest, alphabetical, most dispersed or least sampled first.",
 )
-@json_option
-def show_command(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
+@page_options
+def show_command(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str, ...], as_json: bool) -> None:
     """Show a profile as XLA would take it, or what a trace holds.
 
-    PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json tells kinds, shapes and
-    dispersion; without it kinds are guessed from names and marked "?". What XLA takes otherwise than it reads
-    (duplicate names, .remat, a -done) stands below the table. Each cost is one execution of its instruction.
+    PROFILE: .pbtxt, .pb, or a directory of fingerprint-named ones. The sidecar PROFILE.json has kinds, shapes and
+    dispersion; without it kinds are guessed from names and marked "?". Warnings name what XLA takes otherwise than it
+    reads: duplicate names, .remat, a -done. Each cost is one execution of its instruction.
 
     TRACE: what `pgle convert` reads. Modules and their executions (steady ones, and why others are left out),
     instructions, devices, and activities that belong to no instruction.
@@ -55,30 +55,32 @@ def show_command(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: s
     """
     from pgle.run.inputs.traces import is_trace
 
-    (_trace if is_trace(path) else _profile)(path, top, kinds, sort, as_json)
+    (_trace if is_trace(path) else _profile)(path, kinds, sort, sections, as_json)
 
 
-def _profile(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
+def _profile(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str, ...], as_json: bool) -> None:
     from pgle.costs.profile.files import read_profile
     from pgle.costs.profile.summary import summarise
     from pgle.costs.profile.value import CostKind, module_records
     from pgle.report.costs import show as report
 
-    listed = top if top is not None else 0 if as_json else 20
+    listed = 0 if as_json or ALL in sections else report.ROWS
     summary = summarise(read_profile(path), kinds=[CostKind(kind) for kind in kinds], sort=sort, top=listed)
-    show = report.show_json if as_json else report.show_text
-    show(str(path), summary)
-    if not as_json:
-        from pgle.report.onward import after_summary, show_next
+    if as_json:
+        report.show_json(str(path), summary)
+        return
+    from pgle.report.onward import after_summary, commands
+    from pgle.report.page.terminal import show
 
-        known = module_records(summary.provenance)
-        modules = {str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known}
-        show_next(after_summary(path, modules))
+    known = module_records(summary.provenance)
+    modules = {str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known}
+    show(report.show_page(str(path), summary, commands(after_summary(path, modules))), sections=sections)
 
 
-def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as_json: bool) -> None:
+def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str, ...], as_json: bool) -> None:
     from pgle.report.costs import trace as report
-    from pgle.report.text import progress
+    from pgle.report.page.terminal import show
+    from pgle.report.progress import progress
     from pgle.run.inputs.traces import convert_command, read_traces
     from pgle.trace.summary import listed, summarise_trace
 
@@ -87,9 +89,9 @@ def _trace(path: AnyPath, top: int | None, kinds: tuple[str, ...], sort: str, as
     instructions = listed(summary, kinds, sort)
     following = convert_command(path)
     if as_json:
-        report.show_json(str(path), summary, instructions, top, following)
+        report.show_json(str(path), summary, instructions, following)
     else:
-        report.show_text(str(path), summary, instructions, 20 if top is None else top, following)
+        show(report.trace_page(str(path), summary, instructions, following), sections=sections)
 
 
 @click.command(cls=Command)

@@ -219,12 +219,6 @@ def module_option(text: str, *, default: str | None = "", metavar: str = "REGEX"
     return click.option("--module", default=default, show_default=shown, type=REGEX, metavar=metavar, help=text)
 
 
-def top_option(what: str, *, default: int | None = 20) -> Callable[[F], F]:
-    """``--top N``: lines of a list."""
-    shown = True if default is not None else "20"
-    return click.option("--top", type=click.IntRange(0), default=default, show_default=shown, help=f"{what}; 0: all.")
-
-
 def run_dir_option(default: str | None = "runs/default", text: str = "Where the experiment lives.") -> Callable[[F], F]:
     """``--run-dir``."""
     shown = default is not None

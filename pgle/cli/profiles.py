@@ -14,11 +14,11 @@ from pgle.cli.options import (
     json_option,
     module_option,
     one_blas_thread,
+    page_options,
     profile_argument,
     profile_output,
     stat_option,
     target_option,
-    top_option,
 )
 from pgle.cli.paths import PATH
 
@@ -82,8 +82,8 @@ def verify_command(
     help="GPUs that share NVLink.",
 )
 @force_option
-@json_option
-def complete_command(as_json: bool, **options: Any) -> None:
+@page_options
+def complete_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Fill the gaps of a cost profile.
 
     An instruction without a cost gets a constant of 1, 1000 or 5000 µs from XLA (on Hopper and later its own estimate),
@@ -94,13 +94,16 @@ def complete_command(as_json: bool, **options: Any) -> None:
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
     from pgle.report.costs import profiles as report
-    from pgle.report.onward import after_conversion, show_next
+    from pgle.report.onward import after_conversion, commands
+    from pgle.report.page.terminal import show
     from pgle.run.coverage import complete_file
 
     completions, written = complete_file(**options)
-    (report.complete_json if as_json else report.complete_text)(completions, written)
-    if not as_json:
-        show_next(after_conversion(written.path, options["hlo"]))
+    if as_json:
+        report.complete_json(completions, written)
+    else:
+        following = commands(after_conversion(written.path, options["hlo"]))
+        show(report.complete_page(completions, written, following), sections=sections)
 
 
 @click.command(cls=Command)
@@ -120,7 +123,7 @@ def complete_command(as_json: bool, **options: Any) -> None:
     help="Collectives.  [default: median over executions where known, else min of ranks, --stat of runs]",
 )
 @force_option
-@json_option
+@page_options
 def merge_command(
     profiles: tuple[AnyPath, ...],
     output: AnyPath,
@@ -128,6 +131,7 @@ def merge_command(
     stat: str,
     collective_stat: str | None,
     force: bool,
+    sections: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Merge cost profiles of ranks or runs into one.
@@ -146,7 +150,8 @@ def merge_command(
         from pgle.costs.profile.merge import MergeOptions, Of
         from pgle.costs.statistic import parse_statistic
         from pgle.report.costs import profiles as report
-        from pgle.report.onward import after_summary, show_next
+        from pgle.report.onward import after_summary, commands
+        from pgle.report.page.terminal import show
         from pgle.run.profiles import merge_files
 
     options = MergeOptions(
@@ -155,17 +160,17 @@ def merge_command(
         collective_stat=parse_statistic(collective_stat) if collective_stat else None,
     )
     merged, written = merge_files(profiles, output, options, force=force)
-    (report.merge_json if as_json else report.merge_text)(merged, written)
-    if not as_json:
-        show_next(after_summary(written.path))
+    if as_json:
+        report.merge_json(merged, written)
+    else:
+        show(report.merge_page(merged, written, commands(after_summary(written.path))), sections=sections)
 
 
 @click.command(cls=Command)
 @click.argument("old", type=PATH, metavar="OLD")
 @click.argument("new", type=PATH, metavar="NEW")
-@top_option("Changes to list")
-@json_option
-def diff_command(old: AnyPath, new: AnyPath, top: int, as_json: bool) -> None:
+@page_options
+def diff_command(old: AnyPath, new: AnyPath, sections: tuple[str, ...], as_json: bool) -> None:
     """Compare two cost profiles: what changed and by how much.
 
     Largest change in time first. A change within the dispersion of the samples (half the two p10-p90 ranges added up,
@@ -177,12 +182,13 @@ def diff_command(old: AnyPath, new: AnyPath, top: int, as_json: bool) -> None:
     from pgle.costs.profile.diff import Change, diff_profiles
     from pgle.costs.profile.files import read_profile
     from pgle.report.costs import diff as report
-    from pgle.report.onward import after_difference, show_next
+    from pgle.report.onward import after_difference, commands
+    from pgle.report.page.terminal import show
 
     result = diff_profiles(read_profile(old), read_profile(new))
     if as_json:
         report.show_json(str(old), str(new), result)
-    else:
-        report.show_text(str(old), str(new), result, top)
-        noisy = {item.change for item in result.differences} - {Change.SAME} == {Change.NOISE}
-        show_next(after_difference(old, new, noisy=noisy))
+        return
+    noisy = {item.change for item in result.differences} - {Change.SAME} == {Change.NOISE}
+    following = commands(after_difference(old, new, noisy=noisy))
+    show(report.diff_page(str(old), str(new), result, following), sections=sections)

@@ -33,6 +33,11 @@ def show_next(lines: Iterable[str], *, stderr: bool = False) -> None:
         out.print(printable(line), style="dim", soft_wrap=True)
 
 
+def commands(lines: Iterable[str]) -> tuple[str, ...]:
+    """What can be typed of some lines, for a page."""
+    return tuple(re.sub(r"^[^:'\"]*: (?=\S)", "", line) for line in lines)
+
+
 def next_line(run: RunDirectory, command: str) -> str:
     """A command that goes on with a run, as a line; a stage of several ranks is started by each."""
     ranks = onward.by_every_rank(run) and re.match(r"pgle (perf|profile) ", command)

@@ -32,7 +32,7 @@ def test_a_command_of_several_prints_its_help(words: list[str], capsys: pytest.C
     ("words", "meant"),
     [
         (["convret"], "convert"),
-        (["show", "--tpo", "3", "x"], "--top"),
+        (["show", "--srot", "name", "x"], "--sort"),
         (["flags", "presett"], "preset"),
         (["flags", "preset", "fsdpp"], "fsdp"),
         (["verify", PROFILE, "--hlo", "hlo/jax-0.12.0.1/async", "--module", "jit_stepp"], "jit_step"),

@@ -215,7 +215,7 @@ def profiles(case: Case) -> Words:
                 sidecar = json.dumps(told).encode()
             case.given(f"{paths[-1].name}.json", sidecar, damage.damage_json)
     commands: list[Words] = [
-        ["show", paths[0], "--top", "0"],
+        ["show", paths[0], "--all"],
         ["diff", *paths],
         ["merge", *paths, "-o", case.out(".pbtxt", ".pb")],
         ["merge", *paths, "-o", case.out(".pbtxt", ".pb"), "--of", "runs", "--stat", "mean"],

@@ -35,10 +35,10 @@ from pgle.run.rehearse.compiler.compile import Compiler
 from pgle.schedule.predict import Gain
 
 COMMANDS = {
-    "show": ["show", BF16, "--top", "6"],
-    "trace": ["show", PAX[0], "--top", "6"],
+    "show": ["show", BF16],
+    "trace": ["show", PAX[0]],
     "verify": ["verify", BF16, "--hlo", NEW],
-    "diff": ["diff", BF16, BIG, "--top", "6"],
+    "diff": ["diff", BF16, BIG],
     "confirm": ["confirm", f"{ROOT}/testdata/maxtext_pgle/llama2_7b_pgle_run.log"],
     "compare": ["compare", *PAX],
     "predict": ["predict", NEW],

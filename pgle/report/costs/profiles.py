@@ -1,51 +1,63 @@
-"""What merging profiles and what filling the gaps of one gave, as text and JSON."""
+"""What merging profiles and what filling the gaps of one gave, as pages and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pgle.costs.profile.value import Cost, CostKind, Origin
-from pgle.errors import many, some
+from pgle.costs.profile.value import CostKind, Origin
+from pgle.errors import many, printable, some
 from pgle.report import json
-from pgle.report.text import console, duration, printable, show_rest, table, warn, wrote
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Section, Table
 
 if TYPE_CHECKING:
     from pgle.costs.fit.complete import Completion
     from pgle.costs.profile.merge import Merged
     from pgle.run.profiles import Written
 
-CONFLICTS_SHOWN = 5  # names listed that are another instruction in each input; ``--json`` has all
-FILLED_SHOWN = 8  # the costliest filled instructions; ``--json`` has all
-
 _HOW = {Origin.SAME_SHAPE: "as instructions of the same shape", Origin.ESTIMATED: "estimated"}
+_SUMS = (Column("costs", Unit.COUNT), Column("sum", Unit.TIME))
 
 
-def merge_text(merged: Merged, written: Written) -> None:
-    """How much was merged and how, what was left out, the file; warnings on stderr."""
-    costs = merged.profile.costs
-    out = console()
+def merge_page(merged: Merged, written: Written, following: Sequence[str] = ()) -> Page:
+    """How much was merged and how, and what was left out."""
     rows = []
     for kind in (CostKind.COMPUTE, CostKind.COLLECTIVE, CostKind.COPY, CostKind.LOOP):
-        of_kind = [cost for cost in costs if cost.likely_kind == kind]
+        of_kind = [cost for cost in merged.profile.costs if cost.likely_kind == kind]
+        guess = "" if all(cost.kind for cost in of_kind) else "?"
         if of_kind:
-            guess = "" if all(cost.kind for cost in of_kind) else "?"
-            rows.append((kind.value + guess, f"{len(of_kind):,}", duration(sum(cost.cost_us for cost in of_kind))))
-    out.print(table((many(len(merged.inputs), "profile"), "names", "total"), rows, right="names|total"))
+            rows.append((kind.value + guess, len(of_kind), sum(cost.cost_us for cost in of_kind)))
+    notes = []
     if merged.exact:
-        out.print(f"{merged.exact} collectives merged occurrence by occurrence: the least time over the ranks")
+        notes.append(f"{many(merged.exact, 'collective')} merged by occurrence: the least time over the ranks.")
     if merged.partial:
-        out.print(
-            f"{len(merged.partial)} names are not in all inputs ({some(map(printable, merged.partial), 3)})",
-            style="dim",
+        notes.append(
+            f"{many(len(merged.partial), 'name')} not in all inputs: {some(map(printable, merged.partial), 3)}"
         )
-    for conflict in merged.conflicts[:CONFLICTS_SHOWN]:
-        seen = "; ".join(f"{what} in {label}" for label, what in list(conflict.seen.items())[:4])
-        fate = "kept per module" if conflict.kept else "left out"
-        out.print(f"{fate}: {printable(conflict.name)} is {printable(seen)}", style="dim")
-    show_rest(out, len(merged.conflicts) - CONFLICTS_SHOWN, "more such names")
-    out.print(wrote(written), soft_wrap=True)
-    warn(merged.warnings)
+    conflicts = tuple(
+        (
+            printable(conflict.name),
+            "kept per module" if conflict.kept else "left out",
+            printable("; ".join(f"{what} in {label}" for label, what in conflict.seen.items())),
+        )
+        for conflict in merged.conflicts
+    )
+    table = Table((Column("name"), Column("what became of it"), Column("it is")), conflicts)
+    if conflicts:
+        notes.append(f"{many(len(conflicts), 'name')} of other instructions in each input (--section conflicts).")
+    return Page(
+        title="pgle merge",
+        identity=(many(len(merged.inputs), "profile"),),
+        verdict=f"wrote {written.path}: {many(written.names, 'cost')}",
+        tone="good",
+        table=Table((Column("kind"), *_SUMS), tuple(rows)),
+        notes=tuple(notes),
+        sections=(Section("conflicts", "Names of other instructions", (table,)),) if conflicts else (),
+        next=tuple(following),
+        warnings=tuple(merged.warnings),
+        about=(("sha256", written.sha256),),
+    )
 
 
 def merge_json(merged: Merged, written: Written) -> None:
@@ -63,41 +75,42 @@ def merge_json(merged: Merged, written: Written) -> None:
     )
 
 
-def complete_text(completions: Sequence[Completion], written: Written) -> None:
-    """Per module: how much was missing and where it comes from now; the file; warnings on stderr."""
-    out = console()
+def complete_page(completions: Sequence[Completion], written: Written, following: Sequence[str] = ()) -> Page:
+    """Per module how much was missing, and where it comes from now."""
+    rows = []
     for item in completions:
-        out.print(
-            f"{printable(item.module)}: {item.measured:,} of {item.wanted:,} had costs, {len(item.filled):,} filled",
-            style="bold",
-            soft_wrap=True,
-        )
-        rows = []
         for origin, how in _HOW.items():
             of_origin = [cost for cost in item.filled if cost.origin is origin]
+            target = f" for {item.target}" if origin is Origin.ESTIMATED else ""
             if of_origin:
-                target = f" for {item.target}" if origin is Origin.ESTIMATED else ""
-                rows.append((how + target, f"{len(of_origin):,}", duration(sum(cost.cost_us for cost in of_origin))))
-        if rows:
-            out.print(table(("filled", "names", "total"), rows, right="names|total"))
-        if item.scales:
-            factors = ", ".join(
-                f"{scale.kind} × {scale.factor:.2f} ({scale.neighbours} measured)" for scale in item.scales[:5]
-            )
-            out.print(f"estimates scaled: {factors}", style="dim")
-        if item.filled:
-            out.print()
-            out.print(_costliest(item.filled))
-    out.print(wrote(written), soft_wrap=True)
-    warn(completions[-1].profile.warnings)
-
-
-def _costliest(filled: Sequence[Cost]) -> object:
-    ordered = sorted(filled, key=lambda cost: (-cost.cost_us, cost.name))[:FILLED_SHOWN]
-    return table(
-        ("instruction", "what", "cost", "origin"),
-        [(printable(cost.name), printable(cost.opcode), duration(cost.cost_us), cost.origin.value) for cost in ordered],
-        right="cost",
+                rows.append(
+                    (printable(item.module), how + target, len(of_origin), sum(cost.cost_us for cost in of_origin))
+                )
+    filled = sorted((cost for item in completions for cost in item.filled), key=lambda cost: (-cost.cost_us, cost.name))
+    columns = (Column("instruction"), Column("what"), Column("cost", Unit.TIME), Column("origin"))
+    costliest = Table(
+        columns,
+        tuple((printable(cost.name), printable(cost.opcode), cost.cost_us, cost.origin.value) for cost in filled),
+    )
+    scales = Table(
+        (Column("estimates of"), Column("scaled by", Unit.FACTOR), Column("measured neighbours", Unit.COUNT)),
+        tuple((scale.kind, scale.factor, scale.neighbours) for item in completions for scale in item.scales),
+    )
+    return Page(
+        title="pgle complete",
+        identity=tuple(
+            f"{printable(item.module)}: {item.measured:,} of {item.wanted:,} had costs" for item in completions
+        ),
+        verdict=f"wrote {written.path}: {many(len(filled), 'gap')} filled, {many(written.names, 'cost')} in all",
+        tone="good",
+        table=Table((Column("module"), Column("filled"), *_SUMS), tuple(rows)) if rows else None,
+        sections=(
+            *([Section("filled", "Filled, the most expensive first", (costliest,))] if filled else []),
+            *([Section("scales", "How estimates were scaled", (scales,))] if scales.rows else []),
+        ),
+        next=tuple(following),
+        warnings=tuple(completions[-1].profile.warnings),
+        about=(("sha256", written.sha256),),
     )
 
 

@@ -1,4 +1,4 @@
-"""A profile's summary as text and JSON."""
+"""What a profile holds, as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import cast
 from pgle.costs.profile.effective import Fault, Finding
 from pgle.costs.profile.summary import Summary
 from pgle.costs.profile.value import Cost, CostKind, Origin, module_records
-from pgle.errors import cut, many, printable, shown, some
+from pgle.errors import many, shown, some
 from pgle.report import json
-from pgle.report.text import Console, Table, bar, console, duration, show_rest, table, warn
+from pgle.report.page import figures
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Prose, Section, Table
 
-FINDINGS_SHOWN = 6  # findings of each kind that are listed; ``--json`` has all
-MIN_SKEW = 0.01  # share of the time from which on it is said that ranks wait for the slowest one
-NARROW = 80  # columns of a terminal below which samples and spread give way to the names
+MIN_SKEW = 0.01  # share of the time from which on the wait for the slowest rank is worth a line
+ROWS = 10  # costs on the first screen
 
 _TITLES = {
     Fault.DUPLICATE: "names with several costs",
@@ -31,68 +32,75 @@ _TITLES = {
 }
 
 
-def show_text(name: str, summary: Summary) -> None:
-    """Totals by kind, instructions, findings; warnings on stderr."""
-    out = console()
-    _head(out, name, summary)
-    out.print()
-    if summary.costs:
-        out.print(_instructions(summary, out.width))
-    else:
-        out.print("no instruction of that kind")
-    if len(summary.costs) < summary.listed:
-        out.print(f"… and {summary.listed - len(summary.costs)} more (--top 0 lists all)", style="dim")
-    _findings(out, summary.findings)
-    warn(summary.warnings)
-
-
-def _head(out: Console, name: str, summary: Summary) -> None:
+def show_page(name: str, summary: Summary, following: Sequence[str] = ()) -> Page:
+    """Costs, the most expensive first; sums by kind; names that XLA takes otherwise than it reads."""
     unused = summary.entries - summary.names
-    counted = f"{summary.entries:,} entries, {summary.names:,} of them count"
-    entries = counted if unused else many(summary.names, "cost")
-    out.print(
-        f"{printable(name)}: {entries}, {duration(summary.total_us)} with each executed once",
-        style="bold",
-        soft_wrap=True,
+    counted = (
+        f"{summary.entries:,} entries, of which {summary.names:,} count" if unused else many(summary.names, "cost")
     )
-    for line in (*_origin_lines(summary), *provenance_lines(summary.provenance)):
-        out.print(line, style="dim")
-    if summary.skew_us is not None and summary.skew_us > MIN_SKEW * summary.total_us:
-        line = skew_line(summary.skew_us, summary.total_us, summary.skewed)
-        out.print(f"{line}, with each executed once", style="yellow", soft_wrap=True)
-    rows = [
-        (
-            total.kind.value + ("?" if total.guessed else ""),
-            f"{total.count:,}",
-            duration(total.total_us),
-            f"{total.share:.1%}" if total.kind != CostKind.LOOP else "–",
-            bar(total.share, 20) if total.kind != CostKind.LOOP else "in the bodies' costs already",
-        )
-        for total in summary.kinds
-    ]
-    out.print()
-    out.print(table(("kind", "names", "total", "share", ""), rows, right="names|total|share"))
+    faults = list(_faults(summary.findings))
+    ranks = list(_rank_lines(summary))
+    return Page(
+        title=f"pgle show {name}",
+        identity=(name, *_modules(summary), *_origin(summary)),
+        verdict=f"{counted}, {figures.time(summary.total_us)} with each executed once",
+        tone="warn" if faults else "",
+        table=_instructions(summary),
+        notes=(*_kinds(summary), *ranks),
+        sections=(
+            *(
+                [Section("findings", "Names that XLA takes otherwise", tuple(_finding_parts(summary.findings)))]
+                if faults
+                else []
+            ),
+            Section(
+                "origin", "Where this comes from", tuple(Prose(line) for line in provenance_lines(summary.provenance))
+            ),
+        ),
+        next=tuple(following),
+        warnings=(*faults, *summary.warnings),
+    )
 
 
-def _origin_lines(summary: Summary) -> Iterator[str]:
+def _modules(summary: Summary) -> Iterator[str]:
+    records = list(module_records(summary.provenance))
+    if records:
+        yield some([str(record.get("name")) for record in records], 1)
+    elif summary.modules:
+        yield f"fingerprint {some([module[:12] for module in summary.modules], 2)}"
+
+
+def _origin(summary: Summary) -> Iterator[str]:
     if not summary.described:
-        why = "" if summary.provenance else "no sidecar: "
-        yield f"{why}kinds are guessed from names (marked ?); samples, shapes and origins are unknown"
+        yield "no sidecar: kinds are guessed from names"
         return
-    counts = ", ".join(f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin))
-    yield f"origin: {counts}"
-    if any(total.guessed for total in summary.kinds):
-        yield "kinds marked ? are guessed from names: the HLO was not given (pgle convert --hlo DUMP_DIR)"
-    if summary.modules:
-        yield f"for modules {', '.join(module[:12] for module in summary.modules[:6])}"
+    yield ", ".join(f"{summary.origins[origin]:,} {origin}" for origin in Origin if summary.origins.get(origin))
+
+
+def _kinds(summary: Summary) -> Iterator[str]:
+    """``compute 2,491 costs, 120.3 ms (94.0 %) · …``; a loop's time is in the costs of its body already."""
+    parts = []
+    for total in summary.kinds:
+        share = "in its body's costs already" if total.kind is CostKind.LOOP else figures.share(total.share)
+        name = total.kind.value + ("?" if total.guessed else "")
+        parts.append(f"{name} {many(total.count, 'cost')}, {figures.time(total.total_us)} ({share})")
+    if parts:
+        yield " · ".join(parts)
+    if any(total.guessed for total in summary.kinds) and summary.described:
+        yield "Kinds marked ? are guessed from names: give the HLO (pgle convert --hlo DUMP)."
+
+
+def _rank_lines(summary: Summary) -> Iterator[str]:
+    if summary.skew_us is not None and summary.skew_us > MIN_SKEW * summary.total_us:
+        yield skew_line(summary.skew_us, summary.total_us, summary.skewed)
 
 
 def skew_line(skew_us: float, of_us: float, skewed: Sequence[Cost]) -> str:
-    """That ranks wait for the slowest one, and where; XLA is given typical costs all the same."""
-    share = f" ({skew_us / of_us:.1%})" if of_us > 0 else ""
-    most = f", most in {shown(skewed[0].full_name)} ({duration(skewed[0].cost_us)}" if skewed else ""
-    most += f", there {duration(skewed[0].slowest_us or 0.0)})" if skewed else ""
-    return f"compute takes {duration(skew_us)}{share} longer on the slowest rank{most}"
+    """Compute takes longer on the slowest rank, and in which instruction most; XLA gets typical costs all the same."""
+    share = f" ({figures.share(skew_us / of_us)})" if of_us > 0 else ""
+    most = f", most in {shown(skewed[0].full_name)} ({figures.time(skewed[0].cost_us)}" if skewed else ""
+    most += f", there {figures.time(skewed[0].slowest_us or 0.0)})" if skewed else ""
+    return f"compute takes {figures.time(skew_us)}{share} longer on the slowest rank{most}"
 
 
 def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
@@ -111,79 +119,74 @@ def provenance_lines(provenance: Mapping[str, object]) -> Iterator[str]:
         yield shown(f"module {module.get('name')}{steps}{devices}{known}")
 
 
-_WIDTHS = {"cost": 10, "share": 7, "": 10, "kind": 13, "samples": 9, "spread": 8, "origin": 12, "shape": 12}
-"""Columns of the table of instructions, with the two blanks between them; `shape` at least."""
-
-
-def _instructions(summary: Summary, width: int) -> Table:
-    """The table; columns that no row fills are left out, and those that matter least where there is no room."""
-    costs = summary.costs
-    largest = max((cost.cost_us for cost in costs if math.isfinite(cost.cost_us)), default=0.0)
-    filled = {
-        "samples": any(cost.samples for cost in costs),
-        "spread": any(cost.samples for cost in costs),
-        "origin": summary.described and any(cost.origin != Origin.MEASURED for cost in costs),
-        "shape": any(cost.shape for cost in costs),
-    }
-    columns = [column for column in _WIDTHS if filled.get(column, True)]
-    room = width - 2 - max(len("instruction"), *(len(shown(cost.full_name)) for cost in costs))
-    for dropped in ("shape", "", *(("samples", "spread") if width < NARROW else ())):
-        if dropped in columns and sum(_WIDTHS[column] for column in columns) > room:
-            columns.remove(dropped)
-    shape_room = room - sum(_WIDTHS[column] for column in columns) + _WIDTHS["shape"]
-
-    def row(cost: Cost) -> list[str]:
-        share = _share(cost, summary)
-        counts = math.isfinite(cost.cost_us) and largest > 0
-        cells = {
-            "cost": duration(cost.cost_us),
-            "share": "–" if share is None else f"{share:.1%}",
-            "": bar(cost.cost_us / largest if counts else 0.0, 8),
-            "kind": cost.likely_kind.value + ("" if cost.kind else "?"),
-            "samples": f"{cost.samples:,}" if cost.samples else "–",
-            "spread": f"{cost.spread:.0%}" if cost.samples > 1 else "–",
-            "origin": cost.origin.value,
-            "shape": cut(cost.shape, shape_room),
-        }
-        return [cost.full_name, *(cells[column] for column in columns)]
-
-    return table(("instruction", *columns), map(row, costs), right="cost|share|samples|spread")
+def _instructions(summary: Summary) -> Table | None:
+    if not summary.costs:
+        return None
+    columns = (
+        Column("instruction"), Column("cost", Unit.TIME), Column("share", Unit.SHARE), Column("kind"),
+        Column("samples", Unit.COUNT), Column("spread", Unit.SHARE), Column("origin"),
+    )  # fmt: skip
+    told = summary.described and any(cost.origin is not Origin.MEASURED for cost in summary.costs)
+    sampled = any(cost.samples for cost in summary.costs)
+    rows = tuple(
+        (
+            cost.full_name,
+            cost.cost_us if math.isfinite(cost.cost_us) else str(cost.cost_us),
+            _share(cost, summary),
+            cost.likely_kind.value + ("" if cost.kind else "?"),
+            (cost.samples or None) if sampled else "",
+            (cost.spread if cost.samples > 1 else None) if sampled else "",
+            cost.origin.value if told else "",
+        )
+        for cost in summary.costs
+    )
+    return Table(columns, rows, shown=ROWS, more=summary.listed - len(summary.costs))
 
 
 def _share(cost: Cost, summary: Summary) -> float | None:
     """A cost's share of the total; None for loops and for costs that count as 0 in it."""
-    sound = math.isfinite(cost.cost_us) and cost.cost_us >= 0 and summary.total_us > 0
-    return cost.cost_us / summary.total_us if sound and cost.likely_kind != CostKind.LOOP else None
+    valid = math.isfinite(cost.cost_us) and cost.cost_us >= 0 and summary.total_us > 0
+    return cost.cost_us / summary.total_us if valid and cost.likely_kind is not CostKind.LOOP else None
 
 
-def _findings(out: Console, findings: Sequence[Finding]) -> None:
-    by_fault: dict[Fault, list[Finding]] = {}
-    for finding in findings:
-        by_fault.setdefault(finding.fault, []).append(finding)
+def _by_fault(findings: Sequence[Finding]) -> Iterator[tuple[Fault, list[Finding], str]]:
+    """Each kind of fault, its findings with the weightiest first, and what they have in common in words."""
     for fault in Fault:
-        of_fault = by_fault.get(fault, [])
-        if not of_fault:
-            continue
-        named = sorted((item for item in of_fault if item.values_us), key=_importance, reverse=True)
-        out.print()
-        about = next((item.message for item in of_fault if not item.values_us), "")
+        mine = [finding for finding in findings if finding.fault is fault]
+        named = sorted((item for item in mine if item.values_us), key=_importance, reverse=True)
+        about = next((item.message for item in mine if not item.values_us), "")
         shared = {item.message.split("; ", 1)[-1] for item in named}
-        about = about or (shared.pop() if len(shared) == 1 else "")
+        if mine:
+            yield fault, named, about or (shared.pop() if len(shared) == 1 else "")
+
+
+def _faults(findings: Sequence[Finding]) -> Iterator[str]:
+    for fault, named, about in _by_fault(findings):
         title = f"{_TITLES[fault]} ({len(named)})" if named else _TITLES[fault]
-        out.print(f"{title}: {about}" if about else title, style="yellow")
-        rows = [_finding_row(item, about) for item in named[:FINDINGS_SHOWN]]
-        out.print(table(("name", "costs", "what"), rows, header=False))
-        show_rest(out, len(named) - FINDINGS_SHOWN)
+        yield f"{title}: {about}" if about else title
+
+
+def _finding_parts(findings: Sequence[Finding]) -> Iterator[Prose | Table]:
+    for fault, named, about in _by_fault(findings):
+        yield Prose(_TITLES[fault], tone="head")
+        if about:
+            yield Prose(about)
+        if named:
+            yield Table((Column("name"), Column("costs"), Column("")), tuple(_finding_row(row, about) for row in named))
 
 
 def _finding_row(finding: Finding, about: str) -> tuple[str, str, str]:
     values = finding.values_us
-    listed = ", ".join(map(duration, values))
+    listed = ", ".join(map(_cost, values))
     if len(values) > 2:
-        listed = f"{len(values)}: {duration(min(values))} to {duration(max(values))}"
-    took = "" if finding.effective_us is None or len(values) == 1 else f" → {duration(finding.effective_us)}"
+        listed = f"{len(values)}: {_cost(min(values))} to {_cost(max(values))}"
+    took = "" if finding.effective_us is None or len(values) == 1 else f" → {_cost(finding.effective_us)}"
     message = "" if about and finding.message.endswith(about) else finding.message
-    return f"  {finding.name or '(no name)'}", listed + took, message
+    return finding.name or "(no name)", listed + took, message
+
+
+def _cost(value_us: float) -> str:
+    return figures.time(value_us) if math.isfinite(value_us) else str(value_us)
 
 
 def _importance(finding: Finding) -> float:

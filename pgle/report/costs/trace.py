@@ -1,4 +1,4 @@
-"""What a trace holds, as text and JSON."""
+"""What a trace holds, as a page and as JSON."""
 
 from __future__ import annotations
 
@@ -7,123 +7,110 @@ from collections.abc import Iterator, Sequence
 
 from pgle.errors import many
 from pgle.report import json
-from pgle.report.text import console, duration, numbers, printable, show_rest, table, warn
-from pgle.trace.summary import DeviceSummary, InstructionSummary, ModuleSummary, TraceSummary
+from pgle.report.page import figures
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Prose, Section, Table
+from pgle.report.text import printable, warn
+from pgle.trace.summary import InstructionSummary, ModuleSummary, TraceSummary
 
-MOST_MODULES = 8
-MOST_DEVICES = 8
-MOST_EXECUTIONS = 6  # lines of each; ``--json`` has all
-
-
-def show_text(
-    path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], top: int, following: str
-) -> None:
-    """Modules, executions left out, the first `top` instructions (0: all), devices, and the command that follows."""
-    out = console()
-    out.print(f"{printable(path)}: {_counts(summary)}", style="bold", soft_wrap=True)
-    for line in _facts(summary):
-        out.print(printable(line), style="dim")
-    out.print()
-    out.print(_module_table(summary.modules[:MOST_MODULES]))
-    show_rest(out, len(summary.modules) - MOST_MODULES)
-    for line in _left_out(summary.modules):
-        out.print(printable(line), style="dim")
-    out.print()
-    shown = instructions[: top or None]
-    out.print(_instruction_table(shown) if shown else "no instruction of that kind")
-    if len(shown) < len(instructions):
-        out.print(f"… and {len(instructions) - len(shown):,} more (--top 0 lists all)", style="dim")
-    out.print()
-    out.print(_device_table(summary.devices[:MOST_DEVICES]))
-    show_rest(out, len(summary.devices) - MOST_DEVICES)
-    for item in summary.unresolved:
-        why = summary.meanings.get(item.reason) or item.reason
-        out.print(f"left out: {item.count:,} activities, {duration(item.duration_ns / 1e3)}: {why}", style="dim")
-    out.print(f"next: {following}", soft_wrap=True)
-    warn(map(printable, summary.warnings))
+ROWS = 8  # of the first screen
+_NAMES = {"kernel": "kernels", "memcpy": "copies", "memset": "memsets", "host": "thunks on the CPU"}
 
 
-def _counts(summary: TraceSummary) -> str:
-    names = {"kernel": "kernels", "memcpy": "copies", "memset": "memsets", "host": "thunks on the CPU"}
-    kinds = ", ".join(f"{count:,} {names[kind]}" for kind, count in summary.kinds.items())
-    simulated = "simulated: " if summary.simulated else ""
-    return f"{simulated}{kinds} in {duration(summary.span_us)}"
-
-
-def _facts(summary: TraceSummary) -> Iterator[str]:
+def trace_page(path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], following: str) -> Page:
+    """Modules with their executions first; instructions, devices and what was left out in sections."""
+    kinds = ", ".join(f"{count:,} {_NAMES[kind]}" for kind, count in summary.kinds.items())
     formats = dict.fromkeys(f"{source.format} {source.version}".strip() for source in summary.sources)
-    number = len({item.device.process for item in summary.devices})
-    where = f"{number} process{'es' * (number > 1)}, {many(len(summary.devices), 'device')}"
-    yield f"{', '.join(formats)}; {where}, {duration(summary.gpu_time_us)} of device time"
-    yield f"{many(len(summary.modules), 'module')}, {len(summary.instructions):,} instructions"
+    left = tuple(_left_out(summary.modules))
+    unresolved = [
+        (item.count, item.duration_ns / 1e3, summary.meanings.get(item.reason) or item.reason)
+        for item in summary.unresolved
+    ]
+    lost = Table((Column("activities", Unit.COUNT), Column("time", Unit.TIME), Column("why")), tuple(unresolved))
+    sections = [
+        Section("instructions", "Instructions", (_instruction_table(instructions),)),
+        Section("devices", "Devices", (_device_table(summary),)),
+    ]
+    if left or unresolved:
+        dropped = tuple(Prose(line) for line in left)
+        sections.append(Section("left-out", "Left out", (*dropped, *([lost] if unresolved else []))))
     if summary.xla_flags:
-        yield f"XLA_FLAGS {summary.xla_flags}"
+        sections.append(Section("flags", "XLA_FLAGS", (Prose(summary.xla_flags, code=True),)))
+    skipped = f", {many(len(left), 'execution')} left out" if left else ""
+    return Page(
+        title=f"pgle show {path}",
+        identity=(
+            path,
+            *formats,
+            many(len(summary.devices), "device"),
+            "simulated" if summary.simulated else "measured",
+        ),
+        verdict=f"{kinds} in {figures.time(summary.span_us)}",
+        table=_module_table(summary.modules),
+        notes=(
+            f"{many(len(summary.modules), 'module')}, {many(len(summary.instructions), 'instruction')}, "
+            f"{figures.time(summary.gpu_time_us)} of device time{skipped} (--all)",
+        ),
+        sections=tuple(sections),
+        next=(following.removeprefix("next: "),),
+        warnings=tuple(map(printable, summary.warnings)),
+    )
 
 
-def _module_table(modules: Sequence[ModuleSummary]) -> object:
-    rows = [
+def _module_table(modules: Sequence[ModuleSummary]) -> Table:
+    columns = (
+        Column("module"), Column("steady"), Column("devices", Unit.COUNT), Column("median span", Unit.TIME),
+        Column("time", Unit.TIME), Column("share", Unit.SHARE),
+    )  # fmt: skip
+    rows = tuple(
         (
-            _label(item),
+            printable(item.module.name) + ("" if item.module.program_id is None else f" ({item.module.program_id})"),
             f"{item.steady} of {len(item.executions)}",
-            str(max((execution.devices for execution in item.executions), default=0)),
-            "–" if math.isnan(item.step_us) else duration(item.step_us),
-            duration(item.gpu_time_us),
-            f"{item.share:.1%}",
+            max((execution.devices for execution in item.executions), default=0),
+            None if math.isnan(item.step_us) else item.step_us,
+            item.gpu_time_us,
+            item.share,
         )
         for item in modules
-    ]
-    return numbers(("module", "steady", "devices", "median span", "time", "share"), rows)
-
-
-def _label(item: ModuleSummary) -> str:
-    number = "" if item.module.program_id is None else f" ({item.module.program_id})"
-    return printable(item.module.name) + number
+    )
+    return Table(columns, rows, shown=ROWS)
 
 
 def _left_out(modules: Sequence[ModuleSummary]) -> Iterator[str]:
-    lines = [
-        f"left out: execution {execution.number} of {item.module.name}, {execution.left_out}"
-        for item in modules
-        for execution in item.executions
-        if execution.left_out
-    ]
-    yield from lines[:MOST_EXECUTIONS]
-    if len(lines) > MOST_EXECUTIONS:
-        yield f"… and {len(lines) - MOST_EXECUTIONS:,} more executions (--json lists all)"
+    for item in modules:
+        for execution in item.executions:
+            if execution.left_out:
+                yield printable(f"execution {execution.number} of {item.module.name}: {execution.left_out}")
 
 
-def _instruction_table(shown: Sequence[InstructionSummary]) -> object:
-    rows = [
-        (printable(item.name), f"{item.kind}?", f"{item.launches:,}", duration(item.gpu_time_us), f"{item.share:.1%}")
-        for item in shown
-    ]
-    return table(
-        ("instruction", "kind", "launches", "time", "share"), rows,
-        right="launches|time|share", whole="kind|launches|time|share",
+def _instruction_table(instructions: Sequence[InstructionSummary]) -> Table:
+    columns = (
+        Column("instruction"), Column("kind"), Column("launches", Unit.COUNT), Column("time", Unit.TIME),
+        Column("share", Unit.SHARE),
     )  # fmt: skip
+    rows = ((printable(i.name), f"{i.kind}?", i.launches, i.gpu_time_us, i.share) for i in instructions)
+    return Table(columns, tuple(rows))
 
 
-def _device_table(devices: Sequence[DeviceSummary]) -> object:
-    rows = [
+def _device_table(summary: TraceSummary) -> Table:
+    columns = (
+        Column("device"), Column("JAX id", Unit.COUNT), Column("streams", Unit.COUNT),
+        Column("activities", Unit.COUNT), Column("busy", Unit.TIME), Column("span", Unit.TIME),
+    )  # fmt: skip
+    rows = (
         (
-            f"{printable(item.device.process)} {item.device.ordinal}",
-            "–" if item.device.global_id is None else str(item.device.global_id),
-            str(item.streams),
-            f"{item.activities:,}",
-            duration(item.busy_us),
-            duration(item.span_us),
+            f"{printable(item.device.process)} {item.device.ordinal}", item.device.global_id, item.streams,
+            item.activities, item.busy_us, item.span_us,
         )
-        for item in devices
-    ]
-    return numbers(("device", "JAX id", "streams", "activities", "time", "span"), rows)
+        for item in summary.devices
+    )  # fmt: skip
+    return Table(columns, tuple(rows))
 
 
-def show_json(
-    path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], top: int | None, following: str
-) -> None:
-    """``pgle.show/1`` with a ``trace``; all instructions unless `top` says otherwise."""
+def show_json(path: str, summary: TraceSummary, instructions: Sequence[InstructionSummary], following: str) -> None:
+    """``pgle.show/1`` with a ``trace``."""
     found = json.plain(summary)
-    found["instructions"] = instructions[: top or None]
+    found["instructions"] = instructions
     for record, module in zip(found["modules"], summary.modules, strict=True):
         record["steady"] = module.steady
     json.show("pgle.show/1", {"path": path, "trace": found, "next": following})

@@ -46,7 +46,9 @@ def share(value: float | None, decimals: int = 1) -> str:
 
 
 def change(value: float | None, decimals: int = 1) -> str:
-    """A signed share as ``−7.8 %``; what rounds to nothing is ``–``."""
+    """A signed share as ``−7.8 %``, from tenfold on as ``22×``; what rounds to nothing is ``–``."""
+    if value is not None and value >= 9:
+        return f"{value + 1:,.0f}×"
     if value is None or round(abs(value) * 100, decimals) == 0:
         return NONE
     return f"{'+' if value > 0 else '−'}{_fixed(abs(value) * 100, decimals)} %"

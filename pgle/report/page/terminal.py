@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pgle.errors import UserError, choices, many, printable
+from pgle.errors import UserError, choices, many, printable, shown
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import MOST_ACTIONS, Action, Cell, Page, Prose, Section, Table, Timeline, Tone
@@ -43,7 +43,7 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
         screen.print()
         _table(screen, page.table, everything)
     for note in page.notes:
-        screen.print(note, soft_wrap=True)
+        screen.print(note)
     if page.actions:
         screen.print()
         _actions(screen, page.actions if everything else page.actions[:MOST_ACTIONS], everything)
@@ -66,13 +66,13 @@ def _mark(tone: Tone) -> str:
 
 def _table(screen: Any, table: Table, everything: bool) -> None:
     cells = table.cells()
-    shown = cells if everything else cells[: table.shown]
+    first = cells if everything else cells[: table.shown]
     heads = list(_unlike(table.heads()))
     right = {head for head, is_number in zip(heads, table.right(), strict=True) if is_number}
-    rows = [[_drawn(cell) for cell in row] for row in shown]
+    rows = [[_drawn(cell) for cell in row] for row in first]
     screen.print(Drawn(heads, rows, right, {*right, *heads[:1]}, header=any(head.strip() for head in heads)))
-    if len(cells) > len(shown):
-        screen.print(f"… and {len(cells) - len(shown):,} more (--all lists them)", style="dim")
+    if left := len(cells) + table.more - len(first):
+        screen.print(f"… and {left:,} more (--all lists them)", style="dim")
 
 
 def _unlike(heads: Sequence[str]) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _unlike(heads: Sequence[str]) -> Iterator[str]:
 
 def _drawn(cell: Cell) -> Any:
     """A cell; in colour where there is a terminal."""
-    plain = printable(str(cell.value))
+    plain = shown(str(cell.value))
     if not cell.tone or not sys.stdout.isatty():
         return plain
     from rich.text import Text
@@ -119,14 +119,14 @@ def _section(screen: Any, section: Section, everything: bool) -> None:
             screen.print(part.text.rstrip(), soft_wrap=True)
         elif isinstance(part, Prose):
             style = "cyan" if part.code else STYLES.get(part.tone, "")
-            screen.print(f"  {part.text}" if part.code else part.text, style=style, soft_wrap=True)
+            screen.print(f"  {part.text}" if part.code else part.text, style=style, soft_wrap=part.code)
         else:
             screen.print(part.alt, soft_wrap=True)
 
 
 def _warnings(screen: Any, warnings: Sequence[str], everything: bool) -> None:
-    shown = warnings if everything or len(warnings) == WARNINGS + 1 else warnings[:WARNINGS]
-    for line in shown:
-        screen.print(f"warning: {printable(line)}", style="yellow", soft_wrap=True)
-    if len(shown) < len(warnings):
-        screen.print(f"… and {many(len(warnings) - len(shown), 'more warning')} (--all)", style="yellow")
+    first = warnings if everything or len(warnings) == WARNINGS + 1 else warnings[:WARNINGS]
+    for line in first:
+        screen.print(f"warning: {shown(line)}", style="yellow")
+    if len(first) < len(warnings):
+        screen.print(f"… and {many(len(warnings) - len(first), 'more warning')} (--all)", style="yellow")

@@ -41,6 +41,7 @@ class Table(msgspec.Struct, frozen=True, tag="table", omit_defaults=True):
     rows: tuple[tuple[Value, ...], ...]
     find: tuple[str, ...] = ()  # of each row the instruction whose bar it leads to, empty where none; or nothing at all
     shown: int = 12  # rows that are not folded away
+    more: int = 0  # further rows that there are, but that are not here
 
     def heads(self) -> list[str]:
         """The columns that have something to say, with the unit of their figures: ``exposed (ms)``."""
