@@ -9,7 +9,7 @@ import pgle
 
 ROOT = Path(pgle.__file__).parent
 STOREYS = (
-    "errors files masking",
+    "errors files masking next",
     "xla",
     "trace",
     "costs",

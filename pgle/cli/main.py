@@ -6,7 +6,6 @@ import errno
 import gc
 import io
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -18,6 +17,7 @@ import click
 
 from pgle import __version__
 from pgle.errors import UserError, WorkloadError, call_it, named, one_line, suggestion
+from pgle.next import quoted, typed
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -200,9 +200,9 @@ def _program() -> str:
     started = sys.argv[0]
     if os.path.basename(started) == "__main__.py":  # noqa: PTH119 - pathlib takes longer to import than all else here
         words = sys.orig_argv
-        return shlex.join(words[: words.index("-m") + 2] if "-m" in words else [words[0], started])
+        return typed(*(words[: words.index("-m") + 2] if "-m" in words else [words[0], started]))
     found = shutil.which("pgle")
-    return "pgle" if found and os.path.realpath(found) == os.path.realpath(started) else shlex.quote(started)
+    return "pgle" if found and os.path.realpath(found) == os.path.realpath(started) else quoted(started)
 
 
 def look_around() -> int:

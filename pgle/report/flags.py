@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from pgle.errors import cut, many
+from pgle.next import quoted
 from pgle.report import json
 from pgle.report.text import console, table
 from pgle.xla.flags.catalogue import Setting, known_in
@@ -94,9 +94,9 @@ def finding_text(finding: Finding) -> Text:
 def preset_lines(preset: Preset) -> Iterator[str]:
     """The lines to put into a shell: one ``export`` for XLA_FLAGS and one for each variable."""
     if preset.flags:
-        yield f"export XLA_FLAGS={shlex.quote(preset.xla_flags)}{USERS_OWN}"
+        yield f"export XLA_FLAGS={quoted(preset.xla_flags)}{USERS_OWN}"
     for name, value in preset.environment.items():
-        yield f"export {name}={shlex.quote(value)}"
+        yield f"export {name}={quoted(value)}"
 
 
 def preset_reasons(preset: Preset) -> Iterator[str]:
@@ -134,6 +134,6 @@ def thresholds_text(result: Thresholds) -> None:
     out.print(table(columns, rows, right="bytes a layer|threshold|layers|now|bytes in all"))
     if result.thresholds:
         flags = format_flags(item.flag for item in result.thresholds)
-        out.print(f"\nexport XLA_FLAGS={shlex.quote(flags)}{USERS_OWN}", soft_wrap=True)
+        out.print(f"\nexport XLA_FLAGS={quoted(flags)}{USERS_OWN}", soft_wrap=True)
     for remark in result.remarks:
         out.print(Text(f"note: {remark}", style="dim"))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pgle.errors import printable
 from pgle.files import AnyPath
+from pgle.next import typed
 from pgle.report.text import console
 from pgle.run.experiment import onward
 from pgle.run.experiment.directory import COMPARED, RunDirectory, free
-from pgle.run.experiment.onward import typed
 from pgle.run.inputs.traces import stage_of
 
 if TYPE_CHECKING:

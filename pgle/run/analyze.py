@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
 from pgle.analyze.analysis import MeasuredStep
@@ -10,6 +9,7 @@ from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import Finding
 from pgle.analyze.rules import find_findings
 from pgle.files import Progress
+from pgle.next import Next
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.onward import launch_of, tune
 from pgle.run.inputs.measured_step import Side, measured_step, on_host
@@ -67,17 +67,17 @@ def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
 
 
 def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
-    inputs = shlex.join(str(path) for path in side.inputs)
     saving = [finding for finding in findings if finding.share]
     if step.measures_alone:
         return _next_of_profile_run(step, side)
     if step.module is None:
-        return f"With the HLO more can be said, by instruction and link: pgle analyze {inputs} --hlo DUMP_DIR"
+        command = Next.of("analyze", *side.inputs, "--hlo", "DUMP_DIR")
+        return f"With the HLO more can be said, by instruction and link: {command}"
     if not saving and step.trace.simulated and not _runs(side):
         return "Nothing stands out in this schedule. Measured costs make it sure: pgle profile -- COMMAND"
     if not saving:
-        words = [*map(str, side.inputs), *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
-        return f"Nothing stands out. A profile for the scheduler: pgle convert {shlex.join(words)}"
+        words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
+        return f"Nothing stands out. A profile for the scheduler: {Next.of('convert', *words)}"
     first = saving[0]
     return f"Begin with {first.title} (up to {first.share:.1%} of the step): {first.remedy}."
 
@@ -85,13 +85,13 @@ def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
 def _next_of_profile_run(step: MeasuredStep, side: Side) -> str:
     """After a run whose collectives were kept apart: where to see what a plain run loses, and what would save it."""
     run = _runs(side)[0]
-    where, perf = shlex.quote(str(run.path)), run.stage("perf")
+    perf = run.stage("perf")
     known = bool(perf.traces()) or perf.rank().hlo.is_dir()
     make = "" if known else f"\n  {launch_of(run).line('perf', run.path)}"
     most = 0.0 if step.overlap is None else step.overlap.hideable_us / step.step_us
     brings = f" (a better schedule alone saves at most {most:.1%} of the step)" if step.overlap else ""
     flags = "" if (run.path / "tuned").exists() else f"\nFlags that hide more{brings}:\n  {tune(run)}"
-    return f"What a plain run exposes:{make}\n  pgle analyze {where}/perf{flags}"
+    return f"What a plain run exposes:{make}\n  {Next.of('analyze', perf.path)}{flags}"
 
 
 def _runs(side: Side) -> list[RunDirectory]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import check_file
+from pgle.next import Next
 from pgle.run.doctor.machine import read_gpus, this_machine
 from pgle.run.inputs.texts import TextLines
 from pgle.steps.history import Entry, parse_entry
@@ -75,7 +76,7 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
     """
     _check_regular(path)
     if not path.exists():
-        raise UserError("no such history", where=path, remedy=f"pgle history add RUN --file {path} --name NAME")
+        raise UserError("no such history", where=path, remedy=_add_to(path))
     check_file(path)
     rows = _rows(path) if path.suffix in DATABASES else _lines(path)
     entries: list[Entry] = []
@@ -92,8 +93,12 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
     if warnings and not entries:
         raise UserError("is not a history of pgle", where=path, remedy=_OTHER)
     if not entries:
-        raise UserError("holds no entry", where=path, remedy=f"pgle history add RUN --file {path} --name NAME")
+        raise UserError("holds no entry", where=path, remedy=_add_to(path))
     return entries, warnings
+
+
+def _add_to(path: Path) -> str:
+    return str(Next.of("history", "add", "RUN", "--file", path, "--name", "NAME"))
 
 
 def _lines(path: Path) -> list[tuple[int, str | dict[str, object]]]:

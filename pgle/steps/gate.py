@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from pgle.errors import UserError
+from pgle.next import Next
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.methods.blocks import FEW_STEPS
 
@@ -136,8 +137,8 @@ def explanation(found: Comparison) -> str:
     words = []
     for side, name in ((found.new, "NEW_TRACE"), (found.base, "BASE_TRACE")):
         source = side.runs[0].series.source
-        words.append(shlex.quote(_STEPS.sub("", source)) if _TRACED.search(source) else name)
-    return f"pgle analyze {words[0]} --against {words[1]}"
+        words.append(PurePath(_STEPS.sub("", source)) if _TRACED.search(source) else PurePath(name))
+    return str(Next.of("analyze", words[0], "--against", words[1]))
 
 
 _STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory, which stands for its trace too

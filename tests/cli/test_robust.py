@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.run.experiment.onward import typed
 
 PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 
@@ -184,11 +183,3 @@ def test_what_came_on_stdin_is_called_a_dash(
     monkeypatch.setattr(sys, "stdin", stdin)
     assert run(["history", "add", "-", "--name", "x"]) == 2
     assert capsys.readouterr().err == f"pgle: -: {said}\n"
-
-
-def test_a_command_with_a_name_that_cannot_be_printed_can_be_typed() -> None:
-    name = "a b\n\x1b[31m\u202e'\\\\é.pbtxt"
-    line = typed("printf", "%s", name)
-    assert line.isprintable()
-    shown = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, env={"LC_ALL": "C.UTF-8"}, check=True)
-    assert shown.stdout.decode() == name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import isfinite
@@ -13,6 +12,7 @@ from pgle.costs.fit.gaps import Gap
 from pgle.costs.profile.effective import Fault
 from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
 from pgle.errors import cut, many, some
+from pgle.next import quoted, word_of
 from pgle.report import json
 from pgle.report.text import Console, console, duration, printable, show_rest, table, warn
 from pgle.xla.checker import LIGHT_SPEED, CheckerCounts
@@ -53,8 +53,9 @@ def show_text(profile: str, coverage: Coverage, bounds: Bounds) -> None:
 
 def _filled(hint: str, profile: str, module: ModuleCoverage) -> str:
     """A hint whose commands name the profile and the dump."""
-    hint = hint.replace("complete PROFILE", f"complete {shlex.quote(profile)}").replace("OUT'", "OUT.pbtxt'")
-    return hint.replace("--hlo DUMP", f"--hlo {shlex.quote(str(PurePath(module.source).parent))}")
+    profile, dump = (quoted(word_of(path)) for path in (PurePath(profile), PurePath(module.source).parent))
+    hint = hint.replace("complete PROFILE", f"complete {profile}").replace("OUT'", "OUT.pbtxt'")
+    return hint.replace("--hlo DUMP", f"--hlo {dump}")
 
 
 def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:

@@ -7,13 +7,14 @@ from typing import Any
 from rich.text import Text
 
 from pgle.errors import many
+from pgle.next import typed
 from pgle.report import json
 from pgle.report.page.value import Cell, Column, Page, Section, Table, Tone, Value
 from pgle.report.text import console, table
 from pgle.run.doctor.doctor import Diagnosis, Mended
 from pgle.run.doctor.machine import Check
 from pgle.run.doctor.prove import Proof
-from pgle.run.experiment.onward import UNKNOWN, typed
+from pgle.run.experiment.onward import UNKNOWN
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}

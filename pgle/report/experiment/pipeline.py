@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from pgle.next import typed
 from pgle.report import json
 from pgle.report.costs import convert as convert_report
 from pgle.report.experiment import stage
@@ -11,7 +12,6 @@ from pgle.report.onward import after_stages, show_next
 from pgle.report.steps import compare as compare_report
 from pgle.report.text import console, warn
 from pgle.run.convert import Conversion
-from pgle.run.experiment.onward import typed
 from pgle.run.experiment.pipeline import Pipeline
 from pgle.run.experiment.stage import StageResult
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 
+from pgle.next import typed
 from pgle.report import json
 from pgle.report.experiment.confirm import main_lines
 from pgle.report.onward import next_line, show_next
 from pgle.report.text import console, duration, printable, warn
 from pgle.run.experiment.auto import AutoResult, used
 from pgle.run.experiment.directory import RunDirectory, free
-from pgle.run.experiment.onward import Launch, following, typed
+from pgle.run.experiment.onward import Launch, following
 from pgle.run.experiment.stage import StageResult
 from pgle.xla.flags.modes import SYNC_MODES
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 from pgle.costs.profile.value import CostKind, Profile
 from pgle.errors import many, some
+from pgle.next import Next
 from pgle.report import analyze as analyze_report
 from pgle.report.page.measured import step_sections
 from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone, next_steps
@@ -174,7 +174,7 @@ def _about(found: Gathered) -> Iterator[tuple[str, str]]:
     """Program, hardware, versions, date, what is simulated, and where a trace for other viewers comes from."""
     record = next((item for item in reversed(found.manifest.stages) if item.argv), None)
     if record is not None:
-        yield "program", shlex.join(record.argv)
+        yield "program", str(Next(record.argv))
         versions = next((item.versions for item in reversed(found.manifest.stages) if item.versions), {})
         if commit := next((item.commit for item in reversed(found.manifest.stages) if item.commit), ""):
             yield "commit", commit.replace("+", " with changes that are not committed")
@@ -200,5 +200,5 @@ def _about(found: Gathered) -> Iterator[tuple[str, str]]:
         yield "GPU for expected times", "unknown" if step.hardware is None else step.hardware.name
         kind = "simulated: no GPU ran this" if step.trace.simulated else "measured; expected times are estimates"
         yield "figures", kind
-    inputs = shlex.join(map(str, found.inputs))
-    yield "for Perfetto", f"pgle report {inputs} -o report.trace.json, open it in ui.perfetto.dev"
+    command = Next.of("report", *found.inputs, "-o", "report.trace.json")
+    yield "for Perfetto", f"open in ui.perfetto.dev what this writes: {command}"

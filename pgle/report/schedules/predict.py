@@ -8,11 +8,12 @@ from pathlib import Path
 
 from pgle.costs.fit.contention import Contention
 from pgle.errors import many
+from pgle.next import typed
 from pgle.report import json
 from pgle.report.text import WIDTH, console, duration, printable, show_rest, table, warn
 from pgle.report.timeline.scene import panel_of, parts_of, text_timeline
 from pgle.run.experiment.directory import RunDirectory, free
-from pgle.run.experiment.onward import UNKNOWN, following, launch_of, typed
+from pgle.run.experiment.onward import UNKNOWN, following, launch_of
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
 from pgle.schedule.predict import Prediction, Unsure
 from pgle.schedule.timeline import Exposure

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pgle.errors import some
 from pgle.files import write_files
+from pgle.next import typed
 from pgle.report.page.html import page_files
 from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import WIDTH, console, duration, near, show_rest, table, warn
 from pgle.report.timeline.scene import text_timeline
-from pgle.run.experiment.onward import typed
 from pgle.run.inputs.folder import TRACE
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
 from pgle.run.rehearse.settings import Setting

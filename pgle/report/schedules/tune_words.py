@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pgle.errors import many, printable
+from pgle.next import typed
 from pgle.report.text import duration
 from pgle.run.experiment.directory import free
-from pgle.run.experiment.onward import UNKNOWN, typed
+from pgle.run.experiment.onward import UNKNOWN
 from pgle.run.tune.request import Proof, Tuning
 from pgle.tune.room import Reason, reasons
 from pgle.tune.search import fits

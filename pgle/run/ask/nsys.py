@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from pgle.errors import UserError
 from pgle.files import read_head
+from pgle.next import typed
 from pgle.trace.nsys import REPORT_MAGIC
 
 Version: TypeAlias = tuple[int, ...]
@@ -207,6 +208,5 @@ def _failure(path: Path, nsys: Nsys, version: Version, done: subprocess.Complete
     if done.returncode < 0:
         return UserError(f"nsys export was ended by signal {-done.returncode}", where=path, remedy="run it again")
     what = f"nsys export failed with exit code {done.returncode} ({_last_line(done)})"
-    return UserError(
-        what, where=path, remedy=f"try `nsys export --type sqlite {path.name}`, then give the .sqlite file"
-    )
+    again = typed("nsys", "export", "--type", "sqlite", path)
+    return UserError(what, where=path, remedy=f"give the .sqlite file that this makes: {again}")

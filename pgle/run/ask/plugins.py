@@ -7,12 +7,13 @@ Standard library only, since the compiler's process may be another Python than o
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from pgle.next import Next
 
 PACKAGES = (
     "jax",
@@ -46,7 +47,7 @@ class Repair:
     @property
     def line(self) -> str:
         """The commands as one line of a shell."""
-        return " && ".join(map(shlex.join, self.commands))
+        return " && ".join(str(Next(command)) for command in self.commands)
 
 
 def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair | None:
@@ -80,7 +81,7 @@ def repair(versions: Mapping[str, str], python: str = sys.executable) -> Repair 
 def install_command() -> str:
     """The one command that gives this interpreter what it needs to compile for GPUs."""
     mended = repair(versions(PACKAGES)[0])
-    return mended.line if mended else shlex.join((*_pip(sys.executable, "install"), "pgle[rehearse-cuda13]"))
+    return mended.line if mended else str(Next((*_pip(sys.executable, "install"), "pgle[rehearse-cuda13]")))
 
 
 def versions(packages: Sequence[str]) -> tuple[dict[str, str], str]:

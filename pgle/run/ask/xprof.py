@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pgle.errors import UserError, WorkloadError, shell_code
+from pgle.next import Next
 from pgle.run.inputs.traces import stage_of
 
 XPLANE = ".xplane.pb"
@@ -46,7 +47,7 @@ def find_xplanes(path: Path) -> tuple[Path, ...]:
         raise UserError(
             "holds no trace of the JAX profiler (*.xplane.pb), and XProf reads no other",
             where=path,
-            remedy=f"look at it with: pgle report {path} -o report.html",
+            remedy=f"look at it with: {Next.of('report', path, '-o', 'report.html')}",
         )
     return found
 

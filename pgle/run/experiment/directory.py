@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pgle.errors import UserError
+from pgle.next import Next
 
 StageName: TypeAlias = Literal["profile", "baseline", "perf", "auto", "auto-nsys"]
 
@@ -224,7 +225,7 @@ class RunDirectory:
     def profile_to_use(self) -> Path:
         """`found_profile`; raises `UserError` where there is none."""
         if self.found_profile is None:
-            remedy = f"run 'pgle convert {self.path}' or pass --profile"
+            remedy = f"pass --profile, or make one: {Next.of('convert', self.path)}"
             raise UserError("no profile there yet", where=self.path, remedy=remedy)
         return self.found_profile
 

@@ -6,14 +6,14 @@ Each can be typed as it is: it has the program's own words and the options that 
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pgle.errors import UserError, printable
+from pgle.errors import UserError
+from pgle.next import quoted, typed
 from pgle.run.experiment.directory import COMPARED, RunDirectory, free
 
 if TYPE_CHECKING:
@@ -27,18 +27,6 @@ UNKNOWN = ("COMMAND",)  # stands for a program that nobody named
 _OPTIONS = ("target", "devices", "topology", "choose")
 _OF_PROFILING = {"mode": "sync", "window": "auto"}
 """Options of stages that profile, with the default, which is not repeated."""
-
-
-def typed(*words: object) -> str:
-    """A command line of these words, quoted for a shell; what cannot be printed stands in ``$'…'`` of bash and zsh."""
-    return " ".join(_quoted(str(word)) for word in words)
-
-
-def _quoted(word: str) -> str:
-    if word.isprintable():
-        return shlex.quote(word)
-    text = word.replace("\\", "\\\\").replace("'", "\\'")
-    return f"$'{printable(text)}'"
 
 
 @dataclass(frozen=True)
@@ -136,7 +124,7 @@ def more_runs(run: RunDirectory) -> str:
     from pgle.xla.flags.text import format_flags
 
     flags = format_flags(_flags(_asked(run)))
-    before = f'XLA_FLAGS="$XLA_FLAGS "{shlex.quote(flags)} ' if flags else ""
+    before = f'XLA_FLAGS="$XLA_FLAGS "{quoted(flags)} ' if flags else ""
     profile, folder = run.found_profile or run.profile, free(run.path / "abba")
     return before + typed("pgle", "compare", *abba_words(3, profile, folder, launch_of(run).words))
 

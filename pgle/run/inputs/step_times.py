@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgle.errors import UserError
+from pgle.next import Next
 from pgle.run.experiment.directory import COMPARED, LOG, STEP_FILES
 from pgle.run.inputs.texts import TextLines
 from pgle.steps.collect_console import read_console
@@ -65,7 +66,7 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
         return [replace(slowest_rank([_read_file(file, pattern) for file in ranks]), about=_about(folder))]
     children = sorted(item for item in folder.iterdir() if not item.name.startswith("."))
     if all(folder / stage in children for stage in COMPARED):
-        remedy = f"pgle compare {folder}/baseline {folder}/perf"
+        remedy = str(Next.of("compare", *(folder / stage for stage in COMPARED)))
         raise UserError("holds several stages of one experiment, not one side", where=folder, remedy=remedy)
     runs = [item for item in children if _is_run(item)]
     if runs:

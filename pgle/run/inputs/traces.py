@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, read_head
+from pgle.next import Next, quoted, word_of
 from pgle.run.executor import PROCESSES, executor
 from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
@@ -152,7 +152,8 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
 
     runs = len(find_runs(path))
     if (reports := sorted(suffixes & {".sqlite", ".nsys-rep"})) and not runs:
-        raise UserError("a directory of nsys reports", where=path, remedy=f"name them: {path}/*{reports[-1]}")
+        remedy = f"name them: {quoted(word_of(path))}/*{reports[-1]}"
+        raise UserError("a directory of nsys reports", where=path, remedy=remedy)
     files = find_xplanes(path)
     trace = read_xplane(files, progress=progress)
     if runs < 2:
@@ -194,8 +195,8 @@ def is_trace(path: AnyPath) -> bool:
 def convert_command(path: AnyPath) -> str:
     """The command that makes a profile of a trace: a run directory and an xplane hold their HLO."""
     if is_run_dir(path):
-        return f"pgle convert {shlex.quote(str(path))}"
+        return str(Next.of("convert", path))
     is_nsys = path.suffix in (*EXPORT_SUFFIXES, *REPORT_SUFFIXES) or (
         path.is_dir() and any(item.suffix == ".parquet" for item in path.iterdir())
     )
-    return f"pgle convert {shlex.quote(str(path))} -o profile.pbtxt{' --hlo DUMP_DIR' if is_nsys else ''}"
+    return str(Next.of("convert", path, "-o", "profile.pbtxt", *(("--hlo", "DUMP_DIR") if is_nsys else ())))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 from pgle.errors import UserError, WorkloadError, shell_code
 from pgle.files import write_files
 from pgle.masking import kept_argv
+from pgle.next import Next
 from pgle.run.launch.captured import (
     CODE,
     LOWERED,
@@ -89,7 +89,7 @@ def capture_modules(
         code = _run(command, capture_environment(base, folder, devices, compute=True), folder, quiet_s, choose)
     elif left_out:
         _say(f"not executed on the CPU, their results were zeros: {left_out}")
-    found, shown = modules_in(folder), shlex.join(kept_argv(command))
+    found, shown = modules_in(folder), str(Next(kept_argv(command)))
     _copy_for_user(base.get("JAX_DUMP_IR_TO", ""), found)
     unhooked = "" if read_captured(folder).python else UNHOOKED
     if not found and code:

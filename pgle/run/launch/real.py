@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from pgle.errors import UserError, WorkloadError
 from pgle.files import sha256
 from pgle.masking import kept_flags
+from pgle.next import Next
 from pgle.run.experiment.directory import RankFiles
 from pgle.run.experiment.manifest import FileRecord, StageRecord
 from pgle.run.experiment.older import waiting
@@ -146,7 +146,7 @@ class RealBackEnd:
         if code:
             why = f"; {failed}" if failed and facts else ""  # without facts it ended before it came to anything
             if self._capture(request) != "none" and not failed:
-                why = f"; its trace had been written by then: pgle convert {shlex.quote(str(request.run.path))}"
+                why = f"; its trace had been written by then: {Next.of('convert', request.run.path)}"
             log = request.run.path / (record.aside or request.stage) / files.log.name
             stays = f"; {request.folder.path} is as it was before" if record.aside else ""
             raise WorkloadError(code, f"{request.command[0]} {ended(code)}; see {log}{why}{stays}")

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from pgle.errors import UserError
+from pgle.next import typed
 from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.manifest import StageRecord, read_manifest
-from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of, typed
+from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of
 from pgle.run.inputs.piped import STDIN, keep_module
 from pgle.run.launch.capture_modules import capture_modules
 from pgle.run.launch.captured import CapturedProgram, fitted, modules_in, read_captured

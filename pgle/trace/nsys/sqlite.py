@@ -13,6 +13,7 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.files import read_head
+from pgle.next import typed
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
 from pgle.trace.nsys.pages import NoPlainTable, Pages
 from pgle.trace.nsys.tables import BATCH_ROWS, NULL, Columns
@@ -172,7 +173,11 @@ def check_sqlite(path: Path) -> None:
     if not size:
         raise UserError("is empty", where=path, remedy=again)
     if head.startswith(REPORT_MAGIC):
-        raise UserError("is a report, not an export", where=path, remedy=f"`nsys export --type sqlite {path.name}`")
+        raise UserError(
+            "is a report, not an export",
+            where=path,
+            remedy=f"export it: {typed('nsys', 'export', '--type', 'sqlite', path)}",
+        )
     if not head.startswith(SQLITE_MAGIC):
         raise UserError("not a SQLite database", where=path, remedy=again)
     # https://www.sqlite.org/fileformat2.html: page size at 16 (1 means 65536), pages at 28, valid where 24 equals 92
@@ -180,7 +185,8 @@ def check_sqlite(path: Path) -> None:
     pages = int.from_bytes(head[28:32]) if head[24:28] == head[92:96] else 0
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size:
-        remedy = f"`sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`, or export the report again"
+        fold = typed("sqlite3", path, "PRAGMA wal_checkpoint(TRUNCATE)")
+        remedy = f"export the report again, or fold that in: {fold}"
         raise UserError(f"part of it lies in {log.name} still", where=path, remedy=remedy)
     if len(head) < 100 or size < pages * page_bytes:
         raise UserError(f"truncated: {size:,} of {pages * page_bytes:,} bytes", where=path, remedy=again)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 
 from google.protobuf.message import DecodeError
 
 from pgle.errors import UserError
+from pgle.next import Next
 from pgle.xla.collectives import is_collective_opcode
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.replica_groups import Groups, groups_of
@@ -38,7 +39,7 @@ def module_from_bytes(data: bytes, source: str) -> Module:
     if re.match(rb"\s*costs\s*\{", data):
         raise UserError("a cost profile, not HLO", where=source, remedy=_NOT_HLO)
     if _STABLEHLO.match(data):
-        raise UserError("StableHLO, not yet scheduled", where=source, remedy=f"pgle rehearse {shlex.quote(source)}")
+        raise UserError("StableHLO, not yet scheduled", where=source, remedy=str(Next.of("rehearse", PurePath(source))))
     proto = hlo_pb2.HloProto()
     try:
         proto.ParseFromString(data)

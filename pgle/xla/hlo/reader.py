@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path, read_bytes, read_head, sha256
+from pgle.next import Next
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import MAX_HLO_BYTES, module_from_bytes
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
@@ -104,7 +104,7 @@ def read_scheduled(path: AnyPath) -> list[Module]:
             "compiled for CPUs, which says nothing of a GPU's schedule" if scheduled else "no module is scheduled yet"
         )
         source = as_path(scheduled[0].source).parent if scheduled else path
-        raise UserError(what, where=path, remedy=f"compile it for a GPU: pgle rehearse {shlex.quote(str(source))}")
+        raise UserError(what, where=path, remedy=f"compile it for a GPU: {Next.of('rehearse', source)}")
     return found
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import PurePath
 from typing import TYPE_CHECKING
+
+from pgle.next import quoted, word_of
 
 if TYPE_CHECKING:
     from pgle.xla.log.schedule_evidence import ScheduleEvidence
@@ -128,9 +129,9 @@ class ModuleVerdict:
         """The verdict with a remedy that can be typed: it names the profile and the dump, where they are known."""
         remedy = self.remedy
         if self.profile and not self.profile.startswith("fdo_profile"):
-            remedy = re.sub(r"(?<= )PROFILE\b", lambda _: shlex.quote(self.profile), remedy)
+            remedy = re.sub(r"(?<= )PROFILE\b", lambda _: quoted(word_of(PurePath(self.profile))), remedy)
         if dump:
-            remedy = re.sub(r"(?<=--hlo )DUMP\b", lambda _: shlex.quote(str(PurePath(dump).parent)), remedy)
+            remedy = re.sub(r"(?<=--hlo )DUMP\b", lambda _: quoted(word_of(PurePath(dump).parent)), remedy)
         return replace(self, remedy=remedy)
 
 

@@ -1,0 +1,49 @@
+"""Commands to type next, as values. Words are quoted here alone, so that every printed command can be pasted."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import PurePath
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """A command, by its words. As text it is one line for bash or zsh that has exactly these words."""
+
+    argv: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *words: object) -> Next:
+        """A command of pgle: what follows ``pgle``. A path that begins with ``-`` becomes ``./-…``, no option."""
+        return cls(("pgle", *map(word_of, words)))
+
+    def __str__(self) -> str:
+        return " ".join(map(quoted, self.argv))
+
+
+def typed(*words: object) -> str:
+    """A whole command line of these words, as text; paths as in `Next.of`."""
+    return str(Next(tuple(map(word_of, words))))
+
+
+def word_of(item: object) -> str:
+    """An argument as a word; a relative path is never an option."""
+    text = str(item)
+    return f"./{text}" if text.startswith("-") and isinstance(item, PurePath) else text
+
+
+def quoted(word: str) -> str:
+    """A word for a shell.
+
+    What cannot be printed, is not UTF-8, or is a run of blanks (messages fold those) becomes ``$'…'`` of bash and zsh.
+    """
+    if word.isprintable() and "  " not in word:
+        return shlex.quote(word)
+    text = "".join(
+        char if char.isprintable() else "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
+        for char in word.replace("\\", "\\\\").replace("'", "\\'")
+    )
+    return "$'" + re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text) + "'"

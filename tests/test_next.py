@@ -1,0 +1,108 @@
+"""Every command that is printed can be pasted into a shell."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path, PurePath
+
+import pytest
+
+import pgle
+from pgle.errors import UserError, one_line
+from pgle.next import Next, typed
+from pgle.run import history
+from pgle.run.ask import xprof
+from pgle.run.experiment.directory import RunDirectory
+from pgle.run.inputs.step_times import read_runs
+from pgle.run.inputs.traces import convert_command
+from pgle.trace.nsys.sqlite import REPORT_MAGIC, check_sqlite
+from pgle.xla.hlo.proto import module_from_bytes
+
+NAMES = (
+    "plain",
+    "a b",
+    "a  b",
+    " a",
+    "it's",
+    'a"b',
+    "$(id)",
+    "`id`",
+    "a;b",
+    "a\nb\x1b[31m",
+    "\u202e\\é",
+    "*",
+    "~",
+    "",
+    "\udcff\udc80x",
+)
+UNSAFE = "it's `a` b;"
+
+
+def test_a_shell_gets_the_words_that_are_meant(tmp_path: Path) -> None:
+    line = one_line(typed("printf", "%s\\0", *NAMES, PurePath("-x.pb")))
+    assert line.isprintable()
+    done = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, env={"LC_ALL": "C.UTF-8"}, check=True)
+    assert [os.fsdecode(word) for word in done.stdout.split(b"\0")] == [*NAMES, "./-x.pb", ""]
+
+
+def test_a_path_is_no_option_and_an_option_no_path() -> None:
+    assert str(Next.of("show", PurePath("-x.pbtxt"), "--top", 0)) == "pgle show ./-x.pbtxt --top 0"
+    assert str(Next.of("show", PurePath("/-x.pbtxt"))) == "pgle show /-x.pbtxt"
+
+
+def stages(folder: Path) -> None:
+    for stage in ("baseline", "perf"):
+        (folder / stage).mkdir()
+    read_runs(str(folder))
+
+
+def report(folder: Path) -> None:
+    (folder / UNSAFE).write_bytes(REPORT_MAGIC.ljust(200))
+    check_sqlite(folder / UNSAFE)
+
+
+def wal(folder: Path) -> None:
+    (folder / UNSAFE).write_bytes(b"SQLite format 3\0".ljust(200, b"\0"))
+    (folder / f"{UNSAFE}-wal").write_bytes(b"x")
+    check_sqlite(folder / UNSAFE)
+
+
+PLACES: dict[str, Callable[[Path], object]] = {
+    "directory": lambda folder: RunDirectory(folder).profile_to_use(),
+    "step_times": stages,
+    "no history": lambda folder: history.read(folder / "none.jsonl"),
+    "xprof": lambda folder: xprof.find_xplanes(folder),
+    "report": report,
+    "wal": wal,
+    "hlo": lambda folder: module_from_bytes(b"module @x {", str(folder / "x.mlir")),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_commands_of_errors_name_the_path(place: str, tmp_path: Path) -> None:
+    folder = tmp_path / UNSAFE
+    folder.mkdir()
+    with pytest.raises(UserError) as caught:
+        PLACES[place](folder)
+    words = shlex.split((caught.value.remedy or "").rpartition(": ")[2])
+    assert any(word.startswith(str(folder)) for word in words)
+
+
+def test_the_command_after_a_look_names_the_path(tmp_path: Path) -> None:
+    path = tmp_path / UNSAFE / "t.xplane.pb"
+    assert shlex.split(convert_command(path))[2] == str(path)
+
+
+def test_words_are_quoted_in_one_place() -> None:
+    root = Path(pgle.__file__).parent
+    names = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import) and any(alias.name == "shlex" for alias in node.names)
+    }
+    assert names == {"next.py"}
