@@ -13,7 +13,7 @@ from pgle.cli.paths import PATH
 from pgle.files import AnyPath
 from pgle.report import flags as report
 from pgle.report import json
-from pgle.report.text import warn
+from pgle.report.text import printable, warn
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.launch.environment import read_flag_file, user_flags
 from pgle.xla.flags.catalogue import catalogue, find, known_flags
@@ -122,9 +122,8 @@ def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, she
         json.show("pgle.flags/1", {"preset": report.preset_json(found)})
         return
     warn(finding.line() for finding in found.findings)
-    sys.stdout.write("".join(f"{line}\n" for line in report.preset_lines(found)))
-    if not shell:
-        sys.stdout.write("".join(f"# {line}\n" for line in report.preset_reasons(found)))
+    lines = [*report.preset_lines(found), *(() if shell else (f"# {line}" for line in report.preset_reasons(found)))]
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
 
 
 @command.command(short_help="Compute combine thresholds from a module.")

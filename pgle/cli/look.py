@@ -231,8 +231,7 @@ def view_command(path: Path, port: int) -> None:
     pgle view runs/a
     pgle view logdir --port 6006
     """
-    import sys
-
+    from pgle.report.text import say
     from pgle.run.ask.xprof import view
 
-    view(path, port, lambda line: print(f"pgle: {line}", file=sys.stderr))
+    view(path, port, say)

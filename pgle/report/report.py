@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 
 from pgle.errors import UserError
@@ -13,6 +12,7 @@ from pgle.report.page.html import render
 from pgle.report.page.parts import Page
 from pgle.report.page.plain import markdown
 from pgle.report.page.run_page import run_page
+from pgle.report.text import say
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
 from pgle.report.timeline.scene import Panel
@@ -79,7 +79,7 @@ def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> None:
     write_files(dict(files), force=force)
     for path, text in files.items():
         size = len(text.encode(errors="backslashreplace"))
-        print(f"pgle: wrote {path} ({size / 1e6:.2g} MB)", file=sys.stderr)
+        say(f"wrote {path} ({size / 1e6:.2g} MB)")
 
 
 def show_json(page: Page) -> None:

@@ -1,6 +1,7 @@
 """Renderers of a comparison."""
 
 import json
+import re
 from xml.etree import ElementTree
 
 from pgle.report.steps.ci import chart, outputs, summary, xml
@@ -64,12 +65,15 @@ def test_the_job_summary_draws_both_sides_by_percentile() -> None:
 
 
 def test_names_cannot_break_markdown_html_or_xml() -> None:
-    found = slower("<script>|`*\n\x1b")
+    label = "<script>|`*\n\x1b ![x](https://host/x) [x](www.host) @me"
+    found = slower(label)
     checks = (Check("step time", False, "<b>|\x00"),)
     markdown = summary(found, checks)
     assert "<script>" not in markdown.split("```")[0]
-    assert markdown.count("`") == 12
-    assert "&lt;b&gt;\\|" in markdown
+    assert markdown.replace("\\`", "").count("`") == 12
+    assert "\\<b\\>\\|\\\\x00" in markdown
+    above = markdown.split("```mermaid")[0]
+    assert not re.search(r"(?<!\\)[\[\]<`]|\x1b|https:/|www\.host| @me", above)
     assert "<script>" not in page(found, checks)
     assert ElementTree.fromstring(xml(found, checks)).attrib["failures"] == "1"
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from pgle.errors import printable
 from pgle.report.page import figures
 from pgle.report.page.value import Action, Column, Page, Part, Prose, Section, Table, Timeline
 
-_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!"})
+_SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!&"})
+_ADDRESS = re.compile(r"(?<=\w)://|(?<=www)\.|@(?=\w)")  # what GitHub's autolinks need
 
 
 def markdown(page: Page) -> str:
@@ -29,8 +31,8 @@ def markdown(page: Page) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as Markdown shows it letter by letter."""
-    return printable(" ".join(text.split())).translate(_SPECIAL)
+    """Text as Markdown shows it letter by letter; GitHub makes no link of an address in it either."""
+    return _ADDRESS.sub(r"\\\g<0>", printable(" ".join(text.split())).translate(_SPECIAL))
 
 
 def _section(section: Section) -> list[str]:

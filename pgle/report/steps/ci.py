@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from pgle.errors import UserError
+from pgle.errors import UserError, one_line, printable
 from pgle.report.page.charts import unit_of
+from pgle.report.page.markdown import escaped
 from pgle.report.steps.compare import columns, figures, headline, method_line, picture, pooled, sides
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check
@@ -25,21 +26,21 @@ PERCENTILES = range(5, 100, 5)  # shown in the chart: a few wild steps must not 
 def summary(found: Comparison, checks: Sequence[Check]) -> str:
     """The job summary: verdict, table, checks, chart, distributions as text, what was left out, footnotes."""
     lines = [
-        f"### {ICONS[found.verdict]} pgle compare: {_cell(headline(found))}",
+        f"### {ICONS[found.verdict]} pgle compare: {escaped(headline(found))}",
         "",
         _row(columns(found)),
         "|:--|--:|--:|--:|--:|--:|--:|",
         *(_row(row) for row in figures(found)),
         "",
     ]
-    lines += [f"- {'✅' if check.ok else '❌'} **{check.name}**: {_cell(check.message)}" for check in checks]
+    lines += [f"- {'✅' if check.ok else '❌'} **{escaped(check.name)}**: {escaped(check.message)}" for check in checks]
     lines += ["", *chart(found)]
     lines += ["<details><summary>Distributions and what was left out</summary>", "", "```text"]
-    lines += [line.replace("`", "'") for line in picture(found)]
+    lines += [printable(line).replace("`", "'") for line in picture(found)]
     lines += ["```", "", _row(("", "runs", "steps", "left out")), "|:--|--:|--:|:--|"]
     lines += map(_row, sides(found))
-    lines += ["", _cell(method_line(found)), ""]
-    lines += [f"{number}. {_cell(line)}" for number, line in enumerate(found.warnings, 1)]
+    lines += ["", escaped(method_line(found)), ""]
+    lines += [f"{number}. {escaped(line)}" for number, line in enumerate(found.warnings, 1)]
     return "\n".join((*lines, "", "</details>", "", ""))
 
 
@@ -82,7 +83,7 @@ def outputs(found: Comparison, checks: Sequence[Check]) -> dict[str, str]:
         "ci-high": _number(found.ci[1]),
         "p": "" if found.estimate.p is None else f"{found.estimate.p:.6g}",
         "minimum-detectable": _number(found.minimum_detectable),
-        "message": " ".join(message.split()),
+        "message": one_line(message),
     }
 
 
@@ -132,15 +133,7 @@ def _number(value: float) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
-
-
-def _cell(text: str) -> str:
-    """Text that markdown leaves alone: no line end, column, HTML or emphasis out of a file name."""
-    flat = " ".join(text.split())
-    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("`", "'"), ("*", "\\*")):
-        flat = flat.replace(sign, safe)
-    return flat
+    return "| " + " | ".join(escaped(cell) for cell in cells) + " |"
 
 
 def _for_xml(text: str) -> str:

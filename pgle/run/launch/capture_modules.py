@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pgle.errors import UserError, WorkloadError, shell_code
+from pgle.errors import UserError, WorkloadError, one_line, shell_code
 from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import Next
@@ -137,7 +137,7 @@ def _has_step(folder: Path) -> bool:
 
 
 def _say(text: str) -> None:
-    print(f"pgle: {text}", file=sys.stderr, flush=True)
+    print(f"pgle: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 def _copy_for_user(wanted: str, modules: Sequence[Path]) -> None:
