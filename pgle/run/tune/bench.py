@@ -196,7 +196,7 @@ class Bench:
             steps_in(self._worlds, module, prediction),
             result.memory.get("temp"),
             result.memory_bytes,
-            lower_bound=any("trip count unknown" in line for line in prediction.timeline.warnings),
+            lower_bound=prediction.lower_bound,
             modelled=modelled,
             program=result.fingerprint,
         )
