@@ -14,13 +14,13 @@ from pgle.errors import printable
 
 LIGHT: Mapping[str, str] = {
     "paper": "#ffffff", "raised": "#f6f7f9", "ink": "#1b1f24", "soft": "#57606a", "line": "#dfe3e8",
-    "compute": "#4174b4", "matmul": "#26568f", "hidden": "#24785a", "exposed": "#c0390b", "copy": "#7355a6",
+    "compute": "#4174b4", "matmul": "#26568f", "hidden": "#8ccbb0", "exposed": "#c0390b", "copy": "#7355a6",
     "idle": "#d3d8de", "in-bar": "#ffffff", "mark": "#9a1f63", "accent": "#1f5fbf",
     "base": "#1f5fbf", "new": "#b3401a", "good": "#116329", "bad": "#a3123f",
 }  # fmt: skip
 DARK: Mapping[str, str] = {
     "paper": "#12161b", "raised": "#1a2027", "ink": "#e6e9ed", "soft": "#a3adb8", "line": "#2c343d",
-    "compute": "#8fb8ea", "matmul": "#5f98dd", "hidden": "#5fc498", "exposed": "#ff8a5c", "copy": "#bda2f0",
+    "compute": "#8fb8ea", "matmul": "#5f98dd", "hidden": "#2c6b52", "exposed": "#ff8a5c", "copy": "#bda2f0",
     "idle": "#3b444e", "in-bar": "#0b0f14", "mark": "#ff9ccb", "accent": "#7ab0ff",
     "base": "#7ab0ff", "new": "#ff9d70", "good": "#56d364", "bad": "#ff7d9b",
 }  # fmt: skip

@@ -121,12 +121,18 @@
     const compute = all(0, 1), communication = all(2), exposed = combine(communication, compute, FIRST);
     const exposedCopy = combine(all(3), combine(communication, compute, EITHER), FIRST);
     for (const lane of lanes) lane.exposed = combine(lane.styles[2], exposed, BOTH);
+    const busy = combine(combine(compute, communication, EITHER), all(3), EITHER);
     const open = state.panels[number] ? state.panels[number].open : panel.open;
-    return { ...panel, lanes, spans, compute, exposed, exposedCopy, open };
+    return { ...panel, lanes, spans, compute, exposed, exposedCopy, busy, open };
   }
 
   // ---- State and geometry. ----
-  const state = { from: 0, to: Math.min(data.first || length, length), panels: [], hover: null, pick: null, match: null, hits: [], hit: -1, area: null };
+  const steps = (data.panels.find((panel) => panel.spans.some((span) => /^step \d/.test(span.label))) || { spans: [] }).spans
+    .filter((span) => span.depth === 0 && /^step \d/.test(span.label));
+  const first = data.first || (steps.length > 1 ? steps[0].end : length);
+  const flags = [...document.querySelectorAll("li[data-span]")].map((item) => item.dataset.span.split(" ").map((us) => us * 1e3));
+  const state = { from: 0, to: Math.min(first, length), panels: [], hover: null, pick: null, match: null, hits: [], hit: -1, area: null,
+                  marks: [], at: null };
   let [width, height, gutter, layout, colours, waiting, moving] = [0, 0, 0, [], {}, false, 0];
   const X = (time) => gutter + ((time - state.from) / (state.to - state.from)) * (width - gutter);
   const T = (x) => state.from + ((x - gutter) / (width - gutter)) * (state.to - state.from);
@@ -161,6 +167,7 @@
       y += 10;
     }
     height = y;
+    if (!width) return; // not shown: in a closed frame, or a preview
     const ratio = window.devicePixelRatio || 1;
     [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
     canvas.style.height = `${height}px`;
@@ -169,13 +176,26 @@
     for (const name of ["paper", "ink", "soft", "line", "idle", "exposed", "in-bar", "mark", ...STYLES]) {
       colours[name] = style.getPropertyValue(`--${name}`).trim();
     }
+    hatch = hatched();
     redraw();
+  }
+  let hatch = null;
+  function hatched() { // what is exposed is told from what is hidden without colour too
+    const tile = document.createElement("canvas"), paper = tile.getContext("2d");
+    [tile.width, tile.height] = [8, 8];
+    paper.fillStyle = colours.exposed; paper.fillRect(0, 0, 8, 8);
+    paper.strokeStyle = colours.paper; paper.globalAlpha = 0.55; paper.lineWidth = 2;
+    paper.beginPath();
+    for (const x of [-8, 0, 8]) { paper.moveTo(x, 8); paper.lineTo(x + 8, 0); }
+    paper.stroke();
+    return pen.createPattern(tile, "repeat");
   }
   function show(from, to) { // the part of time to draw
     const span = Math.min(Math.max(to - from, 50), length);
     state.from = Math.min(Math.max(from, 0), length - span);
     state.to = state.from + span;
     redraw();
+    remember();
   }
   function glide(from, to) { // the same, in a few frames
     cancelAnimationFrame(moving);
@@ -201,6 +221,7 @@
     waiting = true;
   }
   function draw() {
+    if (!width) return;
     pen.fillStyle = colours.paper;
     pen.fillRect(0, 0, width, height);
     pen.textBaseline = "middle";
@@ -212,35 +233,63 @@
       else spans(row);
     }
     flows();
+    overlay();
     if (state.area) {
       pen.fillStyle = colours.mark; pen.globalAlpha = 0.15;
       pen.fillRect(Math.min(...state.area), 0, Math.abs(state.area[1] - state.area[0]), height);
       pen.globalAlpha = 1;
     }
   }
-  function write(text, x, y, colour, font = "11.5px system-ui, sans-serif", room = Infinity, align = "left") {
+  function overlay() { // the numbers of what is to be done, a chosen pause, and what is being measured
+    flags.forEach(([start, end], n) => {
+      if (end < state.from || start > state.to) return;
+      const left = Math.max(X(start), gutter);
+      pen.fillStyle = colours.mark;
+      pen.fillRect(left, AXIS - 4, Math.max(Math.min(X(end), width) - left, 2), 3);
+      pen.beginPath(); pen.arc(left + 8, AXIS - 14, 8, 0, 7); pen.fill();
+      write(`${n + 1}`, left + 8, AXIS - 13.5, colours.paper, "600 11px system-ui, sans-serif", Infinity, "center");
+    });
+    for (const at of [state.hover, state.pick]) {
+      const row = at && at.gap && layout.find((item) => item.strip && item.panel === at.panel);
+      if (!row) continue;
+      const left = Math.max(X(at.gap[0]), gutter);
+      pen.strokeStyle = colours.ink; pen.lineWidth = at === state.pick ? 2 : 1;
+      pen.strokeRect(left - 0.5, row.y - 1, Math.max(Math.min(X(at.gap[1]), width) - left, 2), row.size + 2);
+      pen.lineWidth = 1;
+    }
+    pen.fillStyle = colours.mark;
+    for (const time of state.marks) pen.fillRect(X(time), AXIS - 6, 1.5, height);
+    if (state.marks.length === 2) {
+      const [from, to] = [...state.marks].sort((a, b) => a - b);
+      write(duration(to - from), (X(from) + X(to)) / 2, AXIS + 6, colours.mark, "600 12px system-ui, sans-serif", Infinity, "center");
+    }
+  }
+  function write(text, x, y, colour, font = "11.5px system-ui, sans-serif", room = Infinity, align = "left", halo = false) {
     pen.font = font; pen.fillStyle = colour; pen.textAlign = align;
     if (room < Infinity && pen.measureText(text).width > room) {
       const keep = Math.floor((text.length * room) / pen.measureText(text).width) - 1;
       if (keep < 4) return;
       text = `${text.slice(0, keep)}…`;
     }
+    if (halo) { pen.strokeStyle = colours.paper; pen.lineWidth = 3; pen.strokeText(text, x, y); pen.lineWidth = 1; }
     pen.fillText(text, x, y);
   }
-  function duration(ns) {
+  function duration(ns, digits = 4) {
     const [unit, scale] = Math.abs(ns) >= 1e9 ? ["s", 1e9] : Math.abs(ns) >= 1e6 ? ["ms", 1e6] : Math.abs(ns) >= 1e3 ? ["µs", 1e3] : ["ns", 1];
-    return `${Number((ns / scale).toPrecision(4))} ${unit}`;
+    return `${Number((ns / scale).toPrecision(digits))} ${unit}`;
   }
   function axis() {
     const span = state.to - state.from;
     const rough = (span * 90) / (width - gutter), power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
     const [unit, scale] = span >= 3e9 ? ["s", 1e9] : span >= 3e6 ? ["ms", 1e6] : span >= 3e3 ? ["µs", 1e3] : ["ns", 1];
+    const base = state.from > 20 * span ? Math.floor(state.from / (10 * step)) * 10 * step : 0; // far in, ticks count from here
+    if (base) write(`${duration(base, 7)} +`, gutter ? gutter - 10 : 0, 17, colours.soft, undefined, Infinity, gutter ? "right" : "left");
     for (let k = Math.ceil(state.from / step); k * step <= state.to; k++) {
       const x = X(k * step);
       pen.fillStyle = colours.line;
       pen.fillRect(x, AXIS - 6, 1, height - AXIS);
-      if (x < width - 24) write(`${Number(((k * step) / scale).toPrecision(7))} ${unit}`, Math.max(x, gutter + 14), 17, colours.soft, undefined, Infinity, "center");
+      if (x < width - 24) write(`${Number(((k * step - base) / scale).toPrecision(7))} ${unit}`, Math.max(x, gutter + 14), 17, colours.soft, undefined, Infinity, "center");
     }
     if (span >= length) return;
     pen.fillStyle = colours.line; pen.fillRect(gutter, 2, width - gutter, 4); // where in the whole
@@ -277,16 +326,16 @@
   }
   function pixels(left, right, parts, y, size) { // each pixel as high as its shares, one part upon the other
     const ratio = canvas.width / width, [count, high] = [Math.round((right - left) * ratio), Math.round(size * ratio)];
-    if (count < 1) return;
+    if (!(count >= 1)) return;
     const image = new ImageData(count, high), dots = new Uint32Array(image.data.buffer), foot = new Int16Array(count).fill(high);
-    for (const [name, times] of parts) {
+    for (const [name, times, tall = 1] of parts) {
       if (!times.size) continue;
       const shares = times.shares(T(left), (T(left + 1) - T(left)) / ratio, count);
       const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colours[name].slice(at, at + 2), 16));
       const colour = (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
       for (let k = 0; k < count; k++) {
         if (shares[k] < 1e-9) continue;
-        const top = Math.max(foot[k] - Math.max(Math.round(shares[k] * high), 1), 0);
+        const top = Math.max(foot[k] - Math.max(Math.round(shares[k] * high * tall), 1), 0);
         for (let at = top * count + k; at < foot[k] * count; at += count) dots[at] = colour;
         foot[k] = top;
       }
@@ -311,13 +360,14 @@
     const { panel, lane: { times, styles, label, exposed, name }, y, size } = row;
     if (gutter) write(label, gutter - 10, y + size / 2, colours.soft, undefined, gutter - 12, "right");
     else write(label, 0, y - 5, colours.soft, "10.5px system-ui, sans-serif");
-    const wide = bars(times, 4, STYLES.map((style, i) => [style, styles[i]]), y, size, (i, left, right) => {
+    const wide = bars(times, 4, STYLES.map((style, i) => [style, styles[i], i === 2 ? 0.5 : 1]), y, size, (i, left, right) => {
+      const { style } = names[name[i]], tall = style === 2 ? size / 2 : size; // what is hidden is half as high
       pen.fillStyle = colours.paper; pen.fillRect(left, y, right - left, size);
-      pen.fillStyle = colours[STYLES[names[name[i]].style]];
-      pen.fillRect(left, y, Math.max(right - left - (right - left > 3 ? 1 : 0), 1), size);
+      pen.fillStyle = colours[STYLES[style]];
+      pen.fillRect(left, y + size - tall, Math.max(right - left - (right - left > 3 ? 1 : 0), 1), tall);
     });
     bars(exposed, 4, [["exposed", exposed]], y, size, (i, left, right) => {
-      pen.fillStyle = colours.exposed; pen.fillRect(left, y, right - left, size);
+      pen.fillStyle = hatch; pen.fillRect(left, y, right - left, size);
     });
     for (const i of wide) caption(row, i);
     if (state.match) marks(row);
@@ -330,12 +380,13 @@
     }
   }
   const clip = (times, i) => [Math.max(X(times.start[i]), gutter), Math.min(X(times.end[i]), width)];
-  function caption({ lane: { times, name, count }, y, size }, i) {
+  function caption({ lane: { times, name, count, exposed }, y, size }, i) {
     const [left, right] = clip(times, i);
     if (right - left < 34) return;
-    const { name: text, sync } = names[name[i]];
+    const { name: text, sync, style } = names[name[i]];
     const times_ = count[i] > 1 ? ` × ${count[i]}` : "";
-    write(text + times_ + (sync ? " (synchronous)" : ""), left + 4, y + size / 2 + 0.5, colours["in-bar"], "11px system-ui, sans-serif", right - left - 8);
+    write(text + times_ + (sync ? " (synchronous)" : ""), left + 4, y + size / 2 + 0.5, style === 2 ? colours.ink : colours["in-bar"],
+      "11px system-ui, sans-serif", right - left - 8, "left", style === 2 && exposed.size > 0);
   }
   function marks({ lane: { times, name }, y, size }) { // what the search found: a line below it
     pen.fillStyle = colours.mark;
@@ -349,7 +400,7 @@
   }
   function flows() { // of a transfer: from where it was started, to the first instruction that may use it
     const at = state.hover || state.pick;
-    if (!at) return;
+    if (!at || at.gap) return;
     const { lane: own, panel, i } = at, { style, next } = names[own.name[i]];
     const place_ = (wanted) => layout.find((row) => row.lane === wanted);
     const home = panel.lanes.find((other) => other !== own && other.styles[0].size + other.styles[1].size);
@@ -379,24 +430,56 @@
   // ---- What is under the pointer, and what is known of it. ----
   function under(x, y) {
     const row = layout.find((item) => y >= item.y && y <= item.y + item.size);
-    if (!row || !row.lane || x < gutter) return null;
+    if (!row || x < gutter || row.head) return null;
+    if (!row.lane) return row.strip ? pause(row.panel, T(x)) : null;
     const { times } = row.lane, reach = ((state.to - state.from) / width) * 2;
     const i = times.after(T(x));
     const near = [i, i - 1].filter((k) => k >= 0 && k < times.start.length)
       .map((k) => [Math.max(times.start[k] - T(x), T(x) - times.end[k], 0), k]).sort((a, b) => a[0] - b[0])[0];
-    return near && near[0] <= reach ? { panel: row.panel, lane: row.lane, i: near[1] } : null;
+    return near && near[0] <= reach ? { panel: row.panel, lane: row.lane, i: near[1] } : pause(row.panel, T(x));
   }
-  function facts({ panel, lane, i }) {
+  function pause(panel, time) { // the time around this one in which the device does nothing
+    const { busy } = panel, i = busy.after(time);
+    if (time < 0 || time > panel.length || (i < busy.size && busy.start[i] <= time)) return null;
+    return { panel, gap: [i ? busy.end[i - 1] : 0, i < busy.size ? busy.start[i] : panel.length] };
+  }
+  function neighbours(panel, [from, to]) { // what ends where a pause begins, and what begins where it ends
+    let [before, after] = [null, null];
+    for (const { times, name } of panel.lanes) {
+      const i = times.after(from - 0.5);
+      for (const k of [i - 1, i]) {
+        if (k >= 0 && k < name.length && Math.abs(times.end[k] - from) < 1) before = names[name[k]].name;
+      }
+      const j = times.after(to);
+      if (j < name.length && Math.abs(times.start[j] - to) < 1) after = names[name[j]].name;
+    }
+    return [before, after];
+  }
+  const median = (list) => { const sorted = [...list].sort((a, b) => a - b), n = sorted.length; return (sorted[(n - 1) >> 1] + sorted[n >> 1]) / 2; };
+  function short(shape) { // a tuple by its size and its first tensor
+    if (!shape.startsWith("(")) return shape;
+    const tensors = shape.match(/[a-z]+\d*[a-z0-9]*\[[^\]]*\]/g) || [];
+    return tensors.length > 2 ? `${tensors.length}${shape.endsWith("…") ? " or more" : ""} tensors, first ${tensors[0]}` : shape;
+  }
+  function facts({ panel, lane, i, gap }) {
+    if (gap) {
+      const [before, after] = neighbours(panel, gap), around = [before && `after ${before}`, after && `before ${after}`];
+      return [["idle", `idle ${duration(gap[1] - gap[0])}`], ["where", around.filter(Boolean).join(", ") || "at the edge"],
+        ["starts at", `${duration(gap[0])} in ${panel.label}`]];
+    }
     const item = names[lane.name[i]], [start, end, count] = [lane.times.start[i], lane.times.end[i], lane.count[i]];
     const list = [["instruction", item.name], ["kind", item.kind + (item.sync ? ", synchronous" : "")],
       ["takes", count > 1 ? `${duration((end - start) / count)} × ${count} = ${duration(end - start)}` : duration(end - start)],
       ["starts at", `${duration(start)} in ${panel.label}, ${lane.label}`]];
+    const own = [];
+    for (let k = 0; k < lane.name.length; k++) if (lane.name[k] === lane.name[i]) own.push((lane.times.end[k] - lane.times.start[k]) / lane.count[k]);
+    if (own.length > 1) list.push([`median of ${own.length}`, duration(median(own))]);
     if (item.style === 2) {
       const exposed = Math.min(lane.exposed.before(end) - lane.exposed.before(start), end - start);
       list.push(["exposed", `${duration(exposed)} (${Math.round((100 * exposed) / Math.max(end - start, 1e-9))} %)`]);
     }
     for (const [label, key] of [["shape", "shape"], ["name when LHS ran", "lhs"], ["op_name", "op"], ["source", "source"], ["cost", "cost"]]) {
-      if (item[key]) list.push([label, item[key]]);
+      if (item[key]) list.push([label, key === "shape" ? short(item[key]) : item[key]]);
     }
     if (item.next) list.push(["waited for before", item.next]);
     return list;
@@ -421,11 +504,14 @@
     state.pick = at;
     for (const row of document.querySelectorAll("tr.chosen")) row.classList.remove("chosen");
     if (!at) { picked.textContent = picked.dataset.none; return redraw(); }
-    const item = names[at.lane.name[at.i]];
+    const item = at.gap ? null : names[at.lane.name[at.i]];
     const list = document.createElement("dl");
     for (const [key, text] of facts(at)) list.append(element("dt", key), element("dd", text));
     picked.replaceChildren(list);
-    const linked = tableRow(item);
+    const copied = element("button", item ? "Copy name" : "Copy");
+    copied.onclick = () => copy(item ? item.name : facts(at).map((row) => row.join(": ")).join("\n"), copied);
+    picked.append(copied);
+    const linked = item && tableRow(item);
     if (linked) {
       linked.classList.add("chosen");
       const jump = element("button", "Show in the table");
@@ -434,9 +520,56 @@
     }
     if (look) {
       if (!at.panel.open) { at.panel.open = true; place(); }
-      const [start, end] = [at.lane.times.start[at.i], at.lane.times.end[at.i]], reach = Math.max(end - start, 100) * 2;
+      const [start, end] = at.gap || [at.lane.times.start[at.i], at.lane.times.end[at.i]], reach = Math.max(end - start, 100) * 2;
       glide(Math.max(start - reach, 0), Math.min(end + reach, length));
     } else redraw();
+    remember();
+  }
+  async function copy(text, button) {
+    const told = button.textContent;
+    try { await navigator.clipboard.writeText(text); } catch {
+      const area = Object.assign(document.createElement("textarea"), { value: text });
+      document.body.append(area); area.select(); document.execCommand("copy"); area.remove();
+    }
+    button.textContent = "Copied"; setTimeout(() => { button.textContent = told; }, 1500);
+  }
+  let noted = 0;
+  function remember() { // the part that is seen and what is chosen, in the address: a link leads back to it
+    clearTimeout(noted);
+    noted = setTimeout(() => {
+      const at = state.pick, chosen = at && !at.gap ? `&sel=${encodeURIComponent(names[at.lane.name[at.i]].name)}` : "";
+      const whole = state.from === 0 && state.to === Math.min(first, length);
+      const part = whole && !chosen ? "" : `#t=${(state.from / 1e6).toFixed(6)}-${(state.to / 1e6).toFixed(6)}ms${chosen}`;
+      try { history.replaceState(null, "", part || location.pathname + location.search); } catch { /* a frame without an address */ }
+    }, 300);
+  }
+  function recall() {
+    const part = /[#&]t=([\d.]+)-([\d.]+)ms/.exec(location.hash), chosen = /[#&]sel=([^&]*)/.exec(location.hash);
+    if (part && Number(part[1]) < Number(part[2])) show(part[1] * 1e6, part[2] * 1e6);
+    let name = "";
+    try { name = chosen ? decodeURIComponent(chosen[1]) : ""; } catch { /* a link that was cut */ }
+    const hits = name ? occurrences(new Set(names.flatMap((item, i) => (item.name === name ? [i] : [])))) : [];
+    if (hits.length) pick(hits.find((at) => at.lane.times.end[at.i] > state.from) || hits[0]);
+  }
+  function sum(from, to) { // what a part of time holds: the four parts, and the names that take most
+    const list = document.createElement("dl"), span = to - from;
+    list.append(element("dt", "selected"), element("dd", `${duration(span)} from ${duration(from)}`));
+    for (const panel of state.panels.filter((item) => item.open)) {
+      const inside = (times) => times.before(to) - times.before(from);
+      const end = Math.min(to, panel.length) - Math.min(from, panel.length);
+      const parts = [["compute", inside(panel.compute)], ["exposed", inside(panel.exposed)], ["exposed copies", inside(panel.exposedCopy)],
+        ["idle", end - inside(panel.busy)]].filter((part) => part[1] >= 1);
+      const total = new Map();
+      for (const { times, name } of panel.lanes) {
+        for (let i = times.after(from); i < name.length && times.start[i] < to; i++) {
+          total.set(name[i], (total.get(name[i]) || 0) + Math.min(times.end[i], to) - Math.max(times.start[i], from));
+        }
+      }
+      const most = [...total].sort((a, b) => b[1] - a[1]).slice(0, 5).map(([code, time]) => `${names[code].name} ${duration(time)}`);
+      list.append(element("dt", panel.label), element("dd", parts.map((part) => part[0] + " " + duration(part[1])).join(", ")),
+        element("dt", "most time"), element("dd", most.join(", ")));
+    }
+    picked.replaceChildren(list);
   }
   const tableRow = (item) => [...document.querySelectorAll("tr[data-find]")].find((row) => [item.name, item.lhs].includes(row.dataset.find));
   function occurrences(wanted) { // bars of some names, in the order of panels and time
@@ -465,7 +598,7 @@
   function along(by) { // to the neighbour of the chosen bar in its lane
     const lane = state.panels.flatMap((panel) => (panel.open ? panel.lanes.map((item) => [panel, item]) : []));
     const at = state.pick || (lane.length && { panel: lane[0][0], lane: lane[0][1], i: lane[0][1].times.after(state.from) - by });
-    if (!at || !at.lane.times.start[at.i + by] && at.lane.times.start[at.i + by] !== 0) return;
+    if (!at || at.gap || !at.lane.times.start[at.i + by] && at.lane.times.start[at.i + by] !== 0) return;
     const next = { ...at, i: at.i + by }, [start, end] = [next.lane.times.start[next.i], next.lane.times.end[next.i]];
     pick(next, X(end) - X(start) < 4 || start < state.from || end > state.to);
   }
@@ -478,10 +611,11 @@
     pointers.set(event.pointerId, [x, y]);
     canvas.setPointerCapture(event.pointerId);
     const [one, other] = [...pointers.values()], far = other ? Math.abs(one[0] - other[0]) : 0;
-    state.drag = { x, y, from: state.from, to: state.to, moved: far > 0, axis: y < AXIS && event.pointerType === "mouse", far };
+    state.drag = { x, y, from: state.from, to: state.to, moved: far > 0, axis: (y < AXIS || event.shiftKey) && event.pointerType === "mouse", sum: event.shiftKey, far };
   });
   canvas.addEventListener("pointermove", (event) => {
     const [x, y] = place_(event), drag = state.drag;
+    state.at = T(x);
     if (!pointers.has(event.pointerId)) return hover(under(x, y), x, y);
     pointers.set(event.pointerId, [x, y]);
     const [one, other] = [...pointers.values()];
@@ -503,7 +637,10 @@
     if (!pointers.delete(event.pointerId) || pointers.size) return;
     const area = state.area;
     state.area = null;
-    if (area && event.type === "pointerup") glide(T(Math.min(...area)), T(Math.max(...area)));
+    if (area && event.type === "pointerup" && state.drag.sum) {
+      sum(Math.max(T(Math.min(...area)), 0), Math.min(T(Math.max(...area)), length));
+      redraw();
+    } else if (area && event.type === "pointerup") glide(T(Math.min(...area)), T(Math.max(...area)));
     else if (!state.drag.moved && event.type === "pointerup") {
       const head = layout.find((row) => row.head && y >= row.y && y <= row.y + row.size);
       if (head) { head.panel.open = !head.panel.open; place(); } else pick(under(x, y));
@@ -524,14 +661,20 @@
     in: () => zoom(1 / 2, undefined, glide), out: () => zoom(2, undefined, glide), all: () => glide(0, length),
     left: () => pan(-0.25, glide), right: () => pan(0.25, glide), next: () => along(1), back: () => along(-1),
     look: () => state.pick && pick(state.pick, true), search: () => search.focus(), keys: () => (keys.hidden = !keys.hidden),
-    fold: () => { if (loopy) { folded = !folded; pick(null); load(); find(search.value); } }, clear: () => { search.value = ""; find(""); pick(null); },
-    hit: () => step(1), unhit: () => step(-1),
+    fold: () => { if (loopy) { folded = !folded; pick(null); load(); find(search.value); } }, clear: () => { search.value = ""; state.marks = []; find(""); pick(null); },
+    hit: () => step(1), unhit: () => step(-1), link: () => copy(location.href, $("[data-do=link]")),
+    mark: () => { state.marks = state.marks.length < 2 ? [...state.marks, state.at ?? (state.from + state.to) / 2] : []; redraw(); },
   };
+  steps.slice(0, 3).forEach((part, n) => { DO[`step${n + 1}`] = () => glide(part.start, part.end); });
+  for (const button of steps.length > 1 ? section.querySelectorAll("[data-step]") : []) button.hidden = !DO[button.dataset.do];
   const KEYS = { "+": "in", "=": "in", w: "in", ArrowUp: "in", "-": "out", s: "out", ArrowDown: "out", 0: "all", Home: "all",
     ArrowLeft: "left", a: "left", ArrowRight: "right", d: "right", "]": "next", ".": "next", "[": "back", ",": "back",
-    Enter: "look", f: "look", "/": "search", n: "hit", N: "unhit", l: "fold", "?": "keys", Escape: "clear" };
-  canvas.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
+    Enter: "look", f: "look", "/": "search", n: "hit", N: "unhit", l: "fold", m: "mark", 1: "step1", 2: "step2", 3: "step3", "?": "keys", Escape: "clear" };
+  const SCROLL = /^(Arrow|Home|Enter|Escape)/; // these are the page's own, unless the timeline has the focus
+  document.addEventListener("keydown", (event) => {
+    const own = event.target === canvas;
+    if (event.ctrlKey || event.metaKey || event.altKey || !DO[KEYS[event.key]] || event.defaultPrevented) return;
+    if (!own && (SCROLL.test(event.key) || event.target.closest("input, textarea, select, [contenteditable]"))) return;
     event.preventDefault();
     DO[KEYS[event.key]]();
   });
@@ -541,9 +684,15 @@
     if (event.key === "Enter") step(event.shiftKey ? -1 : 1);
     if (event.key === "Escape") { DO.clear(); canvas.focus(); }
   });
-  document.addEventListener("click", (event) => { // from a table to the bar
-    const row = event.target.closest("tr[data-find]");
-    if (!row || !event.target.closest("button")) return;
+  document.addEventListener("click", (event) => { // from a table, or from what is to be done, to the bar
+    const row = event.target.closest("[data-find], [data-span]");
+    if (!row || !event.target.closest("td button, .seek")) return;
+    if (row.dataset.span) {
+      const [start, end] = row.dataset.span.split(" ").map((us) => us * 1e3), rim = Math.max((end - start) * 0.3, 100);
+      glide(Math.max(start - rim, 0), Math.min(end + rim, length));
+      section.scrollIntoView({ block: "start", behavior: "smooth" });
+      return;
+    }
     const wanted = new Set(names.flatMap((item, i) => ([item.name, item.lhs].includes(row.dataset.find) ? [i] : [])));
     const hits = occurrences(wanted), shown = (at) => at.lane.exposed.before(at.lane.times.end[at.i]) - at.lane.exposed.before(at.lane.times.start[at.i]);
     const best = hits.filter((at) => at.panel === hits[0].panel).sort((a, b) => shown(b) - shown(a))[0];
@@ -556,6 +705,18 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", place);
   load();
   pick(null);
+  const known = new Set(names.flatMap((item) => [item.name, item.lhs]));
+  for (const row of document.querySelectorAll("tr[data-find]")) { // no link without a bar
+    const button = row.querySelector("button");
+    if (button && !known.has(row.dataset.find)) button.replaceWith(button.textContent);
+  }
+  for (const item of document.querySelectorAll("li[data-span], li[data-find]")) {
+    if (!item.dataset.span && !known.has(item.dataset.find)) continue;
+    const button = element("button", "Show in the timeline", "seek");
+    item.append(button);
+  }
+  recall();
+  addEventListener("hashchange", recall);
   section.classList.add("ready");
   performance.mark("timeline");
   section.view = { show, draw, zoom, state, length, DO }; // for measurements of this page

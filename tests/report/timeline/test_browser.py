@@ -8,10 +8,15 @@ import pytest
 from chromium import CHROMIUM, Page, browser
 from scenes import FOLDED, HALF_EXPOSED, timeline
 
+from pgle.report.page import web
 from pgle.report.page.html import render
 from pgle.report.page.parts import Moving, Section
 from pgle.report.page.parts import Page as PageValue
 from pgle.report.page.schedules import Schedule, schedules_page
+from pgle.report.page.value import Action, Column, Table
+from pgle.report.page.value import Page as Answer
+from pgle.report.page.value import Section as Timed
+from pgle.report.timeline.part import timeline as part
 from pgle.report.timeline.scene import panel_of
 from pgle.schedule.timeline import Stream, Timeline
 
@@ -113,7 +118,7 @@ def test_a_bar_leads_to_its_row(show: Any) -> None:
     left, _, _, bottom = canvas(page)
     page.click(left + 200, bottom - 25)
     assert "ag-start" in picked(page)
-    page.run("document.querySelector('.picked button').click()")
+    page.run("document.querySelector('.picked button:last-child').click()")
     assert page.run("document.activeElement.textContent") == "ag-start"
 
 
@@ -156,6 +161,134 @@ def test_a_script_that_is_not_the_page_s_own_does_not_run(show: Any) -> None:
 def test_the_page_fits_a_phone(show: Any, dark: bool) -> None:
     page = show(HALF_EXPOSED, FOLDED, width=390, height=844, dark=dark)
     assert page.run("document.documentElement.scrollWidth") == 390
+
+
+def test_keys_work_without_focus_but_not_while_text_is_typed(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    page.press("+")
+    assert span(page) == [25_000, 75_000]
+    page.press("/")
+    page.press("-")
+    assert span(page) == [25_000, 75_000]
+    assert page.run("document.querySelector('input[type=search]').value") == "-"
+
+
+def test_keys_that_scroll_a_page_stay_its_own(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    page.press("ArrowUp")
+    assert span(page) == [0, 100_000]
+
+
+IDLE = timeline(("a", "fusion", Stream.COMPUTE, 0, 20), ("b", "fusion", Stream.COMPUTE, 60, 100))
+
+
+def test_idle_time_can_be_pointed_at_and_chosen(show: Any) -> None:
+    page = show(IDLE)
+    left, top, right, _ = canvas(page)
+    middle = left + 112 + (right - left - 112) * 0.4
+    page.mouse("mouseMoved", middle, top + 30 + 46 + 5)
+    page.frame()
+    assert "idle 40 µs" in page.run("document.querySelector('.tip').innerText")
+    page.click(middle, top + 30 + 46 + 5)
+    assert "after a, before b" in picked(page)
+
+
+def test_what_is_seen_and_chosen_stands_in_the_address(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    page.press("]")
+    page.run("new Promise(done => setTimeout(done, 400))")
+    address = page.run("location.hash")
+    assert address == "#t=0.000000-0.100000ms&sel=dot"
+    page.run("location.hash = '#t=0.01-0.02ms&sel=ag-start'")
+    page.frame()
+    assert span(page) == [10_000, 20_000]
+    assert "ag-start" in picked(page)
+
+
+def test_an_address_that_was_cut_is_ignored(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    page.run("location.hash = '#t=5-1ms&sel=%E0%A4%A'")
+    page.frame()
+    assert span(page) == [0, 100_000]
+
+
+def test_a_drag_with_shift_sums_up_what_it_covers(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    left, top, right, _ = canvas(page)
+    begin, end = left + 112, left + 112 + (right - left - 112) * 0.5
+    for kind, x in (("mousePressed", begin), ("mouseMoved", end), ("mouseReleased", end)):
+        page.mouse(kind, x, top + 120, button="left", buttons=1, modifiers=8, clickCount=1)
+    page.frame()
+    assert "compute 30 µs, exposed 20 µs" in picked(page)
+    assert "ag-start 40 µs" in picked(page)
+    assert span(page) == [0, 100_000]
+
+
+def test_two_marks_measure(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    left, top, right, _ = canvas(page)
+    for share in (0.2, 0.7):
+        page.mouse("mouseMoved", left + 112 + (right - left - 112) * share, top + 60)
+        page.press("m")
+    first, last = page.run(f"{VIEW}.state.marks")
+    assert last - first == pytest.approx(50_000, rel=0.01)
+
+
+def test_a_stage_without_width_draws_nothing_and_logs_no_error(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    page.run("document.querySelector('.stage').style.width = '0px'")
+    page.frame()
+    page.run(f"{VIEW}.draw()")
+    page.run("document.querySelector('.stage').style.width = ''")
+    page.frame()
+    assert not [event for event in page.events if event.get("method") == "Runtime.exceptionThrown"]
+
+
+def test_a_row_without_a_bar_is_no_link(chromium: Page, tmp_path: Path) -> None:
+    table = Table((Column("name"),), (("ag-start",), ("execution 0",)), find=("ag-start", "execution 0"))
+    parts = (part([panel_of("one", HALF_EXPOSED)]), table)
+    (tmp_path / "page.html").write_text(
+        web.render(Answer("test", (), "Yes", sections=(Timed("timeline", "Step", parts),)))
+    )
+    chromium.open(tmp_path / "page.html")
+    assert chromium.run("[...document.querySelectorAll('td button')].map(item => item.textContent)") == ["ag-start"]
+
+
+def test_hidden_and_exposed_differ_in_luminance(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    styles = "getComputedStyle(document.querySelector('#timeline')).getPropertyValue"
+    for dark in (False, True):
+        page = show(HALF_EXPOSED, dark=dark)
+        found = [
+            page.run(f"{styles.replace('#timeline', '#timeline')}('--{name}').trim()") for name in ("hidden", "exposed")
+        ]
+        light = sorted(luminance(colour) for colour in found)
+        assert (light[1] + 0.05) / (light[0] + 0.05) > 2.5
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of ``#rrggbb``, as WCAG 2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_without_javascript_there_is_a_picture(tmp_path: Path) -> None:
+    html = web.render(
+        Answer("test", (), "Yes", sections=(Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),))
+    )
+    still = html.partition("<noscript>")[2].partition("</noscript>")[0]
+    assert "<svg" in still and "ag-start" in still
+
+
+def test_an_action_leads_to_its_place_in_the_timeline(chromium: Page, tmp_path: Path) -> None:
+    action = Action("Hide it", 0.2, span_us=(20.0, 40.0))
+    sections = (Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),)
+    (tmp_path / "page.html").write_text(web.render(Answer("test", (), "Yes", actions=(action,), sections=sections)))
+    chromium.open(tmp_path / "page.html")
+    chromium.run("document.querySelector('li .seek').click()")
+    chromium.frame()
+    assert span(chromium) == [14_000, 46_000]
 
 
 @pytest.mark.minutes
