@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GROUPS: dict[str, dict[str, str]] = {
     "Measure": {
-        "run": "All stages on your program: profile, convert, verify, baseline, perf, compare.",
+        "run": "All stages on your program: profile, convert, baseline, verify, perf, compare.",
         "profile": "Run a program with the flags of a profile run and capture a trace.",
         "convert": "Turn traces (nsys, JAX profiler) into a cost profile.",
         "perf": "Run a program with a profile, and prove that XLA used it.",

@@ -36,7 +36,7 @@ def run_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
     min_time_coverage: float, min_collectives: float, fail_slower: str, tunes: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """All stages on a program: profile, convert, verify, baseline, perf, compare.
+    """All stages on a program: profile, convert, baseline, verify, perf, compare.
 
     After a failure or a change the same command goes on where it must: a stage is skipped while its command, flags and
     input files are the same and its outputs are still there. Exit code 1 where no trace came of the profile run, or the

@@ -71,7 +71,7 @@ def after_summary(profile: AnyPath, modules: Mapping[str, Collection[str]] | Non
 
     run = _run_of_profile(profile)
     near = dump_near(profile.parent, modules) if run is None and isinstance(profile, Path) and modules else None
-    dump = run.stage("profile").rank().hlo if run is not None else near or DUMP
+    dump = run.dump_to_cover if run is not None else near or DUMP
     where = f", with the folder of --xla_dump_to as {DUMP}" if dump == DUMP else ""
     return [f"next{where}: {typed('pgle', 'verify', profile, '--hlo', dump)}"]
 

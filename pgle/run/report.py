@@ -81,7 +81,7 @@ def gather(side: Side, *, progress: Progress | None = None) -> Gathered:
     profile = part("no costs", lambda: read_profile(run.profile_to_use()))
     coverage = comparison = None
     if profile is not None:
-        dumps = side.hlo or (run.stage("profile").rank().hlo,)
+        dumps = side.hlo or (run.dump_to_cover,)
         coverage = part("no coverage", lambda: verify(run.profile_to_use(), dumps))
     if all(run.stage(name).path.is_dir() for name in COMPARED):
         comparison = part("step times not compared", lambda: run_compare(CompareRequest((str(run.path),))))

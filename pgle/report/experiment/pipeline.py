@@ -41,13 +41,13 @@ def summary(result: Pipeline) -> tuple[str, ...]:
     """One line for each check."""
     time = min((module.time.value or 0.0 for module in result.coverage.main), default=0.0)
     judged = "good" if result.covered else "too small"
-    return f"coverage: {judged}, {time:.1%} of the step's time has a cost", f"profile: {_use(result)}"
+    return f"coverage: {judged}, {time:.1%} of the baseline's step has a cost", f"profile: {_use(result)}"
 
 
 def _next(result: Pipeline) -> list[str]:
     run = result.run
     if not result.covered:
-        return [f"next: {typed('pgle', 'verify', run.profile, '--hlo', run.stage('profile').rank().hlo)}"]
+        return [f"next: {typed('pgle', 'verify', run.profile, '--hlo', run.dump_to_cover)}"]
     if not result.used:
         return [f"next: {typed('pgle', 'confirm', run.path)}"]
     return after_stages(run, result.comparison)

@@ -210,6 +210,12 @@ class RunDirectory:
         return next((path for path in (self.profile, self.profile.with_suffix(".pb")) if path.is_file()), None)
 
     @property
+    def dump_to_cover(self) -> Path:
+        """HLO of the module that uses the profile: as the baseline compiled it, or the profile run if there is none."""
+        baseline = self.stage("baseline").rank().hlo
+        return baseline if baseline.is_dir() else self.stage("profile").rank().hlo
+
+    @property
     def captured(self) -> Path:
         """Modules of a program that ran on CPU devices."""
         return self.path / "captured"

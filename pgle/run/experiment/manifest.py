@@ -100,11 +100,19 @@ class Manifest:
         """The record of a stage on the lowest rank; None where it did not run."""
         return next(iter(self.of(stage)), None)
 
-    def why_due(self, stage: str, run_dir: Path, asked: Mapping[str, Any], inputs: Iterable[FileRecord]) -> str:
-        """Why a stage has to be run; empty where it is done.
+    def why_due(
+        self,
+        stage: str,
+        run_dir: Path,
+        asked: Mapping[str, Any],
+        inputs: Iterable[FileRecord],
+        versions: Mapping[str, str] | None = None,
+    ) -> str:
+        """Why a stage has to be run; empty if it is done.
 
-        It is done when its last run ended with 0, did its work, was asked for the same, read the same files, and left
-        files that are still there with the same content.
+        It is done when its last run ended with 0, did its work, was asked for the same, read the same files, ran with
+        the same jax, jaxlib and CUDA plugin, and left files that are still there with the same content. `versions` are
+        those that it would run with now, by package; None if no package matters.
         """
         record = self.last(stage)
         if record is None:
@@ -118,6 +126,9 @@ class Manifest:
         new = json.loads(json.dumps(asked))
         for name in [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
             return f"the {name} is another than in its last run"
+        for name, version in record.versions.items() if versions is not None else ():
+            if name.startswith("jax") and versions.get(name) != version:
+                return f"{name} is {versions.get(name, 'gone')}, and was {version} in its last run"
         before, now = ({item.path: item.sha256 for item in items} for items in (record.inputs, inputs))
         for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
             return (

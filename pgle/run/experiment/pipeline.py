@@ -1,4 +1,4 @@
-"""`pgle run`: profile → convert → verify → baseline → perf → compare; what has not changed is skipped."""
+"""`pgle run`: profile → convert → baseline → verify → perf → compare; what has not changed is skipped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pipeline:
     run: RunDirectory  # the run directory
     skipped: tuple[str, ...]  # stages that were done already
     stages: tuple[StageResult, ...]  # results of the launched stages that were run now
-    coverage: Coverage  # of the profile against the profiled module
+    coverage: Coverage  # of the profile against the module that will use it, as the baseline compiled it
     covered: bool  # whether it reaches the bound
     used: bool  # whether XLA used the profile in the performance run, and enough of it
     use: str  # the verdict on that, and why, as recorded; empty where there is none
@@ -105,12 +105,15 @@ class _Experiment:
             self._run.stage(name).check(again=self._is_recorded(name) or request.force)
         self._launch(profiled)
         self._convert()
+        baseline = replace(profiled, stage="baseline", mode="baseline")
+        self._launch(baseline)
         self._announce("verify")
-        coverage = verify(self._run.profile, [profiled.folder.rank().hlo])
-        self._launch(replace(profiled, stage="baseline", mode="baseline"))
+        coverage = verify(self._run.profile, [baseline.folder.rank().hlo])
         profile = content_addressed(self._run.profile, self._run)
         self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
         perf = read_manifest(self._run.path).last("perf")
+        if self._skipped:
+            self._announce("a change in a module that the program imports is not seen: after one, pass --force")
         self._announce("compare")
         comparison, checks, warnings = _compare(self._run, request.fail_slower)
         return Pipeline(
@@ -123,8 +126,20 @@ class _Experiment:
             use=": ".join(perf.facts[key] for key in ("verdict", "why") if perf is not None and perf.facts.get(key)),
             comparison=comparison,
             checks=checks,
-            warnings=warnings,
+            warnings=(*self._other_names(coverage), *warnings),
         )
+
+    def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
+        """A line if the profile fits the module that it was measured on, but not the one that will use it."""
+        stage = self._request.stage
+        if coverage.is_ok(stage.bounds):
+            return ()
+        measured = verify(self._run.profile, [stage.folder.rank().hlo])
+        if not measured.is_ok(stage.bounds):
+            return ()
+        what = f"the profile fits the profile run, not the baseline: --mode {stage.mode} compiled other instructions"
+        other = "sync" if stage.mode == "async" else "async"
+        return (f"{what}; run again with --mode {other}",)
 
     def _launch(self, stage: StageRequest) -> None:
         """Run a stage by the back end, where it is due.
@@ -133,7 +148,7 @@ class _Experiment:
             StageError: it did not do its work, though the program ended well.
         """
         back_end = self._request.back_end
-        if not self._is_due(stage.stage, back_end.asked(stage), back_end.inputs(stage)):
+        if not self._is_due(stage.stage, back_end.asked(stage), back_end.inputs(stage), back_end.versions(stage)):
             return
         force = self._request.force
         if stage.stage == "profile":
@@ -178,10 +193,16 @@ class _Experiment:
     def _is_recorded(self, stage: str) -> bool:
         return read_manifest(self._run.path).last(stage) is not None
 
-    def _is_due(self, stage: str, asked: Mapping[str, Any], inputs: Iterable[FileRecord]) -> bool:
+    def _is_due(
+        self,
+        stage: str,
+        asked: Mapping[str, Any],
+        inputs: Iterable[FileRecord],
+        versions: Mapping[str, str] | None = None,
+    ) -> bool:
         """Whether a stage has to be run; says so, and why where it was run before."""
         manifest = read_manifest(self._run.path)
-        why = "--force" if self._request.force else manifest.why_due(stage, self._run.path, asked, inputs)
+        why = "--force" if self._request.force else manifest.why_due(stage, self._run.path, asked, inputs, versions)
         if not why:
             self._skipped.append(stage)
             self._announce(f"{stage}: unchanged, skipped")

@@ -95,6 +95,13 @@ class BackEnd(Protocol):
     def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
         """The files that it reads."""
 
+    def versions(self, request: StageRequest) -> Mapping[str, str]:
+        """The versions that it would run with now, by package.
+
+        Raises:
+            UserError: the Python of the command does not run.
+        """
+
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage and record it in the manifest.
 

@@ -14,6 +14,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.files import sha256
 from pgle.masking import kept_flags
 from pgle.next import Next
+from pgle.run.ask.flag_probe import installed
 from pgle.run.experiment.directory import RankFiles
 from pgle.run.experiment.manifest import FileRecord, StageRecord
 from pgle.run.experiment.older import waiting
@@ -80,6 +81,10 @@ class RealBackEnd:
     def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
         """The files that a stage reads."""
         return request.inputs()
+
+    def versions(self, request: StageRequest) -> Mapping[str, str]:
+        """Those of the program's Python, or of ours if the command names none."""
+        return installed(interpreter(request.command)).versions
 
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on this rank, without waiting for others."""

@@ -18,6 +18,7 @@ import numpy as np
 from pgle.errors import UserError, WorkloadError
 from pgle.files import write_files
 from pgle.masking import kept_argv, kept_flags
+from pgle.run.ask.flag_probe import installed
 from pgle.run.experiment.directory import CAPTURE, RankFiles, set_aside
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, now, read_manifest, record_file
 from pgle.run.experiment.older import waiting
@@ -32,6 +33,7 @@ from pgle.run.launch.environment import (
     check_compiler,
     compiler_of,
     environment_with,
+    interpreter,
 )
 from pgle.run.launch.evidence import verdict
 from pgle.run.launch.process import check_program
@@ -87,6 +89,14 @@ class SimulatedBackEnd:
         chosen = [choose_module(found, self.choose)] if found else []
         return (*(record_file(path, request.run.path) for path in chosen), *request.inputs())
 
+    def versions(self, request: StageRequest) -> Mapping[str, str]:
+        """Those of jax in the program's Python, and of jaxlib and its plugin in the one that compiles."""
+        program, compiler = (
+            installed(python).versions for python in (interpreter(request.command), compiler_of(request.command)[0])
+        )
+        found = {**program, **{name: version for name, version in compiler.items() if name != "jax"}}
+        return {name: version for name, version in found.items() if name.startswith("jax")}
+
     def run(self, request: StageRequest, *, again: bool, force: bool) -> StageResult:
         """Run a stage on the simulated GPU."""
         target = load_target(self.target)
@@ -137,7 +147,7 @@ class SimulatedBackEnd:
         }
         where = {"simulated": True, "target": target.name, "devices": compiled.num_partitions}
         record = end_record(
-            request, replace(record, versions={"jaxlib": compiled.jaxlib}, topology=where), 0,
+            request, replace(record, versions=self.versions(request), topology=where), 0,
             outputs=request.folder.outputs(), facts=facts, verdict=judged,
             warnings=(*said, *capture_warnings(module_path), *notes),
         )  # fmt: skip
@@ -168,7 +178,8 @@ class SimulatedBackEnd:
         asked = {"command": list(kept_argv(request.command)), "devices": self.devices}
         inputs = replace(request, profile=None).inputs()
         before = read_manifest(run_dir)
-        why = before.why_due(CAPTURE, run_dir, asked, inputs)
+        versions = self.versions(request)
+        why = before.why_due(CAPTURE, run_dir, asked, inputs, versions)
         is_forced, older = force and request.stage == "profile", ""
         if (not why and not is_forced) or (not request.command and modules_in(folder)):
             return choose_module(modules_in(folder), self.choose)
@@ -180,7 +191,9 @@ class SimulatedBackEnd:
                 raise UserError(what, where=run_dir, remedy="choose another --run-dir, or profile again with --force")
             older = waiting(request.run, CAPTURE, set_aside(folder), force=is_forced)
         argv = kept_argv(request.command)
-        record = StageRecord(CAPTURE, argv=argv, started=now(), asked=asked, inputs=inputs, before=older)
+        record = StageRecord(
+            CAPTURE, argv=argv, versions=versions, started=now(), asked=asked, inputs=inputs, before=older
+        )
         extend_manifest(run_dir, record)
         if _is_module(request.command):
             folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ LHS = "xla_gpu_enable_latency_hiding_scheduler"
 SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
 PROFILE_PATH = "xla_gpu_pgle_profile_file_or_directory_path"
 DISABLE_ASYNC = "xla_gpu_disable_async_collectives"
+COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
 
 ASYNC_KINDS = ",".join(ASYNC_FLAGS)  # the list of the JAX-Toolbox guide, for releases before `ALL_KINDS_SINCE`
 ALL_KINDS_SINCE = "0.5.3"
@@ -45,6 +46,7 @@ class Choice:
 ON = Choice(LHS, "true", "moves compute between the start and the done of collectives", JAX)
 NO_GRAPHS = Choice(COMMAND_BUFFER, "", "command buffers hide single operations from profilers", NVIDIA_PGLE)
 SYNC = Choice(DISABLE_ASYNC, "allcollectives", "no collective shares the GPU while it is measured", NVIDIA_PGLE)
+SAME = Choice(COMBINING, "false", "keeps the same collectives in every run, with a profile and without", MEASURED)
 LOG = Choice("TF_CPP_MIN_LOG_LEVEL", "0", "shows the lines by which XLA confirms a profile", JAX, is_flag=False)
 ORDER = Choice("CUDA_DEVICE_MAX_CONNECTIONS", "1", "kernels run in the order LHS gave them", NVIDIA, is_flag=False)
 
@@ -103,8 +105,9 @@ def _needless(choice: Choice, version: str) -> bool:
     if choice.name == SOL:
         return not release("0.8.0") <= at < release("0.11.2")
     setting = catalogue().get(choice.name)
-    by_default = setting is not None and setting.default(version) == choice.value
-    return by_default and choice.name.endswith("_combine_by_dim")
+    if setting is None or not choice.name.endswith(("_combine_by_dim", "_collective_combining")):
+        return False
+    return setting.default(version) in (choice.value, None)
 
 
 def collective_matmul(jaxlib: str, *, streams: bool) -> Iterator[Finding]:

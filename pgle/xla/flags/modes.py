@@ -10,6 +10,7 @@ from pgle.errors import UserError
 from pgle.xla.flags.catalogue import known_flags, release
 from pgle.xla.flags.choices import (
     ASYNC_KINDS,
+    COMBINING,
     DISABLE_ASYNC,
     JAX,
     LHS,
@@ -20,6 +21,7 @@ from pgle.xla.flags.choices import (
     ON,
     PROFILE_PATH,
     RENAMES_SINCE,
+    SAME,
     SOL,
     SYNC,
     Choice,
@@ -38,23 +40,24 @@ MODES: Mapping[Mode, tuple[str, tuple[Choice, ...]]] = {
     # LHS stays on, since only then XLA (0.11.1 and newer) records the name each collective had when it was scheduled
     "sync": (
         "profile run with every collective measured alone; LHS stays on, which keeps the names PGLE needs",
-        (ON, SYNC, NO_GRAPHS),
+        (ON, SAME, SYNC, NO_GRAPHS),
     ),
     "async": (
         "profile run as the JAX guide has it, LHS and asynchronous collectives on: collectives share GPU and links",
-        (ON, NO_GRAPHS),
+        (ON, SAME, NO_GRAPHS),
     ),
     "sync-legacy": (
         "profile run of the JAX-Toolbox guide: LHS and asynchronous collectives off",
         (
             Choice(LHS, "false", "no reordering while it is measured", NVIDIA_PGLE),
             Choice(SOL, "false", "up to 0.11.1 LHS=false alone leaves LHS on for Hopper and newer", MEASURED),
+            SAME,
             Choice(DISABLE_ASYNC, ASYNC_KINDS, SYNC.reason, NVIDIA_PGLE),
             NO_GRAPHS,
         ),
     ),
-    "baseline": ("LHS on, no profile: what PGLE has to beat", (ON,)),
-    "perf": ("performance run with a cost profile", (ON,)),
+    "baseline": ("LHS on, no profile: what PGLE has to beat", (ON, SAME)),
+    "perf": ("performance run with a cost profile", (ON, SAME)),
 }
 """What each kind of run is for, and its settings; log lines and dumps come to all, the profile to ``perf``."""
 
@@ -110,7 +113,7 @@ def flags_for(
     choices, left_out = fit((*MODES[mode][1], *given, LOG, *_dumps(dump_to)), at)
     merged = merge_flags(user, [choice.flag for choice in choices if choice.is_flag])
     environment = {choice.name: choice.value for choice in choices if not choice.is_flag}
-    warnings = (*left_out, *merged.findings, *_consequences(mode, at, user))
+    warnings = (*left_out, *merged.findings, *_consequences(mode, at, user, choices))
     return FlagPlan(mode, at, merged.added, merged.text, environment, choices, warnings)
 
 
@@ -124,8 +127,8 @@ def _dumps(dump_to: str) -> tuple[Choice, ...]:
     )
 
 
-def _consequences(mode: Mode, version: str, user: FlagList) -> list[Finding]:
-    """What the user's own flags do to this kind of run."""
+def _consequences(mode: Mode, version: str, user: FlagList, choices: tuple[Choice, ...]) -> list[Finding]:
+    """What the user's own flags, and the release, do to this kind of run."""
     found: list[Finding] = []
     at = release(version)
     wants_lhs = mode in ("async", "sync", "baseline", "perf")
@@ -139,6 +142,12 @@ def _consequences(mode: Mode, version: str, user: FlagList) -> list[Finding]:
     if mode in ("async", "baseline", "perf") and user.value(DISABLE_ASYNC):
         message = "your flag keeps collectives synchronous, so LHS has nothing to overlap"
         found.append(Finding("warning", "no-async", DISABLE_ASYNC, message, "remove it"))
+    if user.is_true(COMBINING):
+        message = "your flag combines collectives by a schedule that a profile changes, so costs may lose their names"
+        found.append(Finding("warning", "combining", COMBINING, message, "remove it"))
+    elif mode in PROFILE_MODES and user.value(COMBINING) is None and any(item.name == COMBINING for item in choices):
+        message = f"set to false in every stage: jaxlib {version} else combines other collectives with a profile"
+        found.append(Finding("warning", "combining", COMBINING, message, "set it in your job too"))
     if mode in PROFILE_MODES and user.value(COMMAND_BUFFER):
         message = "your flag keeps command buffers, which hide single operations from the profiler"
         found.append(Finding("warning", "graphs", COMMAND_BUFFER, message, "remove it for the profile run"))

@@ -20,6 +20,7 @@ from pgle.run.experiment.stage import StageError, StageRequest, StageResult
 from pgle.xla.log.module_verdict import ProfileUse
 
 RECORDED = Path(__file__).parents[3] / "testdata" / "jax_xplane"
+SAME_HLO = "jit_forward_3d_conv(15).hlo_proto.pb"
 STAGES = ["profile", "convert", "baseline", "perf"]
 OUTPUTS = [
     ("profile/output.log", "profile"), ("profile/steps.jsonl", "profile"), ("profile/hlo", "profile"),
@@ -39,12 +40,16 @@ class Recorded:
         exit_code: of the program.
         killed_in: the stage in which pgle is killed: its record stays open.
         traces: whether the profile stage leaves a trace.
+        baseline_hlo: what the baseline compiles.
+        installed: the versions that the program runs with.
     """
 
     ran: list[str] = field(default_factory=list)
     exit_code: int = 0
     killed_in: str = ""
     traces: bool = True
+    baseline_hlo: str = SAME_HLO
+    installed: dict[str, str] = field(default_factory=lambda: {"jax": "0.8.3", "jaxlib": "0.8.3", "numpy": "2.0"})
 
     def check(self, request):
         pass
@@ -55,11 +60,16 @@ class Recorded:
     def inputs(self, request):
         return request.inputs()
 
+    def versions(self, request):
+        return self.installed
+
     def run(self, request, *, again, force):
         older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         self.ran.append(request.stage)
         asked, inputs = self.asked(request), self.inputs(request)
-        record = StageRecord(request.stage, started=now(), asked=asked, inputs=inputs, before=older)
+        record = StageRecord(
+            request.stage, versions=self.installed, started=now(), asked=asked, inputs=inputs, before=older
+        )
         extend_manifest(request.run.path, record)
         if self.killed_in == request.stage:
             raise KeyboardInterrupt
@@ -70,9 +80,11 @@ class Recorded:
         if request.stage == "profile" and self.traces:
             files.trace.mkdir(parents=True)
             shutil.copyfile(RECORDED / "jax_conv_minimal_legacy.xplane.pb", files.trace / "host.xplane.pb")
+        if request.stage == "baseline" or (request.stage == "profile" and self.traces):
             files.hlo.mkdir()
-            hlo = RECORDED / "hlo_proto" / "jit_forward_3d_conv(15).hlo_proto.pb"
-            shutil.copyfile(hlo, files.hlo / "jit_forward_3d_conv.hlo.pb")
+            name = self.baseline_hlo if request.stage == "baseline" else SAME_HLO
+            hlo = RECORDED / "hlo_proto" / name
+            shutil.copyfile(hlo, files.hlo / "jit.hlo.pb")
         failed = "" if request.stage != "profile" or self.traces else "no trace: too short; let it run longer"
         facts = {"verdict": ProfileUse.USED.value}
         end_record(request, record, self.exit_code, outputs=request.folder.outputs(), facts=facts, failed=failed)
@@ -110,7 +122,7 @@ def test_what_a_stage_came_to_is_told_before_the_next_begins(tmp_path):
     stage = StageRequest("profile", ("train",), RunDirectory(tmp_path / "run"), "sync")
     run_pipeline(PipelineRequest(stage, Recorded()), told.append, lambda result: told.append(type(result).__name__))
     ran, converted = "StageResult", "Conversion"
-    assert told == ["profile", ran, "convert", converted, "verify", "baseline", ran, "perf", ran, "compare"]
+    assert told == ["profile", ran, "convert", converted, "baseline", ran, "verify", "perf", ran, "compare"]
 
 
 @pytest.mark.parametrize(("output", "stage"), OUTPUTS)
@@ -189,6 +201,34 @@ def test_another_command_runs_every_stage(experiment):
     assert experiment.launched == ["profile", "baseline", "perf"]
     assert "profile: again, the command is another than in its last run" in experiment.said
     assert (experiment.folder / "profile.1").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        ({"jax": "0.8.3", "jaxlib": "0.9.2"}, "jaxlib is 0.9.2, and was 0.8.3 in its last run"),
+        ({"jax": "0.9.2", "jaxlib": "0.8.3"}, "jax is 0.9.2, and was 0.8.3 in its last run"),
+        ({"jaxlib": "0.8.3"}, "jax is gone, and was 0.8.3 in its last run"),
+    ],
+)
+def test_another_jax_runs_every_stage(experiment, now, why):
+    experiment()
+    experiment(installed=now)
+    assert experiment.launched == ["profile", "baseline", "perf"]
+    assert f"profile: again, {why}" in experiment.said
+
+
+def test_another_numpy_runs_nothing(experiment):
+    experiment()
+    experiment(installed={"jax": "0.8.3", "jaxlib": "0.8.3", "numpy": "2.1"})
+    assert experiment.launched == []
+    assert any("imports is not seen" in line for line in experiment.said)
+
+
+def test_a_profile_that_fits_only_its_own_run_names_the_other_mode(experiment):
+    result = experiment(baseline_hlo="jit__normal(9).hlo_proto.pb")
+    assert not result.covered
+    assert any("fits the profile run, not the baseline" in line and "--mode async" in line for line in result.warnings)
 
 
 def test_an_edited_program_runs_every_stage(experiment, tmp_path):

@@ -25,6 +25,31 @@ def test_a_profile_mode_and_its_preset_set_the_same(mode, version):
     assert values(mode, version) == parse_flags(preset(f"pgle-profile-{mode}", version).xla_flags).effective()
 
 
+COMBINING = "xla_gpu_experimental_enable_heuristic_collective_combining"
+
+
+@pytest.mark.parametrize(
+    ("version", "value"), [("0.6.2", None), ("0.7.2", "false"), ("0.8.3", "false"), ("0.9.2", None)]
+)
+def test_every_run_combines_the_same_collectives(version, value):
+    """0.7 and 0.8 combine by a trial schedule, which the mode and the profile change."""
+    runs = [values(mode, version) for mode in ("sync", "async", "sync-legacy", "baseline")]
+    runs.append(values("perf", version, profile="p.pbtxt"))
+    assert {run.get(COMBINING) for run in runs} == {value}
+
+
+def test_what_keeps_the_collectives_is_said_once():
+    said = [mode for mode in ("sync", "baseline") if "combining" in codes(mode, "0.8.3")]
+    assert said == ["sync"]
+    assert "combining" not in codes("sync", "0.10.2")
+
+
+def test_a_user_who_has_collectives_combined_by_the_schedule_is_warned():
+    user = f"--{COMBINING}=true"
+    assert values("sync", "0.8.3", user)[COMBINING] == "true"
+    assert codes("sync", "0.10.2", user) >= {"combining"}
+
+
 @pytest.mark.parametrize("mode", PROFILE_MODES)
 def test_profile_runs_have_no_command_buffers(mode):
     assert values(mode)["xla_gpu_enable_command_buffer"] == ""
