@@ -3,9 +3,9 @@
     python scripts/try_jax.py 0.4.38 0.8.3 0.10.2
     python scripts/try_jax.py --environments '/somewhere/jax-{}' 0.12.0.1
 
-Each release gets a virtual environment of its own (.venv-jax-VERSION); one that exists is used as it is. All runs are on
-eight simulated H100, so the compiler, the schedule and the use of the profile are real, and every time is simulated. The
-exit code is 1 if a run fails, or if XLA does not use its profile.
+Each release gets a virtual environment of its own (.venv-jax-VERSION); one that exists is used as it is. All runs are
+on eight simulated H100: compiler, schedule and the use of the profile are real, every time is simulated. The exit code
+is 1 if a run fails, or if XLA does not use its profile.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
     command = [bin_folder / "pgle", "run", *options, "--", bin_folder / "python", *words]
     values = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     with (folder / "run.log").open("w") as log:
-        done = subprocess.run(command, cwd=folder, env=values, stdout=subprocess.PIPE, stderr=log, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=values, stdout=subprocess.PIPE, stderr=log, text=True, check=False
+        )
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
