@@ -6,7 +6,7 @@
 #   make test                          lint, types and tests
 #
 # Your own program:  make profile convert perf RUN=runs/mine CMD='python train.py --config x'
-# Variables: WORKLOAD=fsdp|overlap|ring|tensor|offload  ARGS='--layers 8'  TARGET=h100|a100|…  DEVICES=4
+# Variables: WORKLOAD=fsdp|overlap|ring|tensor|moe|offload  ARGS='--layers 8'  TARGET=h100|a100|…  DEVICES=4
 #            CAPTURE=auto|jax|nsys|simulated  MODE=sync|async  RUN=runs/NAME  CMD='…'  PYTHON=python3.12  VENV=.venv
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -22,7 +22,7 @@ TARGET ?= h100
 DEVICES ?= 4
 CAPTURE ?= auto
 MODE ?= sync
-JAX_RELEASES ?= 0.4.38 0.5.3 0.6.2 0.7.2 0.8.3 0.9.2 0.10.2
+JAX_RELEASES ?= 0.4.38 0.5.3 0.6.2 0.7.2 0.8.3 0.9.2 0.10.2 0.12.0.1
 RUN ?= runs/demo
 # Without a GPU the program is only compiled: the simulated GPU runs the compiled schedule.
 ONLY := $(if $(wildcard /proc/driver/nvidia/version),,--compile-only)
@@ -45,7 +45,7 @@ help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # The workflow. Each stage makes a file that the next one depends on.
-demo: compare  ## profile → convert → verify → perf → compare
+demo: compare  ## profile → convert → baseline → verify → perf → compare
 
 profile: $(RUN)/profile/steps.jsonl  ## Profile run: trace, HLO, step times
 convert: $(RUN)/profile.pbtxt  ## Trace → cost profile
@@ -61,7 +61,7 @@ $(RUN)/baseline/steps.jsonl: $(RUN)/profile/steps.jsonl
 $(RUN)/perf/steps.jsonl: $(RUN)/profile.pbtxt
 	scripts/perf.sh
 
-verify: $(RUN)/profile.pbtxt  ## Hold the profile against the HLO module
+verify: $(RUN)/profile.pbtxt $(RUN)/baseline/steps.jsonl  ## Check that the profile covers the baseline's HLO module
 	scripts/verify.sh
 compare: verify $(RUN)/baseline/steps.jsonl $(RUN)/perf/steps.jsonl  ## Step times: baseline against perf
 	scripts/compare.sh
@@ -131,8 +131,8 @@ TRY := --editable '.[rehearse-cuda13]' pytest hypothesis jsonschema
 	$(UV) $(TRY) -r $(@D)/lib/python3*/site-packages/dependencies/requirements/generated_requirements/decoupled-requirements.txt
 	@touch $@
 
-jax-releases:  ## The workflow with every release line of jax that pgle serves
-	PYTHON=$(PYTHON) scripts/try_jax.sh $(JAX_RELEASES)
+jax-releases:  ## `pgle run` with every release line of jax on five programs: the table of docs/install.md
+	$(PYTHON) scripts/try_jax.py $(JAX_RELEASES)
 
 format: $(VENV)/.installed-dev  ## Let ruff format and fix
 	$(BIN)/ruff format .

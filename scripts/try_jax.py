@@ -72,8 +72,8 @@ def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         return f"**exit {done.returncode}**", False
-    change = (found["comparison"] or {}).get("change")
-    step = "no step times" if change is None else f"{100 * change:+.1f} %".replace("-", "−")
+    compared = found["comparison"]
+    step = "no step times" if compared is None else f"{100 * (compared['ratio'] - 1):+.1f} %".replace("-", "−")
     if done.returncode == 0 and found["used"]:
         return step, True
     return f"**{'used' if found['used'] else 'not used'}, exit {done.returncode}, {step}**", False

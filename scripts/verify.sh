@@ -1,4 +1,4 @@
 #!/bin/sh
-# Does the profile of $RUN cover its main module?
+# Does the profile of $RUN cover the module that will use it, as the baseline compiled it?
 set -eu
-exec "${PGLE:-pgle}" verify "$RUN/profile.pbtxt" --hlo "$RUN/profile/hlo"
+exec "${PGLE:-pgle}" verify "$RUN/profile.pbtxt" --hlo "$RUN/baseline/hlo"

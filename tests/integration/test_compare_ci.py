@@ -193,17 +193,18 @@ def test_the_slurm_script_runs_both_sides_with_their_flags(tmp_path: Path) -> No
     program = tmp_path / "program.py"
     program.write_text(
         "import os\n"
-        "slow = 'pgle_profile' not in os.environ['XLA_FLAGS']\n"
+        "slow = '.pbtxt' not in os.environ['XLA_FLAGS']\n"
         "for i in range(30): print(f'step {i}: {(1.02 if slow else 1.0) * (1 + 0.001 * (i * 7 % 5)):.6f} s')\n"
     )
     srun = tmp_path / "srun"
-    srun.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+    srun.write_text('#!/bin/sh\n[ "$1" = --container-image=i ] || exit 9\nshift 2\nexec "$@"\n')
     srun.chmod(0o755)
     pgle = tmp_path / "pgle"
     pgle.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pgle "$@"\n')
     pgle.chmod(0o755)
     environment = {
-        **os.environ, "PGLE": str(pgle), "SRUN": str(srun), "ROUNDS": "1", "RUN_DIR": str(tmp_path / "runs"),
+        **os.environ, "PGLE": str(pgle), "SRUN": f"{srun} --container-image=i", "ROUNDS": "1",
+        "RUN_DIR": str(tmp_path / "runs"),
     }  # fmt: skip
     command = ["bash", str(STARTERS / "slurm" / "compare.sbatch"), str(profile), sys.executable, str(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -120,6 +120,7 @@ def submitted(slurm, tmp_path_factory):
         "--wait",
         "--ntasks=4",
         "--ntasks-per-node=4",
+        "--cpus-per-task=1",
         "--gpus-per-node=0",
         "--output",
         str(folder / "out"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -57,5 +58,55 @@ def test_the_makefile_runs_each_stage_once_and_in_order(tmp_path: Path) -> None:
     words = ["make", "-n", "-f", "Makefile.pgle", "compare", "CMD=python x.py", "RUN=r"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert [line.split()[1] for line in done.stdout.splitlines()] == [
-        *("profile", "convert", "verify", "perf", "perf", "compare"),
+        *("profile", "convert", "perf", "verify", "perf", "compare"),
     ]
+
+
+FAKE = """#!/bin/bash
+# pgle and srun of a test: what they are called with, and for srun what it starts.
+printf '%s cpus=%s %s\\n' "${0##*/}" "${SRUN_CPUS_PER_TASK-}" "$*" >> calls
+case "${0##*/} $*" in *"$FAILS"*) exit 1 ;; esac
+[ "${0##*/}" = srun ] || exit 0
+while [[ $1 == -* ]]; do shift; done
+exec "$@"
+"""
+
+
+def job(folder: Path, fails: str = "nothing") -> tuple[int, list[str]]:
+    """Exit code of pgle.sbatch without Slurm, and the calls of pgle and srun."""
+    run(["init", "slurm", "-o", str(folder), "--force"])
+    for name in ("fake pgle", "srun"):
+        (folder / name).write_text(FAKE)
+        (folder / name).chmod(0o755)
+    environment = {
+        "PATH": os.environ["PATH"], "PGLE": str(folder / "fake pgle"), "SRUN": "./srun --container-image=i",
+        "SLURM_CPUS_PER_TASK": "8", "SLURM_PROCID": "0", "SLURM_SUBMIT_DIR": ".", "SLURM_JOB_ID": "7", "FAILS": fails,
+    }  # fmt: skip
+    done = subprocess.run(["bash", "pgle.sbatch", "train"], cwd=folder, env=environment, check=False)
+    return done.returncode, (folder / "calls").read_text().splitlines()
+
+
+def test_the_job_starts_ranks_as_asked_and_stages_in_order(tmp_path: Path) -> None:
+    code, calls = job(tmp_path)
+    assert code == 0
+    starts = [line for line in calls if line.startswith("srun")]
+    assert len(starts) == 4
+    assert all("--container-image=i" in line and "--wait=1800" in line and "cpus=8" in line for line in starts)
+    stages = [line.split()[3] for line in calls if line.startswith("fake pgle")]
+    assert stages == ["profile", "convert", "merge", "perf", "verify", "perf", "compare"]
+
+
+def test_the_job_ends_before_the_performance_run_if_the_profile_does_not_fit(tmp_path: Path) -> None:
+    code, calls = job(tmp_path, fails="fake pgle verify")
+    assert code == 1
+    assert not any("compare" in line for line in calls)
+    assert sum("--baseline" not in line and " perf " in line for line in calls) == 0
+
+
+@pytest.mark.parametrize("script", ["pgle", "profile", "compare"])
+def test_a_job_has_whole_nodes_and_the_cores_of_each_gpu(script: str, tmp_path: Path) -> None:
+    run(["init", "slurm", "-o", str(tmp_path)])
+    text = (tmp_path / f"{script}.sbatch").read_text()
+    assert {"#SBATCH --exclusive", "#SBATCH --cpus-per-task=8"} <= set(text.splitlines())
+    assert {"##SBATCH --account=ACCOUNT", "##SBATCH --partition=PARTITION"} <= set(text.splitlines())
+    assert "export SRUN_CPUS_PER_TASK=" in text

@@ -126,8 +126,8 @@ class Manifest:
         new = json.loads(json.dumps(asked))
         for name in [name for name in {**record.asked, **new} if record.asked.get(name) != new.get(name)]:
             return f"the {name} is another than in its last run"
-        for name, version in record.versions.items() if versions is not None else ():
-            if name.startswith("jax") and versions.get(name) != version:
+        for name, version in record.versions.items():
+            if versions is not None and name.startswith("jax") and versions.get(name) != version:
                 return f"{name} is {versions.get(name, 'gone')}, and was {version} in its last run"
         before, now = ({item.path: item.sha256 for item in items} for items in (record.inputs, inputs))
         for path in [path for path in {**before, **now} if before.get(path) != now.get(path)]:
