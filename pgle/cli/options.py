@@ -237,7 +237,7 @@ stage_options = _together(
     run_dir_option(),
     capture_option,
     target_option,
-    click.option("--devices", default=4, show_default=True, type=click.IntRange(1), help="Devices to simulate."),
+    click.option("--devices", type=click.IntRange(1), metavar="N", help="Devices to simulate.  [default: 4]"),
     topology_option,
     flag_option,
     choose_option,

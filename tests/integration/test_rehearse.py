@@ -26,10 +26,11 @@ def programs(tmp_path_factory):
 
     def dump(name: str) -> Path:
         if not (folder / name).exists():
-            from pgle.run.launch.capture_modules import capture_modules
+            from pgle.run.launch.capture_modules import Devices, capture_modules
+            from pgle.xla.targets import load_target
 
             words = [sys.executable, "-m", f"pgle.workloads.{name}", "--compile-only"]
-            capture_modules(words, folder / name, devices=4, quiet_s=60)
+            capture_modules(words, folder / name, target=load_target("h100"), devices=Devices(4), quiet_s=60)
         return next((folder / name).glob("*.mlir"))
 
     return dump

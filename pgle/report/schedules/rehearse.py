@@ -171,7 +171,10 @@ def folder_of(result: Rehearsal) -> Path:
 
 def setting_lines(module: str, devices: int, target: str, jaxlib: str, setting: Setting) -> list[str]:
     """Which module was compiled, for what, by which jaxlib and with which flags; and which others there were."""
-    lines = [f"{module} for {devices} × {target}, jaxlib {jaxlib}, your flags: {' '.join(setting.flags) or 'none'}"]
+    assumed = f" ({devices} devices (assumed): --devices N takes others)" if setting.assumed else ""
+    lines = [
+        f"{module} for {devices} × {target}{assumed}, jaxlib {jaxlib}, your flags: {' '.join(setting.flags) or 'none'}"
+    ]
     if setting.others:
         lines.append(f"not chosen: {some(setting.others, OTHERS)}; --choose NAME takes another")
     return lines

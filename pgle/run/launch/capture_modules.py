@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,12 +11,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pgle.errors import UserError, WorkloadError, one_line, shell_code
 from pgle.files import write_files
 from pgle.masking import kept_argv
 from pgle.next import Next
+from pgle.run.experiment.ranks import LAUNCHERS
 from pgle.run.launch.captured import (
     CODE,
     LOWERED,
@@ -31,6 +34,8 @@ from pgle.run.launch.captured import (
 )
 from pgle.run.launch.hook import with_hook
 from pgle.run.launch.process import ended, started
+from pgle.run.rehearse.settings import memory_fraction
+from pgle.xla.targets import Target
 
 STDERR = 2  # file descriptor: results alone go to our stdout
 
@@ -38,6 +43,10 @@ SHOWN = 5  # modules that a message about something else names
 
 UNSETTLED = 3
 """A program is waited for so many times longer while it compiles something, or no training step was executed twice."""
+
+SIGNALLED = 128  # exit codes from here on: a signal ended the program
+
+_EXPORTED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 POLL_S = 0.2
 SAY_S = 30.0  # a program that has compiled nothing for so long is said to be waited for; then after twice as long
@@ -50,20 +59,47 @@ UNHOOKED = (
 )
 
 
+DEFAULT_DEVICES = 4  # virtual CPU devices when nobody says how many
+
+
+@dataclass(frozen=True)
+class Devices:
+    """How many devices a captured program has, and who said so."""
+
+    count: int
+    assumed: bool = False  # nobody said it
+    warnings: tuple[str, ...] = ()  # one line each
+
+
+def devices_for(asked: int | None, environment: Mapping[str, str] | None = None) -> Devices:
+    """The devices of a captured program: as asked, else as the user's XLA_FLAGS say, else `DEFAULT_DEVICES`."""
+    flags = (os.environ if environment is None else environment).get("XLA_FLAGS", "")
+    exported = int(found[-1]) if (found := _EXPORTED.findall(flags)) else None
+    if asked is None:
+        return Devices(exported or DEFAULT_DEVICES, assumed=not exported)
+    replaced = f"--devices {asked} replaces --xla_force_host_platform_device_count={exported} of XLA_FLAGS"
+    return Devices(asked, warnings=(replaced,) if exported not in (None, asked) else ())
+
+
 def capture_modules(
     command: Sequence[str],
     folder: Path,
     *,
-    devices: int,
+    target: Target,
+    devices: Devices,
     quiet_s: float,
     choose: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Path, ...]:
     """Run a command on CPU devices and collect what it compiles; its output goes to stderr.
 
+    A program that failed after it had got zeros for results is run again, all computed, if its exception may come of
+    zeros. Of both captures the better one is kept.
+
     Args:
         command: the words of the command.
         folder: new folder for the modules.
+        target: the GPU that the program sees.
         devices: virtual CPU devices.
         quiet_s: once something is captured, stop the program when nothing new came for so long: on CPUs the steps
             themselves may take hours.
@@ -79,35 +115,64 @@ def capture_modules(
         WorkloadError: it failed before it had compiled anything, or before its step was executed again and again.
     """
     base = os.environ if environment is None else environment
-    folder.mkdir(parents=True, exist_ok=True)
-    code = _run(command, capture_environment(base, folder, devices), folder, quiet_s, choose)
+    for line in devices.warnings:
+        _say(line)
+
+    def run(where: Path, *, compute: bool) -> int:
+        where.mkdir(parents=True, exist_ok=True)
+        return _run(
+            command, capture_environment(base, where, devices.count, target, compute=compute), where, quiet_s, choose
+        )
+
+    code = run(folder, compute=False)
     left_out = _left_out(folder)
-    if code and left_out and not _has_step(folder):
+    if code and left_out and not _has_step(folder) and _may_come_of_zeros(folder, code):
         _say(f"the program failed with zeros for the results of {left_out}; running it again, all computed")
-        for path in folder.iterdir():
-            path.unlink()
-        code = _run(command, capture_environment(base, folder, devices, compute=True), folder, quiet_s, choose)
+        second = folder / "computed"
+        second_code = run(second, compute=True)
+        if _rank(second) >= _rank(folder):
+            for path in folder.iterdir():
+                if path != second:
+                    path.unlink()
+            for path in second.iterdir():
+                path.rename(folder / path.name)
+            code = second_code
+        else:
+            _say("the second run compiled less than the first; the first is kept")
+        shutil.rmtree(second)
     elif left_out:
         _say(f"not executed on the CPU, their results were zeros: {left_out}")
     found, shown = modules_in(folder), str(Next(kept_argv(command)))
     _copy_for_user(base.get("JAX_DUMP_IR_TO", ""), found)
-    unhooked = "" if read_captured(folder).python else UNHOOKED
+    program = read_captured(folder)
+    unhooked = "" if program.python else UNHOOKED
+    how = ended(code) + (f" ({program.error})" if program.error else "")
+    hint = f"; it had {devices.count} devices, which is assumed: --devices N gives it others" if devices.assumed else ""
     if not found and code:
-        raise WorkloadError(
-            code, f"{shown} {ended(code)} before it had compiled anything{unhooked and f'; {unhooked}'}"
-        )
+        raise WorkloadError(code, f"{shown} {how} before it had compiled anything{unhooked and f'; {unhooked}'}{hint}")
     if unhooked and found:
         _say(f"{unhooked}; how often a module was executed is not known")
     if not found:
-        remedy = "does it call a jitted function? Where it clears its environment, start pgle behind what does so"
+        remedy = "does it call a jitted function? If it clears its environment, start pgle behind what does so"
         raise UserError("the program compiled no jax module", where=shown, remedy=remedy)
     if code and choose is None and not _has_step(folder):
         there = ", ".join(candidates(found)[:SHOWN])
-        what = f"{shown} {ended(code)} before its step was executed twice; it had compiled {there} (--choose NAME)"
+        what = f"{shown} {how} before its step was executed twice; it had compiled {there} (--choose NAME){hint}"
         raise WorkloadError(code, what)
     if code:
         write_files({folder / CODE: str(code)}, force=True)
     return found
+
+
+def _may_come_of_zeros(folder: Path, code: int) -> bool:
+    """Whether zeros for results may be why the program failed: not if a signal or another exception ended it."""
+    program = read_captured(folder)
+    return code < SIGNALLED and (not program.error or program.by_zeros)
+
+
+def _rank(folder: Path) -> tuple[bool, int]:
+    """How good a capture is: whether the step is there, and how far the program came."""
+    return _has_step(folder), len(modules_in(folder))
 
 
 def _run(
@@ -149,27 +214,38 @@ def _copy_for_user(wanted: str, modules: Sequence[Path]) -> None:
 
 
 def capture_environment(
-    base: Mapping[str, str], folder: Path, devices: int, *, compute: bool = False
+    base: Mapping[str, str], folder: Path, devices: int, target: Target, *, compute: bool = False
 ) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
 
-    The hook in it has modules that move data to host memory dumped as jax lowers them for GPUs; for CPUs it drops that.
+    The hook in it has the program see the target, and has every module dumped as jax lowers it for GPUs.
 
     Args:
         base: the environment of the user.
         folder: for the modules.
-        devices: virtual CPU devices; those of the job where the command starts several processes.
+        devices: virtual CPU devices; those of the job if the command starts several processes.
+        target: the GPU that the program sees.
         compute: execute large modules too, instead of taking their results as zeros.
     """
-    given = base.get("XLA_FLAGS", "")
-    is_ours = "xla_force_host_platform_device_count" not in given
-    flags = [f"--xla_force_host_platform_device_count={devices}"] if is_ours else []
+    given = _EXPORTED.sub("", base.get("XLA_FLAGS", "")).strip()
+    flags = [f"--xla_force_host_platform_device_count={devices}"]
     if "xla_backend_optimization_level" not in given:  # the code for CPUs is thrown away
         flags.append("--xla_backend_optimization_level=0")
     files = {"program": PROGRAM, "lowered": LOWERED} | ({} if compute else {"uncomputed": UNCOMPUTED})
-    files = {what: str(folder.resolve() / name) for what, name in files.items()}
     wanted = " ".join([given, *flags]).strip()
-    config = {"captured": files, "devices": devices if is_ours else None, "flags": flags, "given": wanted}
+    config = {
+        "captured": {what: str(folder.resolve() / name) for what, name in files.items()},
+        "devices": devices,
+        "flags": flags,
+        "given": wanted,
+        "gpu": {
+            "kind": target.device,
+            "compute_capability": ".".join(map(str, target.compute_capability)),
+            "core_count": target.core_count,
+            "memory_bytes": int((memory_fraction(base) or 1.0) * target.memory_bytes),
+        },
+        "ranks": {name: base.get(name) for launcher in LAUNCHERS for name in launcher[1:]},
+    }
     return {
         **with_hook(base, config),
         "JAX_PLATFORMS": "cpu",
@@ -193,7 +269,7 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float, 
         if size != seen:
             seen, since = size, time.monotonic()
         if not seen and time.monotonic() - since > told_s:
-            _say(f"the program has compiled nothing in {told_s:g} s; waiting on (Ctrl-C ends it)")
+            _say(f"the program has compiled nothing in {told_s:g} s{_waits(folder)}; waiting on (Ctrl-C ends it)")
             told_s *= 2
         quiet = time.monotonic() - since
         if not seen or quiet <= quiet_s:
@@ -209,6 +285,12 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float, 
             _stop(child)
             write_files({folder / STOPPED: ""}, force=True)
             return 0
+
+
+def _waits(folder: Path) -> str:
+    what = read_captured(folder).waits_for
+    remedy = "start all of them in the command, or none: one process has all devices here"
+    return f": jax.distributed.initialize waits ({what}; {remedy})" if what else ""
 
 
 def _patience(folder: Path, choose: str | None) -> int:

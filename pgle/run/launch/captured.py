@@ -18,7 +18,7 @@ from pgle.xla.flags.text import Flag, format_flags
 T = TypeVar("T")
 
 LOWERED = ".lowered_for_cuda"
-"""The hook's list of modules with moves to host memory; ``!`` before those that it could not lower for GPUs."""
+"""The hook's list of modules; ``!`` before those that it could not lower for GPUs."""
 
 PROGRAM = ".program.json"
 """What the hook writes of the program: its interpreter, and how often each module was executed."""
@@ -70,6 +70,9 @@ class CapturedProgram:
     executed: Mapping[str, int] = field(default_factory=dict)  # executions by the file name of the module
     compiling: str = ""  # file name of the module that it is compiling
     of_jax: Sequence[str] = ()  # file names of modules that are named as functions of jax's
+    error: str = ""  # the exception that ended it, in a line
+    by_zeros: bool = False  # whether zeros for results may be why
+    waits_for: str = ""  # the processes that it waits for in `jax.distributed.initialize`
     xla_flags: str = ""  # as it had them, where it or a script before it set them; empty: as they were given
     # by file name of the module what the program asks of XLA beside them: names of flags or settings of jax, and values
     options: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
@@ -97,7 +100,8 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         what = "is a function of jax's own, no step: the program seems to have compiled none"
         found.append(f"{module_name(module)} {what}; have it run a step")
     if code.is_file():
-        found.append(f"the program ended with exit code {code.read_text()} after {module.name} had been compiled")
+        why = f" ({program.error})" if program.error else ""
+        found.append(f"the program ended with exit code {code.read_text()}{why} after its step was executed")
     doubt = (module.parent / STOPPED).is_file() and program.executed and doubt_of(module)
     if doubt:
         found.append(
@@ -106,8 +110,8 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
         )
     if lowered.is_file() and f"!{module.name}" in lowered.read_text().splitlines():
         found.append(
-            f"{module.name} moves data to host memory, which jax drops when it lowers for CPUs, so this rehearsal has "
-            "no offloading; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
+            f"jax cannot lower {module_name(module)} for GPUs here, so its code for CPUs is compared, without moves to "
+            "host memory; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
         )
     return tuple(found)
 

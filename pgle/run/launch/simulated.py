@@ -24,7 +24,7 @@ from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifes
 from pgle.run.experiment.older import waiting
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult
-from pgle.run.launch.capture_modules import capture_modules
+from pgle.run.launch.capture_modules import Devices, capture_modules, devices_for
 from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in, read_captured
 from pgle.run.launch.console_steps import write_steps
 from pgle.run.launch.environment import (
@@ -38,6 +38,7 @@ from pgle.run.launch.environment import (
 from pgle.run.launch.evidence import verdict
 from pgle.run.launch.process import check_program
 from pgle.run.rehearse.compiler.compile import rehearse_compile
+from pgle.run.rehearse.compiler.messages import devices_in
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import record as simulate
@@ -58,10 +59,15 @@ class SimulatedBackEnd:
     """A GPU that is not there."""
 
     target: str = "h100"  # the GPU
-    devices: int = 4  # how many, and virtual CPU devices of the captured program
+    # how many, and virtual CPU devices of the captured program; None: those of the topology, else of XLA_FLAGS, else 4
+    devices: int | None = None
     topology: str | None = None  # ``SxHxD``; None: one host
     choose: str | None = None  # on the names of captured modules; None: the program's step, as far as that shows
     quiet_s: float = 20.0  # a captured program is stopped when it has compiled nothing new for so long
+
+    @property
+    def _devices(self) -> Devices:
+        return devices_for(devices_in(self.topology) if self.devices is None and self.topology else self.devices)
 
     def check(self, request: StageRequest) -> None:
         """Raise `UserError` where a request cannot be met, a flag included; nothing has been written by then."""
@@ -80,7 +86,12 @@ class SimulatedBackEnd:
 
     def asked(self, request: StageRequest) -> Mapping[str, Any]:
         """All options that decide the outcome of a stage, with their values."""
-        where = {"target": self.target, "devices": self.devices, "topology": self.topology, "choose": self.choose}
+        where = {
+            "target": self.target,
+            "devices": self._devices.count,
+            "topology": self.topology,
+            "choose": self.choose,
+        }
         return {**request.asked(), "capture": "simulated", **where}
 
     def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
@@ -105,7 +116,7 @@ class SimulatedBackEnd:
         older = waiting(request.run, request.stage, request.folder.make(again=again), force=force)
         child = self._child(request, module_path)
         python, notes = compiler_of(request.command)
-        topology, said = fitted(module_path, self.topology or f"1x1x{self.devices}")
+        topology, said = fitted(module_path, self.topology or f"1x1x{self._devices.count}")
         asked, inputs = self.asked(request), self.inputs(request)
         record = begin_record(request, child, asked=asked, inputs=inputs, simulated=True, before=older)
         compiled = rehearse_compile(
@@ -149,7 +160,7 @@ class SimulatedBackEnd:
         record = end_record(
             request, replace(record, versions=self.versions(request), topology=where), 0,
             outputs=request.folder.outputs(), facts=facts, verdict=judged,
-            warnings=(*said, *capture_warnings(module_path), *notes),
+            warnings=(*_assumed(self._devices), *said, *capture_warnings(module_path), *notes),
         )  # fmt: skip
         return StageResult(request, True, 0, judged, times, facts, record.warnings)
 
@@ -175,7 +186,11 @@ class SimulatedBackEnd:
             WorkloadError: it failed before it had compiled anything.
         """
         folder, run_dir = request.run.captured, request.run.path
-        asked = {"command": list(kept_argv(request.command)), "devices": self.devices}
+        asked = {
+            "command": list(kept_argv(request.command)),
+            "devices": self._devices.count,
+            "target": load_target(self.target).device,  # which the program sees
+        }
         inputs = replace(request, profile=None).inputs()
         before = read_manifest(run_dir)
         versions = self.versions(request)
@@ -200,12 +215,22 @@ class SimulatedBackEnd:
             shutil.copyfile(request.command[0], folder / "jax_ir0000_given_compile.mlir")
         else:
             try:
-                capture_modules(request.command, folder, devices=self.devices, quiet_s=self.quiet_s)
+                capture_modules(
+                    request.command,
+                    folder,
+                    target=load_target(self.target),
+                    devices=self._devices,
+                    quiet_s=self.quiet_s,
+                )
             except (UserError, WorkloadError) as error:
                 end_record(request, record, error.exit_code, warnings=(str(error),))
                 raise
         end_record(request, record, 0, outputs=[folder])
         return choose_module(modules_in(folder), self.choose)
+
+
+def _assumed(devices: Devices) -> tuple[str, ...]:
+    return (f"{devices.count} devices (assumed): --devices N simulates others",) if devices.assumed else ()
 
 
 def _is_module(command: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.manifest import StageRecord, read_manifest
 from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of
 from pgle.run.inputs.piped import STDIN, keep_module
-from pgle.run.launch.capture_modules import capture_modules
+from pgle.run.launch.capture_modules import Devices, capture_modules, devices_for
 from pgle.run.launch.captured import CapturedProgram, fitted, modules_in, read_captured
 from pgle.run.launch.environment import check_compiler
 from pgle.run.launch.process import check_program
@@ -30,8 +30,6 @@ from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
 
 DEFAULT_TARGET = "h100"  # the GPU that is meant where none is named
-
-DEFAULT_DEVICES = 4  # virtual CPU devices for a captured program whose user names no topology
 
 _MODULE_SUFFIXES = (".mlir", ".pb", ".xz", ".gz", ".txt", ".hlo", ".bin")
 
@@ -220,12 +218,18 @@ def prepared(
 
 def _fitted(setting: Setting, command: RehearseCommand) -> Setting:
     """The setting for the devices that a captured step is for, which the program decides."""
-    asked = command.topology or f"1x1x{command.devices or DEFAULT_DEVICES}"
     setting = replace(setting, warnings=(*command.doubts, *setting.warnings))
     if not (_is_program(command) or (command.typed and command.topology)):
         return setting
-    topology, said = fitted(setting.module, asked)
+    devices = _devices(command)
+    setting = replace(setting, assumed=devices.assumed and not command.typed)
+    topology, said = fitted(setting.module, command.topology or f"1x1x{devices.count}")
     return replace(setting, topology=topology, warnings=(*said, *setting.warnings)) if said else setting
+
+
+def _devices(command: RehearseCommand) -> Devices:
+    """The virtual devices of a program."""
+    return devices_for(devices_in(command.topology) if command.topology else command.devices)
 
 
 def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], CapturedProgram]:
@@ -248,7 +252,8 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
     captured = capture_modules(
         command.words,
         out / "captured",
-        devices=devices_in(command.topology) if command.topology else command.devices or DEFAULT_DEVICES,
+        target=load_target(command.target),
+        devices=_devices(command),
         quiet_s=command.quiet_s,
         choose=command.choose,
     )

@@ -45,6 +45,7 @@ class Setting:
     # part of the GPU's memory that the job's allocator has; 0: it has no limit
     memory_fraction: float = DEFAULT_FRACTION
     topology: str | None = None  # of a captured step that is for other devices than were asked for
+    assumed: bool = False  # nobody said how many devices the captured program has
 
     def request(
         self, target: Target, out: Path, *, topology: str | None, flags: tuple[str, ...] = (), as_job: bool = False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
 import shlex
 import socket
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError, WorkloadError
-from pgle.run.launch.capture_modules import UNSETTLED, _patience, capture_modules
+from pgle.run.launch.capture_modules import (
+    UNSETTLED,
+    Devices,
+    _patience,
+    capture_environment,
+    capture_modules,
+    devices_for,
+)
 from pgle.run.launch.captured import (
     candidates,
     capture_warnings,
@@ -25,6 +34,10 @@ from pgle.run.launch.captured import (
     modules_in,
     read_captured,
 )
+from pgle.run.launch.hook import HOOK_SITE
+from pgle.xla.targets import load_target
+
+H100 = load_target("h100")
 
 OFFLOAD = """
 import jax, jax.numpy as jnp
@@ -59,7 +72,12 @@ def captured(tmp_path):
         script.write_text(text)
         environ = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
         found = capture_modules(
-            [sys.executable, str(script)], tmp_path / "captured", devices=2, quiet_s=60, environment=environ
+            [sys.executable, str(script)],
+            tmp_path / "captured",
+            target=H100,
+            devices=Devices(2),
+            quiet_s=60,
+            environment=environ,
         )
         return choose_module(found, None)
 
@@ -78,17 +96,16 @@ def test_moves_that_cannot_be_lowered_for_gpus_are_a_warning_with_a_remedy(captu
     module = captured(CPU_ONLY + OFFLOAD.format(inside="only.bind"))
     assert "annotate_device_placement" not in module.read_text()
     (said,) = capture_warnings(module)
-    assert "moves data to host memory" in said
+    assert "cannot lower jit_train_step for GPUs here" in said
     assert "JAX_DUMP_IR_TO" in said
     captured_text = capfd.readouterr().err
     assert "(8, 8)" in captured_text
     assert captured_text.count("pgle: warning:") == 1
 
 
-def test_a_program_without_host_memory_is_dumped_as_it_is(captured):
+def test_a_program_that_sets_no_flags_has_none_of_its_own(captured):
     module = captured("import jax, jax.numpy as jnp\njax.jit(lambda x: jnp.sin(x) + 1)(jnp.ones((8, 8)))")
     assert capture_warnings(module) == ()
-    assert not (module.parent / ".lowered_for_cuda").exists()
     assert read_captured(module.parent).xla_flags == ""
 
 
@@ -173,7 +190,7 @@ for _ in range(2): step(jnp.ones((8, 8)))
 def test_a_script_that_replaces_pythonpath_is_told_to_keep_it(tmp_path):
     words = ["sh", "-c", f"PYTHONPATH=/ exec {sys.executable} -c 'import jax; raise SystemExit(3)'"]
     with pytest.raises(WorkloadError, match=r"let it keep the old: PYTHONPATH=…:\$PYTHONPATH"):
-        capture_modules(words, tmp_path / "captured", devices=1, quiet_s=60)
+        capture_modules(words, tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
 
 
 LOADER = """
@@ -322,7 +339,9 @@ def test_a_program_that_fails_before_its_step_passes_its_exit_code_on(captured):
 
 def test_a_program_that_a_signal_ends_passes_on_what_a_shell_says(tmp_path):
     with pytest.raises(WorkloadError, match="was ended by SIGSEGV before") as raised:
-        capture_modules(["sh", "-c", "kill -SEGV $$"], tmp_path / "captured", devices=1, quiet_s=60)
+        capture_modules(
+            ["sh", "-c", "kill -SEGV $$"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60
+        )
     assert raised.value.exit_code == 128 + 11
 
 
@@ -339,6 +358,37 @@ for _ in range(3): step(jnp.ones(3))
 """
 
 
+SEES_A_GPU = """
+import jax, jax.numpy as jnp
+from jax.extend.backend import get_backend
+jax.distributed.initialize()
+assert (jax.process_count(), jax.device_count()) == (1, 2)
+device = jax.devices()[0]
+assert {jax.default_backend(), get_backend().platform, device.platform, device.client.platform} == {"gpu"}
+peak = {"NVIDIA H100 80GB HBM3": 989e12}[device.device_kind]
+assert device.compute_capability == "9.0" and 60e9 < device.memory_stats()["bytes_limit"] < 64e9
+def loss(x):
+    kept = jnp.where(jax.random.bernoulli(jax.random.key(0), 0.9, x.shape), x, 0)
+    kind = "cudnn" if device.platform == "gpu" else None
+    attended = jax.nn.dot_product_attention(kept, kept, kept, implementation=kind)
+    return jnp.sum(attended.astype(jnp.float32))
+train_step = jax.jit(lambda x: x - 1e-3 * jax.grad(loss)(x))
+x = jnp.ones((2, 128, 4, 64), jnp.bfloat16)
+for _ in range(2): x = train_step(x)
+large = jax.jit(lambda x: x @ x).lower(jax.ShapeDtypeStruct((8192, 8192), jnp.float32)).compile()
+assert large.cost_analysis()["flops"] == 2 * 8192 ** 3
+"""
+
+
+def test_a_program_sees_the_gpu_that_it_is_captured_for(captured, monkeypatch):
+    monkeypatch.setenv("SLURM_PROCID", "0")  # pgle itself is in an allocation, nothing started the program four times
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    module = captured(SEES_A_GPU)
+    assert module_name(module) == "jit__lambda"
+    assert "__cudnn$fmha" in module.read_text(), "attention as GPUs have it"
+    assert "stablehlo.while" not in module.read_text(), "random bits are loops on CPUs alone"
+
+
 def test_processes_of_one_job_share_its_devices_and_the_first_is_captured(captured):
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -353,7 +403,7 @@ def test_what_a_stopped_program_started_ends_with_it(tmp_path, monkeypatch):
     rank = "trap '' TERM; echo $$ > pid; while :; do sleep 0.1; done"
     dump = "echo 'module @jit_f' > captured/jax_ir0001_jit_f_compile.mlir"
     launcher = f"cd {tmp_path}; (exec sh -c {shlex.quote(rank)}) & {dump}; wait"
-    capture_modules(["sh", "-c", launcher], folder, devices=1, quiet_s=0.2)
+    capture_modules(["sh", "-c", launcher], folder, target=H100, devices=Devices(1), quiet_s=0.2)
     with pytest.raises(ProcessLookupError):
         while True:  # until init has taken note of its end
             os.kill(int((tmp_path / "pid").read_text()), 0)
@@ -434,6 +484,111 @@ def test_a_program_whose_check_of_its_first_step_fails_by_zeros_is_not_run_again
     module = captured(STOPS_AT_ZERO)
     assert "ended with exit code 1" in capture_warnings(module)[0]
     assert "running it again" not in capfd.readouterr().err
+
+
+@pytest.fixture
+def may_come_of_zeros(monkeypatch):
+    """The hook's judgement of an exception."""
+    monkeypatch.syspath_prepend(str(HOOK_SITE))
+    yield importlib.import_module("pgle_hook.capture.executed").may_come_of_zeros
+    for name in [name for name in sys.modules if name.split(".")[0] == "pgle_hook"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("code", "may"),
+    [
+        ("assert 0 > 1", True),
+        ("raise ValueError('loss is 0')", True),
+        ("class Diverged(Exception): pass\nraise Diverged", True),
+        ("{}['flops']", False),
+        ("import no_such_module", False),
+        ("try: {}['flops']\nexcept KeyError as error: raise ValueError('no flops') from error", False),
+    ],
+)
+def test_which_exceptions_zeros_may_cause(may_come_of_zeros, code, may):
+    with pytest.raises(Exception) as raised:
+        exec(code, {})
+    assert may_come_of_zeros(raised.value) == may
+
+
+PASSED_ON_BY_JAX = """
+import jax, jax.numpy as jnp
+from pgle_hook.capture.executed import may_come_of_zeros
+for fails in (lambda: jax.jit(lambda x: [][x.ndim])(1.0), lambda: jnp.dot(jnp.ones(2), jnp.ones(3))):
+    try: fails()
+    except Exception as error: print(may_come_of_zeros(error))
+"""
+
+
+def test_zeros_cause_no_exception_that_jax_passes_on():
+    environment = {**os.environ, "PYTHONPATH": str(HOOK_SITE), "JAX_PLATFORMS": "cpu"}
+    ran = subprocess.run([sys.executable, "-c", PASSED_ON_BY_JAX], env=environment, capture_output=True, check=True)
+    assert ran.stdout.split() == [b"False", b"False"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "by_zeros", "runs"),
+    [(1, "", False, 2), (1, "AssertionError", True, 2), (1, "KeyError: 'flops'", False, 1), (137, "", False, 1)],
+)
+def test_a_failed_program_is_run_again_only_for_what_zeros_may_cause(
+    tmp_path, monkeypatch, code, error, by_zeros, runs
+):
+    folders = []
+
+    def run(command, environment, folder, quiet_s, choose):
+        folders.append(folder)
+        (folder / ".uncomputed").write_text("jit_step\n")
+        (folder / "jax_ir0001_jit_init_compile.mlir").write_text("module @jit_init")
+        program = {"python": "python", "version": [3, 12], "error": error, "by_zeros": by_zeros}
+        (folder / ".program.json").write_text(json.dumps(program))
+        return code
+
+    monkeypatch.setattr("pgle.run.launch.capture_modules._run", run)
+    with pytest.raises(WorkloadError, match="before its step was executed twice"):
+        capture_modules(["x"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
+    assert len(folders) == runs
+
+
+def test_a_better_capture_is_kept(tmp_path, monkeypatch, capfd):
+    def run(command, environment, folder, quiet_s, choose):
+        names = ("init", "train_step") if folder.name == "captured" else ("init",)
+        (folder / ".uncomputed").write_text("jit_step\n")
+        for number, name in enumerate(names):
+            (folder / f"jax_ir000{number}_jit_{name}_compile.mlir").write_text("module @jit")
+        return len(names) - 1
+
+    monkeypatch.setattr("pgle.run.launch.capture_modules._run", run)
+    with pytest.raises(WorkloadError, match=r"ended with exit code 1 before .* it had compiled .*train_step"):
+        capture_modules(["x"], tmp_path / "captured", target=H100, devices=Devices(1), quiet_s=60)
+    assert "the first is kept" in capfd.readouterr().err
+    assert not (tmp_path / "captured" / "computed").exists()
+
+
+def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp_path):
+    words = [sys.executable, "-c", "import jax.numpy as jnp; jnp.ones(3)\n{}['flops']"]
+    with pytest.raises(WorkloadError) as failed:
+        capture_modules(words, tmp_path / "captured", target=H100, devices=devices_for(None, {}), quiet_s=60)
+    assert "ended with exit code 1 (KeyError: 'flops' (<string>, line 2)) before its step" in str(failed.value)
+    assert str(failed.value).endswith("it had 4 devices, which is assumed: --devices N gives it others")
+
+
+@pytest.mark.parametrize(
+    ("asked", "exported", "devices"),
+    [
+        (None, None, Devices(4, assumed=True)),
+        (None, 2, Devices(2)),
+        (8, None, Devices(8)),
+        (8, 8, Devices(8)),
+        (8, 4, Devices(8, warnings=("--devices 8 replaces --xla_force_host_platform_device_count=4 of XLA_FLAGS",))),
+    ],
+)
+def test_devices_are_those_asked_for_then_exported_then_assumed(asked, exported, devices, tmp_path):
+    flag = "" if exported is None else f"--xla_force_host_platform_device_count={exported}"
+    environment = {"XLA_FLAGS": f"--xla_a=1 {flag}"}
+    assert devices_for(asked, environment) == devices
+    flags = capture_environment(environment, tmp_path, devices.count, H100)["XLA_FLAGS"].split()
+    assert flags[:2] == ["--xla_a=1", f"--xla_force_host_platform_device_count={devices.count}"]
 
 
 def test_a_program_that_needs_the_results_is_run_again_with_all_computed(captured, capfd):

@@ -397,14 +397,19 @@ def test_a_program_may_ask_for_jax_before_it_imports_it(tmp_path, ask):
     assert "Hook object" in in_python(code, {"window": "none"}, tmp_path).stdout
 
 
-def test_zeros_of_any_size_share_their_pages_and_jax_is_changed_once(hook, tmp_path, monkeypatch):
-    wrapped = []
-    monkeypatch.setattr(hook("jax_private"), "compiled_instead", lambda other: wrapped.append(other) or {})
-    uncomputed = hook("capture.uncomputed").Uncomputed(str(tmp_path / "names"))
+def test_zeros_of_any_size_share_their_pages(hook, tmp_path):
+    uncomputed = hook("capture.uncomputed").Uncomputed(str(tmp_path / "names"), lambda call: False)
     large, small = (uncomputed._zeros(shape, "float32") for shape in ((64, 1024), (3, 5)))
     assert np.shares_memory(large, small)
     assert (large.shape, small.shape, large.any()) == ((64, 1024), (3, 5), False)
-    assert len(wrapped) == 1
+
+
+def test_a_module_is_judged_by_what_all_devices_on_this_machine_do(hook, monkeypatch):
+    uncomputed, private = hook("capture.uncomputed"), hook("jax_private")
+    monkeypatch.setattr(private, "work_of", lambda call: (1e8, 1e6))
+    monkeypatch.setattr(private, "hlo_of", lambda call: "")
+    monkeypatch.setattr(private, "devices_of", int)
+    assert [uncomputed._is_large(devices) for devices in (4, 512)] == [False, True]
 
 
 def test_instructions_of_a_loop_count_as_often_as_it_goes_round(hook):

@@ -38,11 +38,8 @@ def _attach(config, place, jax):
 
 def _capture(jax, config):
     from pgle_hook.capture import capture
-    from pgle_hook.jax_private import before_backends
-    from pgle_hook.place import restore_flags
 
-    before_backends(lambda: guarded(lambda: restore_flags(config["flags"])))
-    capture(jax, config["captured"], config.get("devices"), config["given"])
+    capture(jax, **config)
 
 
 def active():

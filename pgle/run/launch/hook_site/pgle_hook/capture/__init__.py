@@ -7,66 +7,69 @@ without this each of eight would have eight devices, all together 64, and all wo
 import functools
 import math
 import os
+import socket
 
 from pgle_hook import guarded, jax_private
+from pgle_hook.place import restore_flags
 
 DEVICES = "--xla_force_host_platform_device_count="
-PLATFORMS = ("jax_platforms", "jax_platform_name")  # settings of jax
-GPUS = ("gpu", "cuda")
-ASK_FOR_DEVICES = ("devices", "local_devices", "device_count", "local_device_count")
 
 
-def capture(jax, files, devices, given):
+def capture(jax, *, captured, devices, given, gpu, ranks, flags):
     """Capture the modules of this process.
 
     Args:
         jax: the module, freshly imported.
-        files: the path of what the hook writes, by name.
-        devices: virtual CPU devices of the job; None where the user's XLA_FLAGS say those of a process.
+        captured: the path of what the hook writes, by name.
+        devices: virtual CPU devices of the job.
         given: XLA_FLAGS as pgle started the command.
+        gpu: the GPU that the program is to see, as of `Gpu`.
+        ranks: variables by which launchers number processes, with the values that they had for pgle, None: not set.
+        flags: those that pgle added to XLA_FLAGS.
     """
-    from pgle_hook.capture import offload
     from pgle_hook.capture.executed import Executed
+    from pgle_hook.capture.gpu import Gpu
+    from pgle_hook.capture.lowering import Lowering
     from pgle_hook.capture.uncomputed import Uncomputed
 
-    guarded(lambda: _stay_on_cpus(jax))
-    results = Uncomputed(files["uncomputed"]).results if "uncomputed" in files else lambda call, execute: execute()
-    executed = Executed(files["program"], given)
+    jax_private.before_backends(lambda: guarded(lambda: restore_flags(flags)))
+    guarded(Gpu(jax, gpu).show)
+    leaves_out = "uncomputed" in captured
+    lowering = Lowering(captured["lowered"], leaves_out)
+    guarded(lowering.watch)
+    computed = lambda call, execute: execute()
+    results = Uncomputed(captured["uncomputed"], lowering.is_zeros).results if leaves_out else computed
+    executed = Executed(captured["program"], given)
     guarded(lambda: executed.watch(results))
-    guarded(lambda: _watch_processes(jax, devices, executed))
-    offload.watch(files["lowered"])
+    guarded(lambda: _watch_processes(jax, devices, ranks, executed))
 
 
-def _stay_on_cpus(jax):
-    """Give the program CPU devices where it, or the script that starts it, says that it wants GPUs."""
-    update = jax.config.update
-    update(PLATFORMS[0], "cpu")
-    type(jax.config).update = lambda this, name, value: None if name in PLATFORMS else update(name, value)
-    for name in ASK_FOR_DEVICES:
-        setattr(jax, name, _without_gpus(getattr(jax, name)))
+def _watch_processes(jax, devices, ranks, executed):
+    """Divide the devices when the program says of how many processes it is one; only the first tells of its modules.
 
-
-def _without_gpus(ask):
-    """jax's function with no platform in place of GPUs."""
-
-    @functools.wraps(ask)
-    def new_ask(*args, **kwargs):
-        args = [None if value in GPUS else value for value in args]
-        return ask(*args, **{name: None if value in GPUS else value for name, value in kwargs.items()})
-
-    return new_ask
-
-
-def _watch_processes(jax, devices, executed):
-    """Divide the devices when the program says of how many processes it is one; only the first tells of its modules."""
+    A program that leaves it to jax to find the others, and that nothing has started several times, is alone.
+    """
     initialize = jax.distributed.initialize
 
-    def new_initialize(*args, **kwargs):
-        result = initialize(*args, **kwargs)
+    @functools.wraps(initialize)
+    def new_initialize(coordinator_address=None, num_processes=None, *args, **kwargs):
+        if num_processes is None and all(os.environ.get(name) == value for name, value in ranks.items()):
+            return initialize("localhost:%d" % _free_port(), 1, 0)
+        number = args[0] if args else kwargs.get("process_id")
+        if num_processes is None or num_processes > 1:
+            executed.waits_for("process %s of %s" % (number, num_processes) if num_processes else "its other processes")
+        result = initialize(coordinator_address, num_processes, *args, **kwargs)
+        executed.waits_for("")
         guarded(lambda: _share(jax, devices, executed))
         return result
 
     jax.distributed.initialize = new_initialize
+
+
+def _free_port():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
 
 
 def _share(jax, devices, executed):
@@ -76,9 +79,8 @@ def _share(jax, devices, executed):
     if count < 2:
         return
     uncomputed.SECONDS = math.inf  # a collective that one process leaves out is one that the others wait for
-    if devices is not None:
-        own = DEVICES + str(max(devices // count, 1))
-        os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "").replace(DEVICES + str(devices), own)
+    own = DEVICES + str(max(devices // count, 1))
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "").replace(DEVICES + str(devices), own)
     if number > 0:
         executed.silence()
         jax.config.update("jax_dump_ir_to", "")

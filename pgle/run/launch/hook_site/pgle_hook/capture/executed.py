@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 
 from pgle_hook import guarded, jax_private
 
@@ -54,7 +55,7 @@ class Executed:
             "plugin": any(guarded(lambda name=name: _is_installed(name)) for name in PLUGINS),
         }
         self._write()
-        atexit.register(lambda: guarded(self._write))
+        atexit.register(lambda: guarded(self._end))
 
     def watch(self, results):
         """Have jax tell of every compilation and every execution, and take results from `results`."""
@@ -64,6 +65,17 @@ class Executed:
             lambda executable: guarded(lambda: self._executed(executable)),
             results,
         )
+
+    def waits_for(self, what):
+        """The program waits for other processes; empty: no longer."""
+        self._about["waits_for"] = what
+        self._write()
+
+    def _end(self):
+        error = getattr(sys, "last_value", None)  # which Python sets for an exception that ends a program
+        if error is not None:
+            self._about["error"], self._about["by_zeros"] = describe(error), may_come_of_zeros(error)
+        self._write()
 
     def silence(self):
         """Write nothing any more: another process of the job tells what all execute."""
@@ -108,6 +120,32 @@ class Executed:
         with open(temporary, "w") as file:
             json.dump(dict(self._about, executed=self._counts, xla_flags=own), file)
         os.replace(temporary, self._path)
+
+
+NEVER_OF_ZEROS = (
+    ImportError, KeyError, AttributeError, NameError, TypeError, SyntaxError, OSError, MemoryError, NotImplementedError,
+    UnicodeError,
+)  # fmt: skip
+"""Exceptions that other numbers do not prevent."""
+
+
+def may_come_of_zeros(error):
+    """Whether an exception may come of results that are zeros: none that jax passed on, as while it traces, may."""
+    while error is not None:
+        of_jax = type(error).__module__.split(".")[0] in ("jax", "jaxlib")
+        if isinstance(error, NEVER_OF_ZEROS) or of_jax or jax_private.passed_through(error):
+            return False
+        error = error.__cause__ or error.__context__
+    return True
+
+
+def describe(error):
+    """An exception in a line: ``KeyError: 'flops' (train.py, line 41)``; the line is the last outside of packages."""
+    text = " ".join(("%s: %s" % (type(error).__name__, error)).split())[:300]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not any(part in frame.filename for part in ("-packages", "pgle_hook"))]
+    frame = (own or frames or [None])[-1]
+    return "%s (%s, line %d)" % (text, os.path.basename(frame.filename), frame.lineno) if frame else text
 
 
 def _is_installed(name):

@@ -1,7 +1,9 @@
 """Large modules of a captured program are not executed on the CPU: what they return is zeros that take no memory.
 
 A model of billions of parameters is initialised and trained for hours there, and only its modules are wanted. Where a
-module says how all its results are sharded, or Shardy decides it, its code for CPUs is not even generated.
+module says how all its results are sharded, or Shardy decides it, its code for CPUs is not even generated (`lowering`).
+
+All virtual devices are on this one machine, so a module is judged by what all of them do together.
 """
 
 import mmap
@@ -11,12 +13,11 @@ import time
 
 from pgle_hook import guarded, jax_private
 
-OPERATIONS = 5e9
-"""Arithmetic operations of one execution on one device, loops counted once, from which a module is large."""
+OPERATIONS = 1e10  # arithmetic operations of one execution, loops counted once, from which a module is large
 
-BYTES = 1e8  # the same for the bytes that it reads and writes
+BYTES = 2e8  # the same for the bytes that it reads and writes
 
-INSTRUCTIONS = 1e6
+INSTRUCTIONS = 2e6
 """Executions of instructions, those of loops as often as these go round, from which a module is large: a CPU takes 2 to
 50 µs for each of a simulated robot's, of which an episode of 1000 steps has five million."""
 
@@ -35,12 +36,13 @@ class Uncomputed:
 
     Args:
         path: file for the names of the modules that were not executed.
+        is_zeros: whether an execution returns zeros by itself, given jax's record of it.
     """
 
-    def __init__(self, path):
+    def __init__(self, path, is_zeros):
         self._path = path
+        self._is_zeros = is_zeros
         self._large = {}  # by the id of jax's record, which is kept, so that its id stays its own
-        self._signatures = guarded(lambda: jax_private.compiled_instead(self._signature)) or {}
         self._pages = mmap.mmap(-1, mmap.PAGESIZE, flags=MAPPING)
 
     def results(self, call, execute):
@@ -52,7 +54,7 @@ class Uncomputed:
         """
         if id(call) not in self._large:
             is_large = guarded(lambda: jax_private.may_be_left_out(call) and _is_large(call))
-            self._judge(call, bool(is_large) or self._is_signature(call))
+            self._judge(call, bool(is_large) or self._is_zeros(call))
         if self._large[id(call)][1]:
             found = guarded(lambda: jax_private.results_of(call, self._zeros))
             if found is not None:
@@ -63,16 +65,6 @@ class Uncomputed:
         if time.monotonic() - began > SECONDS and jax_private.may_be_left_out(call):
             self._judge(call, True)
         return found
-
-    def _signature(self, module):
-        """What is compiled instead of a large module; None where it is not, or has to be compiled itself."""
-        try:
-            return jax_private.signature(module, BYTES)
-        except Exception:  # results that are no numbers, a jax without these parts: its code is generated
-            return None
-
-    def _is_signature(self, call):
-        return id(call.xla_executable) in self._signatures
 
     def _judge(self, call, is_large):
         self._large[id(call)] = (call, is_large)
@@ -92,7 +84,10 @@ class Uncomputed:
 
 def _is_large(call):
     operations, moved = jax_private.work_of(call)
-    return operations > OPERATIONS or moved > BYTES or executed_in(jax_private.hlo_of(call)) > INSTRUCTIONS
+    devices = jax_private.devices_of(call)
+    if devices * operations > OPERATIONS or devices * moved > BYTES:
+        return True
+    return devices * executed_in(jax_private.hlo_of(call)) > INSTRUCTIONS
 
 
 def executed_in(text):
