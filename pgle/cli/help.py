@@ -9,6 +9,8 @@ import time
 from contextlib import redirect_stderr
 from inspect import cleandoc
 from pathlib import Path
+from shlex import join
+from shutil import which
 from textwrap import wrap
 from typing import Any
 
@@ -116,6 +118,18 @@ class Command(click.Command):
         text = cleandoc(self.help or "").split("\n")
         self.examples = [line for line in text if line.startswith(("pgle ", "eval "))]
         self.help = "\n".join(line for line in text if line not in self.examples).rstrip("\b \n")
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; an option that only the user's program can know gets the hint to put -- before the program."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            begin = next((at for at, word in enumerate(words) if which(word) or word.endswith((".py", ".sh"))), None)
+            if begin is None or "--" in words or not any(param.name == "words" for param in self.params):
+                raise
+            line = join([*ctx.command_path.split(), *words[:begin], "--", *words[begin:]])
+            raise click.UsageError(f"No such option: {error.option_name}; put -- before your program: {line}") from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """As click does, once every file that is to be written can be."""

@@ -18,6 +18,14 @@ from pgle.cli.main import run
 PROFILE = "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
 
 
+@pytest.mark.parametrize("command", ["rehearse", "tune", "run", "profile", "perf"])
+def test_an_option_of_the_users_program_gets_the_hint_to_put_dashes_before_it(command, capsys) -> None:
+    assert run([command, "--devices", "8", "sh", "train.sh", "--layers", "4"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No such option: --layers; put -- before your program: pgle" in line
+    assert f"{command} --devices 8 -- sh train.sh --layers 4" in line
+
+
 @pytest.mark.parametrize("words", [["flags"], ["history"]])
 def test_a_command_of_several_prints_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 0

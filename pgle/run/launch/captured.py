@@ -37,6 +37,16 @@ _PRODUCT = re.compile(rb"\bdot_general\b| dot\(|\x12\x03dot|\bconvolution\b")
 """A matrix product in StableHLO, in text of HLO and in its protobuf, whose second field is the opcode."""
 
 
+_COLLECTIVE = re.compile(
+    rb"stablehlo\.(?:all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute|collective_broadcast)\b"
+    rb"|[ \x0a-\x14](?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\b[^-]"
+)
+"""The same of a collective."""
+
+_SPLIT = re.compile(rb'sdy\.sharding<@[^>]*\{"|mhlo\.sharding = "\{devices=\[')
+"""An argument that is split over devices, in Shardy's notation or GSPMD's."""
+
+
 def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
     """The modules that jax dumped into a folder (``JAX_DUMP_IR_TO``), in the order of their numbers.
 
@@ -117,16 +127,20 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
 
 
 def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
-    """The program's step: the module that is executed again and again; else the last large one that is executed.
+    """The program's step. This is the one place that decides what a capture's step is.
 
-    A training step goes before an evaluation, which programs run hundreds of times before they train; of one that was
-    compiled several times the one that is executed most often, or last.
+    The step is the first by these facts, in this order: it communicates; it was executed, or awaited when the program
+    was stopped; it is more than a beginning (executed again, a training step, or the last); it is for most devices; it
+    is a training step; it was executed again; it did most work; it was compiled last.
 
-    A module of less than `SUBSTANTIAL` of the largest is no step, however often it is executed, and neither is one for
-    fewer devices than another (a loader of data), nor a function of jax's own without products. The last one counts
-    as executed where others were executed often meanwhile (they load data, and a first step takes long on CPUs), and
-    where it was being compiled when the program was stopped. Where executions were not counted it is the largest that
-    multiplies matrices, which what makes the first parameters does not.
+    - A module that communicates goes first, since hiding communication is all that is asked here.
+    - A training step goes before an evaluation, which programs run hundreds of times before they train.
+    - A module of less than `SUBSTANTIAL` of the largest is no step, nor is a function of jax's own without products.
+    - The last one counts as awaited if others were executed often meanwhile (they load data; a first step takes long
+      on CPUs), or if it was being compiled when the program was stopped.
+
+    If executions were not counted, it is the largest that communicates or multiplies matrices, which what makes the
+    first parameters does not.
 
     Args:
         modules: of one folder, in the order in which they were compiled.
@@ -136,7 +150,6 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
         UserError: it matches none; the message lists all modules.
     """
     program = read_captured(modules[0].parent)
-    executed = program.executed
     chosen = [path for path in modules if not _is_of_jax(path, program)] or list(modules)
     if pattern is not None:
         exact = [path for path in modules if pattern in (path.name, module_name(path))]
@@ -147,22 +160,20 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
             )
     sizes = {path: path.stat().st_size for path in chosen}
     large = [path for path in chosen if sizes[path] >= SUBSTANTIAL * max(sizes.values())]
-    times = {path: executed.get(path.name, 0) for path in large}
-    once = [path for path in large if times[path]]
-    if not once:
-        return max(filter(_multiplies, large), key=sizes.__getitem__, default=max(large, key=sizes.__getitem__))
-    again = [path for path in once if times[path] > 1]
-    is_waited_for = again or large[-1].name == program.compiling
-    seen = dict.fromkeys([*once, large[-1]] if is_waited_for else once)
-    training = [path for path in seen if _is_training(path)]
-    spread = {path: _devices(path) or 1 for path in [*(again or once[-1:]), *training, *list(seen)[-1:]]}
-    widest = [path for path, devices in spread.items() if devices == max(spread.values())]
-    trained = [path for path in training if path in widest]
-    if not again:
-        return (trained or widest)[-1]
-    step = max(trained or widest, key=lambda path: sizes[path] * max(1, times[path]))
-    compiled = [path for path in trained if module_name(path) == module_name(step)]
-    return max(compiled, key=lambda path: (times[path], path.name), default=step)
+    times = {path: program.executed.get(path.name, 0) for path in large}
+    if not any(times.values()):
+        return max(large, key=lambda path: (_communicates(path), _multiplies(path), sizes[path]))
+    executed, last = [path for path in large if times[path]], large[-1]
+    is_awaited = max(times.values()) > 1 or last.name == program.compiling
+
+    def facts(path: Path) -> tuple[bool, bool, bool, int, bool, bool, int, int]:
+        again, training = times[path] > 1, _is_training(path)
+        begins = not again and not training and path not in (executed[-1], last)
+        ran = times[path] > 0 or (is_awaited and path == last)
+        work = sizes[path] * times[path] if again else 0
+        return _communicates(path), ran, not begins, _devices(path) or 1, training, again, work, large.index(path)
+
+    return max(large, key=facts)
 
 
 def _once(read: Callable[[Path], T]) -> Callable[[Path], T]:
@@ -193,6 +204,17 @@ def doubt_of(module: Path) -> str:
     if times < 2 or not is_step(module):
         return "a module twice"
     return "" if _is_training(module) else "a module that returns parameters, as training does"
+
+
+@_once
+def _communicates(module: Path) -> bool:
+    """Whether a dump holds collectives, or makes XLA insert some: jax's multiplies or sums sharded arguments."""
+    data = read_bytes(module)
+    if _COLLECTIVE.search(data):
+        return True
+    main = next((line for line in data.splitlines() if b" @main(" in line), b"")
+    taken = main.partition(b") -> ")[0]
+    return bool(_SPLIT.search(taken)) and (b"stablehlo.reduce" in data or _multiplies(module))
 
 
 @_once

@@ -26,6 +26,7 @@ PARAMETER = "p = f32[8]{0} parameter(0), sharding={devices=[4]<=[4]}"
     [
         ("a", b"ML\xefR\x00\x01", "mlir"),
         ("jax_ir0000_jit_f_compile.mlir", b'#loc = loc("x")\nmodule @jit_f {\n}', "mlir"),
+        ("step.mlir", b"".join(b'#loc%d = loc("x")\n' % i for i in range(9999)) + b"module @jit_f {\n}", "mlir"),
         ("f.txt", b"HloModule jit_f, is_scheduled=true", "hlo-text"),
         ("module_0001.jit_f.before_optimizations.hlo.pb", b"\x0a\x05\x0a\x03abc", "hlo"),
         ("module_0001.jit_f.before_optimizations.hlo.pb.xz", b"\x0a\x05\x0a\x03abc", "hlo"),

@@ -240,6 +240,31 @@ def test_hundreds_of_evaluations_before_the_first_training_step_are_not_the_step
     assert 300 in executed.values()
 
 
+SPLIT = '%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>}'
+
+
+@pytest.mark.parametrize(
+    ("main", "body", "is_step"),
+    [
+        ("%arg0: tensor<8xf32>", "stablehlo.all_reduce", True),
+        (SPLIT, "stablehlo.dot_general", True),
+        (SPLIT, "stablehlo.add", False),
+        ("%arg0: tensor<8xf32>", "stablehlo.dot_general", False),
+    ],
+)
+def test_a_module_that_communicates_goes_before_one_that_is_executed_more_often(tmp_path, main, body, is_step):
+    """brax trains so: an evaluation on one device, executed hundreds of times, and one epoch on all of them."""
+    modules = [
+        tmp_path / f"jax_ir000{i}_jit_{name}_compile.mlir" for i, name in enumerate(("evaluate", "epoch", "log"))
+    ]
+    for module, line, inside in zip(modules, ("", main, ""), ("stablehlo.dot_general", body, ""), strict=True):
+        head = "module @m attributes {mhlo.num_partitions = 1 : i32} {\n"
+        module.write_text(f"{head}func.func public @main({line}) -> () {{\n" + f"  {inside}\n" * 9)
+    executed = {modules[0].name: 200, modules[2].name: 200}
+    (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "executed": executed}))
+    assert choose_module(modules, None) == modules[is_step]
+
+
 STATE_FOR_LOSS = "module @m {\n  func.func public @main(%arg0: tensor<8xf32>) -> (tensor<{}f32>) {\n    dot_general\n"
 
 

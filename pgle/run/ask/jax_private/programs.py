@@ -23,6 +23,9 @@ Form = Literal["mlir", "hlo", "hlo-text", "export"]
 
 MLIR_BYTECODE = b"ML\xefR"
 
+_MLIR_TEXT = re.compile(rb"(?:\s*(?:#|//)[^\n]*\n)*+\s*(?:builtin\.)?module\b")
+"""How MLIR begins as text: with thousands of lines of locations, then the module."""
+
 
 @dataclass(frozen=True)
 class Program(hlo_text.Traits):
@@ -75,10 +78,9 @@ def module_form(name: str, data: bytes) -> Form:
     """
     if data.startswith(MLIR_BYTECODE):
         return "mlir"
-    head = data[:65536].lstrip()
-    if head.startswith(b"HloModule"):
+    if data[:4096].lstrip().startswith(b"HloModule"):
         return "hlo-text"
-    if re.search(rb"^\s*(?:builtin\.)?module\b", head, re.MULTILINE) and b"\x00" not in head:
+    if _MLIR_TEXT.match(data):
         return "mlir"
     stem = re.sub(r"\.(?:xz|gz)$", "", name)
     if stem.endswith((".pb", ".hlo")):

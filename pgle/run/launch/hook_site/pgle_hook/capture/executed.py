@@ -168,10 +168,17 @@ def _given_options(arguments):
     build = options.executable_build_options
     found = [
         (name, LEVELS.get(value, value))
-        for name, value in ((name, getattr(build, name[4:], default)) for name, default in EFFORT.items())
+        for name, value in ((name, _option(build, name[4:], default)) for name, default in EFFORT.items())
         if value and value != EFFORT[name]
     ]
     left_out = build.debug_options.xla_disable_hlo_passes  # jax_compiler_enable_remat_pass, when it is off
     found += [("xla_disable_hlo_passes", left_out)] if left_out else []
     found += options.env_option_overrides
     return [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in found]
+
+
+def _option(build, name, default):
+    try:
+        return getattr(build, name, default)
+    except TypeError:  # jaxlib 0.7 cannot convert it
+        return default
