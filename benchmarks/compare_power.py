@@ -21,10 +21,11 @@ from itertools import islice
 import numpy as np
 from scipy.signal import lfilter
 
+from pgle.steps.blocks import block_length, bootstrap_medians
 from pgle.steps.compare import Verdict, compare
-from pgle.steps.history import Entry, launch_spread, make_history
-from pgle.steps.methods.blocks import block_length, bootstrap_medians
-from pgle.steps.methods.method import Assumptions, LaunchSpread
+from pgle.steps.estimate import Assumptions
+from pgle.steps.history import Entry, make_trends, measured_spread
+from pgle.steps.launches import LaunchSpread
 from pgle.steps.series import Floats, Step, make_series
 from pgle.steps.side import Side
 from pgle.steps.steady import StepTimes, steady
@@ -179,7 +180,7 @@ def assumptions(scenario: Scenario, random: Generator) -> Assumptions:
     elif scenario.known == "history":
         medians = [0.2 * math.exp(launch(scenario, random)) for _ in range(10)]
         entries = [Entry(f"{day:02d}", "job", "h100", "", median, 0.01, 1, 60) for day, median in enumerate(medians)]
-        spread = launch_spread(make_history(entries), 0.2, simulated=False, source="history")
+        spread = measured_spread(make_trends(entries), 0.2, simulated=False, source="history")
     return Assumptions(paired=scenario.paired, launch_spread=spread)
 
 

@@ -33,20 +33,18 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @click.option(
     "--label", "labels", nargs=2, default=("", ""), metavar="BASE NEW", help="Names of the sides in the output."
 )
-@click.option("--fail-slower", metavar="SHARE", help="Fail where NEW is shown to be slower by more than this: 2%.")
-@click.option(
-    "--fail-unless-ruled-out", metavar="SHARE", help="Fail unless it is shown that NEW is not that much slower."
-)
+@click.option("--fail-slower", metavar="SHARE", help="Fail if NEW is shown to be slower by more than this: 2%.")
+@click.option("--fail-undecided", is_flag=True, help="Fail too if that cannot be told.")
+@click.option("--fail-unless-ruled-out", metavar="SHARE", hidden=True)  # --fail-slower SHARE --fail-undecided
 @click.option("--require-faster", is_flag=True, help="Fail unless NEW is faster.")
-@click.option("--fail-undecided", is_flag=True, hidden=True)  # the former name: with the bound of --fail-slower
-@click.option("--max-loss-change", metavar="SHARE", help="Fail where the loss differs by more.")
-@click.option("--max-memory-growth", metavar="SHARE", help="Fail where peak memory grows by more.")
-@click.option("--max-compile-growth", metavar="SHARE", help="Fail where compile time grows by more.")
+@click.option("--max-loss-change", metavar="SHARE", help="Fail if the loss differs by more.")
+@click.option("--max-memory-growth", metavar="SHARE", help="Fail if peak memory grows by more.")
+@click.option("--max-compile-growth", metavar="SHARE", help="Fail if compile time grows by more.")
 @click.option("--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.9999),
               help="Of the intervals.")  # fmt: skip
 @click.option("--same-within", default="0.5%", show_default=True, metavar="SHARE", help="What counts as the same.")
 @click.option("--launch-spread", "--run-noise", metavar="SHARE",
-              help="By how much launches differ (standard deviation); used where sides have one run.")  # fmt: skip
+              help="How much launches differ (standard deviation); used if each side has one run.")  # fmt: skip
 @click.option("--history", type=LOCAL, metavar="FILE", help="Measure that spread in a pgle history.")
 @click.option(
     "--warmup", type=click.IntRange(0), metavar="N", help="Steps to leave out at the start.  [default: found]"
@@ -66,14 +64,15 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @json_option
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
-    """Compare the step times of two sides; exit code 1 where a limit is not kept.
+    """Compare the step times of two sides; exit code 1 if a limit is not kept.
 
     BASE, NEW: run directories, console logs (MaxText, Pax, Keras, plain), CSV, JSON lines
     {"step": 7, "step_time_s": 0.2013}, profiler traces; a directory or glob of them is several runs. One folder with
     both stages, or of --abba, is enough. Warm-up, profiled steps and stalls are left out by rule, and listed.
 
-    The unit is the run where there are several, else blocks of steps as long as their autocorrelation asks. The
+    The unit is the run if there are several, else blocks of steps as long as their autocorrelation asks. The
     verdict is faster, slower, same or undecided; a difference within noise is never called faster or slower.
+    A limit is kept (ok), broken (FAIL), or these runs cannot tell; then --abba runs both sides in turn.
 
     \b
     pgle compare runs/a/baseline runs/a/perf --fail-slower 1%
@@ -102,11 +101,11 @@ def command(ctx: click.Context, /, **options: Any) -> None:
         append(result, checks)
     (report.show_json if options["as_json"] else report.show_text)(result, checks)
     if not options["as_json"]:
-        broken = [check for check in checks if not check.ok and check.name != "step time"]  # each says what to do
+        broken = [check for check in checks if check.failed and check.name != "step time"]  # each says what to do
         show_next([] if broken else after_comparison(result, checks, more=_more_runs(options)))
     for path in written:
         say(f"wrote {path}")
-    ctx.exit(0 if all(check.ok for check in checks) else 1)
+    ctx.exit(1 if any(check.failed for check in checks) else 0)
 
 
 def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
@@ -118,9 +117,11 @@ def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _request(options: dict[str, Any]) -> Any:
+    from pgle.errors import UserError
     from pgle.run.compare import CompareRequest
+    from pgle.steps.estimate import Assumptions
     from pgle.steps.gate import Limits, parse_share
-    from pgle.steps.methods.method import Assumptions, LaunchSpread
+    from pgle.steps.launches import LaunchSpread
     from pgle.steps.steady import Rules
 
     def share(name: str) -> float | None:
@@ -130,7 +131,15 @@ def _request(options: dict[str, Any]) -> Any:
     first, last = options["window"]
     spread = share("launch_spread")
     as_given = ("words", "base", "new", "pattern", "rounds", "profile", "run_dir", "labels", "history")
-    limits = ("fail_slower", "max_loss_change", "max_memory_growth", "max_compile_growth")
+    limits = {name: share(name) for name in ("max_loss_change", "max_memory_growth", "max_compile_growth")}
+    slower, ruled_out = share("fail_slower"), share("fail_unless_ruled_out")
+    if None not in (slower, ruled_out) and slower != ruled_out:
+        raise UserError(
+            "two bounds of the step time", where="--fail-slower, --fail-unless-ruled-out", remedy="give one"
+        )
+    bound = slower if ruled_out is None else ruled_out
+    if options["fail_undecided"] and bound is None:
+        raise UserError("needs a bound", where="--fail-undecided", remedy="add --fail-slower 2%")
     return CompareRequest(
         **{name: options[name] for name in as_given},
         rules=Rules(options["warmup"], first, last, options["keep_stalls"]),
@@ -141,8 +150,9 @@ def _request(options: dict[str, Any]) -> Any:
             options["paired"],
         ),
         limits=Limits(
-            **{name: share(name) for name in limits},
-            require_faster=options["require_faster"],
-            fail_unless_ruled_out=share("fail_slower" if options["fail_undecided"] else "fail_unless_ruled_out"),
+            bound,
+            options["fail_undecided"] or ruled_out is not None,
+            options["require_faster"],
+            **limits,
         ),
     )

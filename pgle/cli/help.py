@@ -25,7 +25,7 @@ SECTIONS: dict[str, str] = {
     "XLA flags": "flag flags-file",
     "How costs and step times are taken": "stat collective-stat all-executions fingerprint-names complete paired "
     "warmup steps keep-stalls pattern confidence same-within launch-spread history",
-    "Limits (exit code 1 where one is not kept)": "fail-unless-ruled-out require-faster max-loss-change "
+    "Limits (exit code 1 where one is not kept)": "fail-undecided require-faster max-loss-change "
     "max-memory-growth max-compile-growth min-time-coverage min-collectives",
     "Runs in A-B-B-A order": "abba",
     "Search": "budget time-limit memory-limit worlds seed",

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from pgle.cli.help import Group
-from pgle.cli.options import force_option, json_option, pattern_option
-from pgle.cli.paths import LOCAL, Out, piped
-
-if TYPE_CHECKING:
-    from pgle.files import AnyPath
+from pgle.cli.options import json_option, pattern_option
+from pgle.cli.paths import LOCAL, piped
 
 _file = click.option(
     "--file", "path", type=LOCAL, default="perf/history.jsonl", show_default=True,
-    metavar="FILE", help="JSON lines; SQLite where it ends in .sqlite or .db.",
+    metavar="FILE", help="JSON lines.",
 )  # fmt: skip
 _name = click.option("--name", metavar="NAME", help="Only this workload.")
 _hardware = click.option("--hardware", metavar="NAME", help="Only this hardware.")
@@ -24,12 +20,12 @@ _hardware = click.option("--hardware", metavar="NAME", help="Only this hardware.
 
 @click.group(cls=Group)
 def command() -> None:
-    """Keep step times over time: trend and change points.
+    """Keep step times over time; they show how much launches differ.
 
     \b
     pgle history add runs/a/perf --name llama-7b
     pgle history show
-    pgle history plot -o trend.svg
+    pgle compare base.log new.log --history perf/history.jsonl
     """
 
 
@@ -43,7 +39,7 @@ def command() -> None:
     help="Commit of the program.  [default: as recorded with the run, else that of the working directory]",
 )
 @click.option("--time", "when", metavar="TIME", help="ISO 8601.  [default: now]")
-@click.option("--note", default="", metavar="TEXT", help="What is said beside the entry.")
+@click.option("--note", default="", metavar="TEXT", help="A comment on the entry.")
 @pattern_option("As of pgle compare.")
 @_file
 @json_option
@@ -100,57 +96,22 @@ def add(
 @_file
 @json_option
 def show(name: str | None, hardware: str | None, last: int, path: Path, as_json: bool) -> None:
-    """Show the trend of each workload and hardware; lasting changes of level are marked.
+    """Show the entries of each workload and hardware, and how much launches differ.
 
     \b
     pgle history show --name llama-7b
     """
     from pgle.report.onward import after_trends, show_next
     from pgle.report.steps import history as report
+    from pgle.report.text import warn
     from pgle.run.history import read
-    from pgle.steps.history import make_history
+    from pgle.steps.history import make_trends
 
     entries, warnings = read(path)
-    history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
+    trends = make_trends(entries, name=name, hardware=hardware)
     if as_json:
-        report.show_json(history)
+        report.show_json(trends, warnings)
     else:
-        report.show_text(history, last)
-        show_next(after_trends(path, history))
-
-
-@command.command()
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=Out(".svg", ".svg", ".html"),
-    metavar="FILE",
-    help="Page: .html; picture: .svg, or - (stdout).",
-)
-@_name
-@_hardware
-@_file
-@force_option
-@json_option
-def plot(output: AnyPath, name: str | None, hardware: str | None, path: Path, force: bool, as_json: bool) -> None:
-    """The trends with their change points, as a page that loads nothing or as a picture.
-
-    \b
-    pgle history plot -o trend.html
-    pgle history plot -o trend.svg --name llama-7b
-    """
-    from pgle.files import write_files
-    from pgle.report.steps import history as report
-    from pgle.report.text import say
-    from pgle.run.history import read
-    from pgle.steps.history import make_history
-
-    is_page = output.suffix == ".html"
-    entries, warnings = read(path)
-    history = make_history(entries, name=name, hardware=hardware, warnings=warnings)
-    write_files({output: report.page(history) if is_page else report.plot(history)}, force=force, inputs=(path,))
-    if as_json:
-        report.show_json(history, output)
-    else:
-        say(f"wrote {output}")
+        report.show_text(trends, last)
+        warn(warnings)
+        show_next(after_trends(path))

@@ -54,7 +54,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "report": "One page on a run: verdict, timeline, findings, costs, step times.",
         "view": "Open XProf on a run.",
         "diff": "What changed between two profiles.",
-        "history": "Step times over months: trend and change points.",
+        "history": "Step times over months, and how much launches differ.",
     },
     "Help": {
         "help": "Explain a command with all its options.",

@@ -19,7 +19,6 @@ from pgle.run.inputs.traces import stage_of
 if TYPE_CHECKING:
     from pgle.steps.compare import Comparison
     from pgle.steps.gate import Check
-    from pgle.steps.history import History
     from pgle.xla.log.verdict import LogVerdict
 
 DUMP = "DUMP"  # stands for the HLO dump of a job, where none was named
@@ -127,14 +126,9 @@ def after_entry(path: Path, name: str) -> list[str]:
     return [f"next: {typed('pgle', 'history', 'show', '--name', name, *_kept_in(path))}"]
 
 
-def after_trends(path: Path, found: History) -> list[str]:
-    """The commits between which the last slowdown came; without one, the picture."""
-    for trend in found.trends:
-        slower = [change.index for change in trend.changes if change.change > 0]
-        good, bad = (trend.entries[slower[-1] - 1].commit, trend.entries[slower[-1]].commit) if slower else ("", "")
-        if good and bad and good != bad:
-            return [f"next, what made it slower: {typed('git', 'log', '--oneline', f'{good}..{bad}')}"]
-    return [f"next: {typed('pgle', 'history', 'plot', '-o', free(Path('trend.svg')), *_kept_in(path))}"]
+def after_trends(path: Path) -> list[str]:
+    """The comparison that takes the launch spread from a history."""
+    return [f"next: {typed('pgle', 'compare', 'BASE', 'NEW', '--history', path)}"]
 
 
 def _kept_in(path: Path) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from pgle.run.experiment.directory import COMPARED
 from pgle.run.inputs.step_times import read_runs, read_side
 from pgle.run.launch.abba import PLAN, RUN, Plan, plan_with_profile, run_abba, sides, split_commands
 from pgle.steps.compare import Comparison, compare
+from pgle.steps.estimate import Assumptions
 from pgle.steps.gate import Check, Limits, gate
-from pgle.steps.history import launch_spread, make_history
-from pgle.steps.methods.method import Assumptions
+from pgle.steps.history import make_trends, measured_spread
 from pgle.steps.side import check_runs
 from pgle.steps.steady import Rules
 
@@ -34,7 +34,7 @@ class CompareRequest:
     profile: Path | None = None  # cost profile of side B, with `rounds`
     run_dir: Path = Path("runs/abba")  # folder of the ABBA runs
     labels: tuple[str, str] = ("", "")  # names of the sides; empty: from the paths
-    history: Path | None = None  # file of a history that shows by how much launches differ
+    history: Path | None = None  # file of a history that shows how much launches differ
 
 
 def run_compare(
@@ -61,8 +61,8 @@ def run_compare(
         from pgle.run.history import read
 
         check_runs((*one.runs, *two.runs))
-        past = make_history(read(request.history)[0])
-        spread = launch_spread(past, one.median_s, simulated=one.simulated, source=str(request.history))
+        trends = make_trends(read(request.history)[0])
+        spread = measured_spread(trends, one.median_s, simulated=one.simulated, source=str(request.history))
         assumptions = replace(assumptions, launch_spread=spread)
     found = compare(one, two, assumptions)
     return found, gate(found, request.limits)

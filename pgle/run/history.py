@@ -1,13 +1,12 @@
-"""The file of a history: JSON lines (to keep in a repository) or SQLite (by the suffix)."""
+"""The file of a history: JSON lines, to keep in a repository."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-import sqlite3
-from contextlib import closing, suppress
-from dataclasses import asdict, fields
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from pgle.errors import UserError
@@ -17,11 +16,8 @@ from pgle.run.doctor.machine import read_gpus, this_machine
 from pgle.run.inputs.texts import TextLines
 from pgle.steps.history import Entry, parse_entry
 
-DATABASES = (".sqlite", ".sqlite3", ".db")
-COLUMNS = tuple(item.name for item in fields(Entry))
-BUSY_S = 60  # how long a writer waits for others
+SQLITE = b"SQLite format 3\0"  # how such a file begins
 _OTHER = "choose another --file"
-TYPES = {"median_s": "REAL", "spread": "REAL", "runs": "INTEGER", "steps": "INTEGER", "simulated": "INTEGER"}
 
 
 def add(path: Path, entry: Entry) -> None:
@@ -34,16 +30,12 @@ def add(path: Path, entry: Entry) -> None:
     is_new = not path.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix in DATABASES:
-            _add_row(path, entry)
-        else:
-            _add_line(path, json.dumps(asdict(entry), ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
-    except (sqlite3.Error, OSError) as error:
+        _add_line(path, json.dumps(asdict(entry), ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
+    except OSError as error:
         with suppress(OSError):
             if is_new and path.stat().st_size == 0:
                 path.unlink()
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot be written ({reason})", where=path, remedy=_OTHER) from None
+        raise UserError(f"cannot be written ({error.strerror or error})", where=path, remedy=_OTHER) from None
 
 
 def _check_regular(path: Path) -> None:
@@ -78,12 +70,17 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
     if not path.exists():
         raise UserError("no such history", where=path, remedy=_add_to(path))
     check_file(path)
-    rows = _rows(path) if path.suffix in DATABASES else _lines(path)
+    with path.open("rb") as file:
+        if file.read(len(SQLITE)) == SQLITE:
+            remedy = "write its rows as JSON lines: sqlite3 -json FILE 'SELECT * FROM steps' | jq -c '.[]'"
+            raise UserError("is an SQLite file; a history is JSON lines", where=path, remedy=remedy)
     entries: list[Entry] = []
     warnings: list[str] = []
-    for number, row in rows:
+    for number, line in enumerate(TextLines(path), 1):
+        if not line.strip():
+            continue
         try:
-            record = json.loads(row) if isinstance(row, str) else row
+            record = json.loads(line)
             if not isinstance(record, dict):
                 raise ValueError("not a JSON object")
             entries.append(parse_entry(record))
@@ -99,33 +96,6 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
 
 def _add_to(path: Path) -> str:
     return str(Next.of("history", "add", "RUN", "--file", path, "--name", "NAME"))
-
-
-def _lines(path: Path) -> list[tuple[int, str | dict[str, object]]]:
-    return [(number, line) for number, line in enumerate(TextLines(path), 1) if line.strip()]
-
-
-def _rows(path: Path) -> list[tuple[int, str | dict[str, object]]]:
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            database.row_factory = sqlite3.Row
-            found = database.execute("SELECT * FROM steps ORDER BY rowid").fetchall()
-    except sqlite3.Error as error:
-        raise UserError(f"is not a history of pgle ({error})", where=path, remedy=_OTHER) from None
-    return [(number, dict(row)) for number, row in enumerate(found, 1)]
-
-
-def _add_row(path: Path, entry: Entry) -> None:
-    names = ", ".join(f'"{name}"' for name in COLUMNS)  # commit is a keyword
-    columns = ", ".join(f'"{name}" {TYPES.get(name, "TEXT")}' for name in COLUMNS)
-    values = asdict(entry)
-    with closing(sqlite3.connect(path, timeout=BUSY_S)) as database, database:
-        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if tables and "steps" not in tables:
-            raise sqlite3.DatabaseError("a database of something else")
-        database.execute(f"CREATE TABLE IF NOT EXISTS steps ({columns})")
-        marks = ", ".join("?" * len(COLUMNS))
-        database.execute(f"INSERT INTO steps ({names}) VALUES ({marks})", [values[name] for name in COLUMNS])
 
 
 def hardware_name() -> str:

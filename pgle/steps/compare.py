@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
 from pgle.errors import UserError
-from pgle.steps.methods.blocks import FEW_STEPS, Blocks
-from pgle.steps.methods.method import Assumptions, Estimate, Method, Summary
-from pgle.steps.methods.runs import OneAgainstRuns, Pairs, Runs
+from pgle.steps.estimate import FEW_STEPS, Assumptions, Estimate, estimate
 from pgle.steps.side import Guard, Side, check_runs, guards
 
-METHODS: tuple[Method, ...] = (Pairs(), Blocks(), OneAgainstRuns(), Runs())
-"""Every statistical method; the first that fits is used."""
 DEFAULTS = Assumptions()
 TAIL_ERRORS = 4.0  # standard errors from which means of steady steps tell another change than medians
-GRAIN_SAID = 0.001  # of a step: written more coarsely, step times widen the interval so much that it is said
-STALL_DIFFERENCE = 0.01  # a difference of the share of time lost in stalls from which it is said
+GRAIN_SHOWN = 0.001  # of a step: step times that are written more coarsely get a warning
+STALL_DIFFERENCE = 0.01  # a difference of the share of time lost in stalls that gets a warning
 
 
 class Verdict(StrEnum):
@@ -37,9 +33,7 @@ class Comparison:
     """The result."""
 
     verdict: Verdict  # what can be said
-    method: Method  # the statistical method
-    estimate: Estimate  # what it found
-    summaries: tuple[Summary, Summary]  # of base and new
+    estimate: Estimate  # the design, and what was found
     assumptions: Assumptions  # as given
     base: Side  # the one side
     new: Side  # the other
@@ -83,79 +77,62 @@ def compare(base: Side, new: Side, assumptions: Assumptions = DEFAULTS) -> Compa
     if len({run.series.format == "trace" for side in (base, new) for run in side.runs}) > 1:
         what = "a profiler trace (time on the device) cannot be compared with a log (time of the host's loop)"
         raise UserError(what, where=f"{base.label}, {new.label}", remedy="give both sides in the same form")
-    method = next(method for method in METHODS if method.fits(base, new, assumptions))
-    estimate = _rounded(_with_means(method.compare(base, new, assumptions), base, new, assumptions), base, new)
+    found = _with_grain(_with_means(estimate(base, new, assumptions), base, new, assumptions), base, new)
     return Comparison(
-        verdict=_verdict(estimate, assumptions),
-        method=method,
-        estimate=estimate,
-        summaries=(method.summary(base), method.summary(new)),
+        verdict=_verdict(found, assumptions),
+        estimate=found,
         assumptions=assumptions,
         base=base,
         new=new,
         guards=guards(base, new),
-        warnings=tuple(
-            dict.fromkeys((*_about_sides(base, new, estimate), *estimate.warnings, *_about_runs(base, new)))
-        ),
+        warnings=tuple(dict.fromkeys((*_about_sides(base, new, found), *found.warnings, *_about_runs(base, new)))),
     )
 
 
-def _with_means(estimate: Estimate, base: Side, new: Side, assumptions: Assumptions) -> Estimate:
-    """Where means tell another change than medians, the interval spans both: a run takes as long as its mean step."""
+def _with_means(found: Estimate, base: Side, new: Side, assumptions: Assumptions) -> Estimate:
+    """If means tell another change than medians, the interval spans both: a run takes as long as its mean step."""
     tails, errors = (
         [[getattr(run, name) for run in side.runs] for side in (base, new)] for name in ("tail", "mean_error")
     )
     apart = float(np.mean(tails[1]) - np.mean(tails[0]))
     error = math.hypot(*(float(np.linalg.norm(values)) / len(values) for values in errors))
     if abs(apart) <= max(assumptions.margin, TAIL_ERRORS * error):
-        return estimate
-    mean, median = (math.expm1(value) for value in (estimate.difference + apart, estimate.difference))
+        return found
+    mean, median = (math.expm1(value) for value in (found.difference + apart, found.difference))
     note = (
         f"the mean of the steady steps changes by {mean:+.1%}, their median by {median:+.1%}: the interval spans both"
     )
-    return replace(
-        estimate,
-        half_width=estimate.half_width + abs(apart),
-        detectable=estimate.detectable + abs(apart),
-        warnings=(*estimate.warnings, note),
-    )
+    return found.widened(abs(apart), note)
 
 
-def _rounded(estimate: Estimate, base: Side, new: Side) -> Estimate:
+def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
     """Each median may be off by half of the last digit that was written."""
     grains = [max(run.grain for run in side.runs) for side in (base, new)]
-    half = sum(grains) / 2
     notes = [
-        f"{side.label}: step times are written to {grain:.1%} of a step, which the interval holds; write more digits"
+        f"{side.label}: step times are written to {grain:.1%} of a step, and the interval holds that; write more digits"
         for side, grain in zip((base, new), grains, strict=True)
-        if grain > GRAIN_SAID
+        if grain > GRAIN_SHOWN
     ]
-    return replace(
-        estimate,
-        half_width=estimate.half_width + half,
-        detectable=estimate.detectable + half,
-        warnings=(*estimate.warnings, *notes),
-    )
+    return found.widened(sum(grains) / 2, *notes)
 
 
-def _verdict(estimate: Estimate, assumptions: Assumptions) -> Verdict:
-    """The interval decides; the rank test must agree wherever it could."""
-    low, high = (estimate.difference + side * estimate.half_width for side in (-1, 1))
-    if estimate.p is None or estimate.least_p > assumptions.alpha or estimate.p <= assumptions.alpha:
+def _verdict(found: Estimate, assumptions: Assumptions) -> Verdict:
+    """The interval decides; the rank test must agree if it has enough units."""
+    low, high = (found.difference + side * found.half_width for side in (-1, 1))
+    if found.p is None or found.least_p > assumptions.alpha or found.p <= assumptions.alpha:
         if high < 0:
             return Verdict.FASTER
         if low > 0:
             return Verdict.SLOWER
-    if low >= math.log1p(-assumptions.margin) and high <= math.log1p(assumptions.margin):
-        return Verdict.SAME
-    return Verdict.UNDECIDED
+    margin = math.log1p(assumptions.margin)
+    return Verdict.SAME if -margin <= low and high <= margin else Verdict.UNDECIDED
 
 
-def _about_sides(base: Side, new: Side, estimate: Estimate) -> Iterator[str]:
+def _about_sides(base: Side, new: Side, found: Estimate) -> Iterator[str]:
     if base.simulated or new.simulated:
         yield "simulated: step times come from the simulated GPU, no hardware was measured"
-        if estimate.half_width == 0 and len(base.runs) + len(new.runs) > 2:
-            yield "repeated simulations are identical: their spread says nothing about noise"
+        if found.half_width == 0 and len(base.runs) + len(new.runs) > 2:
+            yield "repeated simulations are identical: their spread shows no noise"
     if base.runs[0].series.format == "trace":
         yield "times are spans of the main module in a profiler trace: profilers inflate them by some per cent"
 

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import PurePath
 
 from pgle.errors import UserError
 from pgle.next import Next
 from pgle.steps.compare import Comparison, Verdict
-from pgle.steps.methods.blocks import FEW_STEPS
+from pgle.steps.estimate import FEW_STEPS
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What NEW must keep; None: not asked."""
+    """What NEW must keep; None: no limit."""
 
-    # fail where NEW is shown to be slower by more than this share: the whole interval lies above it
-    fail_slower: float | None = None
-    # fail unless a slowdown of this share is ruled out: the whole interval lies below it
-    fail_unless_ruled_out: float | None = None
+    fail_slower: float | None = None  # fail if NEW is shown to be slower by more: the whole interval lies above
+    fail_undecided: bool = False  # fail too if the interval holds that bound
     require_faster: bool = False  # fail unless NEW is faster
     max_loss_change: float | None = None  # band of the relative difference of losses, both directions
     max_memory_growth: float | None = None  # of the peak memory, relative
     max_compile_growth: float | None = None  # of the compile time, relative
+
+
+class Outcome(StrEnum):
+    """How a check went."""
+
+    OK = "ok"
+    FAIL = "fail"
+    CANNOT_TELL = "cannot-tell"  # neither is shown; does not fail the command
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +40,18 @@ class Check:
     """One limit and how it went."""
 
     name: str  # ``step time``, ``loss``, ``peak memory`` or ``compile time``
-    ok: bool  # whether it was kept
+    outcome: Outcome
     message: str  # what was found and what to do, one line
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the limit was kept; None: it cannot be told."""
+        return None if self.outcome is Outcome.CANNOT_TELL else self.outcome is Outcome.OK
+
+    @property
+    def failed(self) -> bool:
+        """Whether it fails the command."""
+        return self.outcome is Outcome.FAIL
 
 
 def gate(comparison: Comparison, limits: Limits) -> tuple[Check, ...]:
@@ -49,17 +67,23 @@ def gate(comparison: Comparison, limits: Limits) -> tuple[Check, ...]:
         guard = found.get(name)
         if guard is None:
             if bound is not None:
-                checks.append(Check(name, False, f"not recorded on both sides, cannot be checked; {RECORD[name]}"))
-            continue
-        if math.isinf(guard.new):
-            checks.append(Check(name, False, f"{guard.basis}; do not use this profile before that is understood"))
+                message = f"not recorded on both sides, cannot be checked; {RECORD[name]}"
+                checks.append(Check(name, Outcome.FAIL, message))
+        elif math.isinf(guard.new):
+            message = f"{guard.basis}; do not use this profile before that is understood"
+            checks.append(Check(name, Outcome.FAIL, message))
         elif bound is not None:
-            size = abs(guard.change) if name == "loss" else guard.change
-            word = "within" if size <= bound else "outside"
-            advice = "" if size <= bound else f"; {ADVICE[name]}"
-            message = f"{guard.change:+.2%} ({guard.basis}), {word} the bound of {bound:.2%}{advice}"
-            checks.append(Check(name, size <= bound, message))
+            kept = (abs(guard.change) if name == "loss" else guard.change) <= bound
+            where, advice = ("within", "") if kept else ("outside", f"; {ADVICE[name]}")
+            message = f"{guard.change:+.2%} ({guard.basis}), {where} the bound of {bound:.2%}{advice}"
+            checks.append(Check(name, Outcome.OK if kept else Outcome.FAIL, message))
     return tuple(checks)
+
+
+def overall(checks: Iterable[Check]) -> Outcome:
+    """The worst outcome: a failure, else what cannot be told."""
+    outcomes = {check.outcome for check in checks}
+    return next((worst for worst in (Outcome.FAIL, Outcome.CANNOT_TELL) if worst in outcomes), Outcome.OK)
 
 
 RECORD = {
@@ -85,7 +109,7 @@ def parse_share(text: str, where: str) -> float:
     try:
         value = float(stripped.rstrip("% ")) / (100 if percent else 1)
     except ValueError:
-        raise UserError(f"'{text}' is not a share", where=where, remedy="write it as 2%") from None
+        value = math.nan
     if not 0 <= value < math.inf:
         raise UserError(f"'{text}' is not a share", where=where, remedy="write it as 2%")
     if not percent and value >= 1:
@@ -94,42 +118,49 @@ def parse_share(text: str, where: str) -> float:
 
 
 def _step_time(found: Comparison, limits: Limits) -> Check:
-    text = describe(found)
-    bounds = [bound for bound in (limits.fail_slower, limits.fail_unless_ruled_out) if bound is not None]
+    """The gate of the step time: fails above the bound, is kept below it, cannot tell if the interval holds it."""
+    text, bound = describe(found), limits.fail_slower
     if limits.require_faster and found.verdict is not Verdict.FASTER:
-        return Check("step time", False, f"not shown to be faster: {text}. {_more(found, None)}")
+        return Check("step time", Outcome.FAIL, f"not shown to be faster: {text}. {_rounds(found, abs(found.change))}")
+    if bound is None:
+        return Check("step time", Outcome.OK, text)
     few = min((run for side in (found.base, found.new) for run in side.runs), key=len)
-    if bounds and math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
+    if math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
         steps = f"{len(few)} steady {'step' if len(few) == 1 else 'steps'}"
         what = f"cannot be judged, {few.series.source} has {steps}: did the run end early? Record {FEW_STEPS} or more"
-        return Check("step time", False, what)
-    bound = limits.fail_slower
-    if bound is not None and found.verdict is Verdict.SLOWER and found.ci[0] > 1 + bound:
-        message = f"slower by more than {bound:.2%} (--fail-slower): {text}. {SLOWER} {_what_changed(found)}"
-        return Check("step time", False, message)
-    bound = limits.fail_unless_ruled_out
-    if bound is not None and found.ci[1] >= (1 + bound) * (1 - 1e-12):
-        slower = found.verdict is Verdict.SLOWER and found.change >= bound
-        message = f"a slowdown of {bound:.2%} is not ruled out (--fail-unless-ruled-out): {text}. "
-        advice = f"{SLOWER} {_what_changed(found)}" if slower else _more(found, bound)
-        return Check("step time", False, message + advice)
-    if not bounds:
-        return Check("step time", True, text)
-    if found.ci[1] < 1 + min(bounds):
-        return Check("step time", True, f"a slowdown of {min(bounds):.2%} is ruled out: {text}")
-    message = f"no proof that it is slower by more than {bounds[0]:.2%} (--fail-slower): {text}. "
-    rest = f"It may be, and --fail-unless-ruled-out would fail. {_more(found, bounds[0])}"
-    return Check("step time", True, message + (rest if found.ci[1] >= 1 + bounds[0] else ""))
+        return Check("step time", Outcome.FAIL, what)
+    if found.ci[1] < (1 + bound) * (1 - 1e-12):
+        return Check("step time", Outcome.OK, f"a slowdown of {bound:.2%} is ruled out: {text}")
+    if found.verdict is Verdict.SLOWER and found.ci[0] > 1 + bound:
+        message = f"slower by more than {bound:.2%} (--fail-slower): {text}. {SLOWER} With a trace of each: "
+        return Check("step time", Outcome.FAIL, message + explanation(found))
+    distance = abs(found.change - bound)
+    message = f"{text}. The bound of {bound:.2%} is neither exceeded nor ruled out: {_blind(found, bound)}"
+    if limits.fail_undecided:
+        return Check("step time", Outcome.FAIL, f"not decided (--fail-undecided): {message}{_rounds(found, distance)}")
+    return Check("step time", Outcome.CANNOT_TELL, message + _rounds(found, distance))
+
+
+def _blind(found: Comparison, bound: float) -> str:
+    """Below which measured slowdown this comparison cannot fail."""
+    least = (1 + bound) * found.ci[1] / found.ratio - 1
+    return "" if math.isinf(least) else f"cannot tell below {least:.1%}; "
+
+
+def _rounds(found: Comparison, distance: float) -> str:
+    """What would decide a difference of this size."""
+    rounds = found.estimate.rounds_for(math.log1p(distance), found.assumptions.alpha)
+    if rounds is not None:
+        return f"`--abba {rounds}` could"
+    if math.isinf(found.estimate.pair_variance):
+        return "record more steps, or several runs per side (--abba)"
+    return "no reasonable number of runs could: the change is too near to the bound for this noise"
 
 
 SLOWER = (
     "Was the profile used ('pgle confirm LOG'), does it fit the module ('pgle verify PROFILE --hlo DUMP'), "
     "and is anything but the profile different?"
 )
-
-
-def _what_changed(found: Comparison) -> str:
-    return f"With a trace of each: {explanation(found)}"
 
 
 def explanation(found: Comparison) -> str:
@@ -141,7 +172,7 @@ def explanation(found: Comparison) -> str:
     return str(Next.of("analyze", words[0], "--against", words[1]))
 
 
-_STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory, which stands for its trace too
+_STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory; that holds the trace too
 
 _TRACED = re.compile(rf"{_STEPS.pattern}|\.xplane\.pb(\.gz|\.xz)?$|\.(nsys-rep|sqlite|parquet)$")
 
@@ -152,18 +183,3 @@ def describe(found: Comparison) -> str:
     if math.isinf(found.ci[1]):
         return f"{found.change:+.2%}, with no interval"
     return f"{found.change:+.2%} ({level} CI {found.ci[0] - 1:+.2%} … {found.ci[1] - 1:+.2%})"
-
-
-def _more(found: Comparison, bound: float | None) -> str:
-    """How much more would have to be recorded to see `bound` (or the change found)."""
-    detectable = found.minimum_detectable
-    target = bound if bound is not None else abs(found.change)
-    if math.isinf(detectable):
-        return "Record more steps, or several runs per side (--abba)"
-    seen = f"This comparison detects {detectable:.2%}"
-    if target < 5e-4 or detectable <= target:
-        return seen
-    if not found.method.more:
-        return f"{seen}; several runs per side (--abba 3) detect less"
-    runs = math.ceil(max(found.estimate.n) * (detectable / target) ** 2)
-    return f"{seen}; about {runs} {found.method.more} would detect {target:.2%}"

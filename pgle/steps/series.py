@@ -106,7 +106,7 @@ def make_series(
 
 
 def check_count(source: str, lines: int) -> None:
-    """Raise `UserError` where a run has more steps and unreadable lines than `MOST_STEPS`."""
+    """Raise `UserError` if a run has more steps and unreadable lines than `MOST_STEPS`."""
     if lines > MOST_STEPS:
         raise UserError(f"more than {MOST_STEPS:,} steps", where=source, remedy="give the part that matters")
 

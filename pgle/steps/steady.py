@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pgle.steps.change_points import level_shift
 from pgle.steps.series import Floats, Mark, Series
 
 STALL_FACTOR = 1.5
@@ -18,7 +17,9 @@ FREQUENT_STALLS = 0.2  # above this share of steps, slow steps are how the progr
 WARM_UP_AT_MOST = 0.5  # share of the steps that warm-up can take
 LEADING = 4.0  # robust standard deviations above the steady median from which a leading step is warm-up in any case
 FEWEST_FOR_WARM_UP = 10  # steps below which warm-up is not looked for
-LEVEL_SHIFT = 0.03  # a lasting change of step time by this share inside one run is said
+LEVEL_SHIFT = 0.03  # a lasting change of step time by this share gets a warning
+SHORTEST_LEVEL = 3  # values; fewer are an excursion, no new level
+CLEAR = 4.0  # standard errors by which the means of two levels must differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
         _warm_up(chosen, warnings)
     kept = np.flatnonzero(chosen.keep)
     stalled = sum(item.seconds for item in chosen.left_out if item.rule in STALLS)
-    shift = level_shift(np.log(seconds[kept]), LEVEL_SHIFT)
+    shift = level_shift(np.log(seconds[kept]))
     if shift is not None:
         at, change = shift
         warnings.append(
@@ -228,3 +229,23 @@ def truncation(values: Floats) -> int:
     squares = np.cumsum(reverse**2) - np.cumsum(reverse) ** 2 / left
     error = (squares / left**2)[::-1]
     return int(np.argmin(error[: int(WARM_UP_AT_MOST * len(values)) + 1]))
+
+
+def level_shift(values: Floats, least: float = LEVEL_SHIFT) -> tuple[int, float] | None:
+    """The largest lasting change of level: (index, difference of the medians after and before).
+
+    The split into two that leaves the least sum of squares, spikes cut off (Hampel's filter: 4 robust standard
+    deviations from the median of five). None if it is below `least`, or not `CLEAR` of the scatter of the two parts.
+    """
+    count = len(values)
+    if count < 2 * SHORTEST_LEVEL:
+        return None
+    around = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(values, 2, mode="edge"), 5), axis=1)
+    sigma = 1.4826 * float(np.median(np.abs(np.diff(values)))) / np.sqrt(2)
+    clean = np.where(np.abs(values - around) > 4 * sigma, around, values)
+    sums, place = np.cumsum(clean - clean.mean()), np.arange(SHORTEST_LEVEL, count - SHORTEST_LEVEL + 1)
+    at = int(place[np.argmax(sums[place - 1] ** 2 / (place * (count - place)))])
+    before, after = clean[:at], clean[at:]
+    shift = float(np.median(values[at:]) - np.median(values[:at]))
+    error = np.sqrt(before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after))
+    return None if abs(shift) < least or abs(after.mean() - before.mean()) < CLEAR * error else (at, shift)

@@ -43,7 +43,6 @@ def test_stdout_holds_a_file_or_the_object_of_json(testdata: Path, capsys: pytes
         (["perf-table", "x.sqlite", "-o", "x.txt"], "is of no known form; choose a name that ends in .pbtxt, .txtpb"),
         (["compare", "a", "b", "--svg", "x.png"], "choose a name that ends in .svg"),
         (["compare", "a", "b", "--html", "x.txt"], "choose a name that ends in .html"),
-        (["history", "plot", "-o", "x.txt"], "choose a name that ends in .svg, .html"),
         (["convert", "x.sqlite", "-o", "x.xplane.pb"], "is the name of a recording"),
         (["compare", "--abba", "1", "--html", "taken.html", "--", "touch", "ran"], "taken.html: already exists"),
         (["compare", "--abba", "1", "--junit", "folder.xml", "--", "touch", "ran"], "folder.xml: is a directory"),

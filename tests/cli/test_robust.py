@@ -126,7 +126,6 @@ def test_ctrl_c_while_modules_are_imported_is_one_line() -> None:
         ["convert", "t.nsys-rep", "-o", "out.pbtxt"],
         ["compare", "t.jsonl", "t.jsonl"],
         ["history", "show", "--file", "t.jsonl"],
-        ["history", "show", "--file", "t.db"],
         ["show", "t.pbtxt"],
         ["verify", "PROFILE", "--hlo", "t.hlo.pb"],
         ["verify", "PROFILE", "--hlo", "t.txt.xz"],

@@ -77,6 +77,8 @@ CHEAP: dict[str, list[list[str]]] = {
     "compare": [
         ["compare", *PAX],
         ["compare", "steps.jsonl", "slower.jsonl", "--launch-spread", "1%"],
+        ["compare", "steps.jsonl", "slower.jsonl", "--fail-slower", "4%"],
+        ["compare", "--base", "steps.jsonl", "--base", "slower.jsonl", "--new", "steps.jsonl", "--new", "slower.jsonl"],
         ["compare", "steps.jsonl", "slower.jsonl", "--fail-slower", "1%"],
         ["compare", "slower.jsonl", "steps.jsonl", "--require-faster", "--max-loss-change", "5%"],
     ],
@@ -101,7 +103,6 @@ CHEAP: dict[str, list[list[str]]] = {
         ["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"],
         ["history", "add", "slower.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
         ["history", "show", "--file", "h.jsonl"],
-        ["history", "plot", "--file", "h.jsonl", "-o", "h.svg"],
         ["history", "show", "--name", "a", "--file", "h.jsonl"],
     ],
     "doctor": [["doctor"], ["doctor", "--python", sys.executable]],

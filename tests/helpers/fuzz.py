@@ -253,8 +253,6 @@ def history(case: Case) -> Words:
                              "spread": 0.01, "runs": 1, "steps": 30}  # fmt: skip
     lines = "".join(json.dumps({**entry, "median_s": 0.2 + case.draw.gauss(0, 0.01)}) + "\n" for _ in range(12))
     path = case.given("h.jsonl", lines.encode(), damage.damage_json_lines)
-    if case.draw.random() < 0.3:
-        return ["history", "plot", "--file", path, "-o", case.outputs / "x.svg"]
     return ["history", "show", "--file", path]
 
 

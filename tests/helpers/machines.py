@@ -7,7 +7,7 @@ from pgle.run.ask.flag_probe import Installed
 from pgle.run.doctor.machine import Machine
 from pgle.run.experiment.manifest import Gpu
 
-SMI_4_H100 = "NVIDIA H100 80GB HBM3, 580.65.06, 81559, 9.0\n" * 4
+SMI_4_H100 = "NVIDIA H100 80GB HBM3, 580.65.06, 81559, 9.0, GPU-1\n" * 4
 VERSIONS = {
     "python": "3.12.1",
     "jax": "0.10.2",
@@ -17,7 +17,7 @@ VERSIONS = {
     "numpy": "2.1.0",
     "protobuf": "5.29.0",
 }
-H100 = Gpu("NVIDIA H100 80GB HBM3", "580.65.06", 81559, "9.0")
+H100 = Gpu("NVIDIA H100 80GB HBM3", "580.65.06", 81559, "9.0", "GPU-1")
 PARAMS = "ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {}\n"
 
 

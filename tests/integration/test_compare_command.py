@@ -52,13 +52,46 @@ def test_a_console_log_is_not_offered_as_a_trace(tmp_path: Path, capsys: pytest.
     assert "analyze NEW_TRACE --against BASE_TRACE" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_job_a_third_of_a_percent_worse_in_noise_of_one_passes(
+def test_one_launch_of_each_side_cannot_tell_a_third_of_a_percent_from_one(
     tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["compare", base, write_run(tmp_path / "perf", 0.2006, 2), "--fail-slower", "1%"]) == 0
     out = capsys.readouterr().out
     assert "~ +" in out
-    assert "ok   step time" in out
+    assert "cannot tell step time: +" in out
+    assert "ok " not in out
+    assert run(["compare", base, str(tmp_path / "perf"), "--fail-slower", "1%", "--fail-undecided"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--fail-undecided"], "--fail-undecided: needs a bound; add --fail-slower 2%"),
+        (["--fail-slower", "1%", "--fail-unless-ruled-out", "2%"], "two bounds of the step time; give one"),
+    ],
+)
+def test_a_gate_has_one_bound(words: list[str], said: str, base: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", base, base, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_everything_may_count_as_the_same(base: str) -> None:
+    assert run(["compare", base, base, "--same-within", "100%"]) == 0
+
+
+def test_a_table_of_too_many_steps_is_refused_before_it_is_parsed(
+    tmp_path: Path, base: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pgle.run.inputs import step_times
+    from pgle.steps import series
+
+    for module in (step_times, series):
+        monkeypatch.setattr(module, "MOST_STEPS", 100)
+    monkeypatch.setattr(step_times, "read_csv", lambda *_: pytest.fail("it was parsed"))
+    table = tmp_path / "a.csv"
+    table.write_text("step,step_time_s\n" + "".join(f"{i},0.2\n" for i in range(100)))
+    assert run(["compare", base, str(table)]) == 2
+    assert "more than 100 steps" in capsys.readouterr().err
 
 
 def test_a_history_shows_how_launches_differ(tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +138,7 @@ def test_the_json_contract(tmp_path: Path, base: str, capsys: pytest.CaptureFixt
     assert result["schema"] == "pgle.compare/1"
     assert result["verdict"] == "faster"
     assert result["ci"][0] < result["ratio"] < result["ci"][1] < 1
-    assert result["p"] < 0.05
+    assert result["p"] is None
     assert result["n"] == {"base": 10, "new": 10}
     assert 0 < result["minimum_detectable"] < 0.02
     assert result["base"]["runs"][0]["left_out"][0] == {"rule": "checkpoint", "steps": [50], "seconds": 5.0}

@@ -5,10 +5,10 @@ import re
 from xml.etree import ElementTree
 
 from pgle.report.steps.ci import chart, outputs, summary, xml
-from pgle.report.steps.compare import document, figures, left_out_text, picture
+from pgle.report.steps.compare import columns, document, figures, left_out_text, picture
 from pgle.report.steps.compare_page import page
 from pgle.steps.compare import Comparison, compare
-from pgle.steps.gate import Check, Limits, gate
+from pgle.steps.gate import Check, Limits, Outcome, gate
 from pgle.steps.series import Mark, Step, make_series
 from pgle.steps.side import Side
 from pgle.steps.steady import steady
@@ -29,7 +29,7 @@ def slower(label: str = "new") -> Comparison:
 def test_rows_as_benchstat_prints_them() -> None:
     first, loss, memory = figures(slower())
     assert first[:4] == ("step time", "200.4 ms ± 0.1%", "210.4 ms ± 0.1%", "+5.00%")
-    assert first[5:] == ("<0.001", "11+11")
+    assert first[5:] == ("11+11",)
     assert loss[:4] == ("loss", "2", "2", "+0.00%")
     assert memory[:4] == ("peak memory", "1.000 GiB", "1.500 GiB", "+50.00%")
 
@@ -67,7 +67,7 @@ def test_the_job_summary_draws_both_sides_by_percentile() -> None:
 def test_names_cannot_break_markdown_html_or_xml() -> None:
     label = "<script>|`*\n\x1b ![x](https://host/x) [x](www.host) @me"
     found = slower(label)
-    checks = (Check("step time", False, "<b>|\x00"),)
+    checks = (Check("step time", Outcome.FAIL, "<b>|\x00"),)
     markdown = summary(found, checks)
     assert "<script>" not in markdown.split("```")[0]
     assert markdown.replace("\\`", "").count("`") == 12
@@ -76,6 +76,30 @@ def test_names_cannot_break_markdown_html_or_xml() -> None:
     assert not re.search(r"(?<!\\)[\[\]<`]|\x1b|https:/|www\.host| @me", above)
     assert "<script>" not in page(found, checks)
     assert ElementTree.fromstring(xml(found, checks)).attrib["failures"] == "1"
+
+
+def test_what_cannot_be_told_is_ok_in_no_form() -> None:
+    found = slower()  # one run per side, launches unknown: +5 % against a bound of 3 %
+    checks = gate(found, Limits(fail_slower=0.03))
+    assert (document(found, checks)["ok"], document(found, checks)["outcome"]) == (None, "cannot-tell")
+    assert document(found, checks)["checks"][0]["ok"] is None
+    assert outputs(found, checks)["ok"] == "cannot-tell"
+    assert outputs(found, checks)["message"].startswith("step time: +5.00%")
+    suite = ElementTree.fromstring(xml(found, checks))
+    assert (suite.attrib["failures"], suite.attrib["skipped"]) == ("0", "1")
+    assert suite.find("testcase/skipped") is not None
+    assert "❔ cannot tell: **step time**" in summary(found, checks)
+    assert "✅" not in summary(found, checks)
+    assert "cannot tell step time: +5.00%" in page(found, checks)
+
+
+def test_p_is_shown_only_for_a_test_of_whole_runs() -> None:
+    runs = [
+        Side(name, tuple(side(name, level + i * 1e-4).runs[0] for i in range(4)))
+        for name, level in (("a", 0.2), ("b", 0.21))
+    ]
+    assert "p" not in columns(slower())
+    assert figures(compare(*runs))[0][columns(compare(*runs)).index("p")] == "0.029"
 
 
 def test_outputs_are_single_lines() -> None:

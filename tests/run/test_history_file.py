@@ -40,9 +40,8 @@ def test_an_impossible_count_is_no_entry(name: str, count: int) -> None:
         parse_entry({**record, name: count})
 
 
-@pytest.mark.parametrize("name", ["h.jsonl", "h.sqlite"])
-def test_nothing_of_eight_writers_is_lost_or_torn(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "perf" / name
+def test_nothing_of_eight_writers_is_lost_or_torn(tmp_path: Path) -> None:
+    path = tmp_path / "perf" / "h.jsonl"
     spawn = multiprocessing.get_context("spawn")
     writers = [spawn.Process(target=write, args=(path, writer)) for writer in range(WRITERS)]
     for process in writers:
@@ -52,7 +51,7 @@ def test_nothing_of_eight_writers_is_lost_or_torn(name: str, tmp_path: Path) -> 
     entries, warnings = read(path)
     assert warnings == []
     assert sorted(item.commit for item in entries) == sorted(f"{w}.{n}" for w in range(WRITERS) for n in range(EACH))
-    assert [file.name for file in path.parent.iterdir()] == [name]
+    assert [file.name for file in path.parent.iterdir()] == ["h.jsonl"]
 
 
 def test_a_last_line_without_an_end_is_kept_apart(tmp_path: Path) -> None:
@@ -74,12 +73,12 @@ def test_a_file_of_another_kind_is_left_as_it_is(content: bytes, tmp_path: Path)
     assert path.stat().st_mode & 0o777 == 0o755
 
 
-def test_a_database_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "trace.sqlite"
+def test_a_history_in_sqlite_is_left_as_it_is_and_the_way_out_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "h.sqlite"
     with closing(sqlite3.connect(path)) as database, database:
-        database.execute("CREATE TABLE StringIds (id, value)")
+        database.execute("CREATE TABLE steps (time, name)")
     before = path.read_bytes()
-    with pytest.raises(UserError, match="a database of something else"):
+    with pytest.raises(UserError, match=r"is an SQLite file.*sqlite3 -json"):
         add(path, entry("a"))
     assert path.read_bytes() == before
 
@@ -97,8 +96,7 @@ def test_the_mode_of_a_history_stays(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o664
 
 
-@pytest.mark.parametrize("name", ["h.jsonl", "h.sqlite"])
-def test_a_full_disk_leaves_no_empty_file(name: str, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_empty_file(tmp_path: Path) -> None:
     """A limit on the size of files stands for the full disk: the process may create the file, and not fill it."""
     script = (
         "import resource, signal, sys; from pathlib import Path; from pgle.errors import UserError; "
@@ -111,7 +109,7 @@ def test_a_full_disk_leaves_no_empty_file(name: str, tmp_path: Path) -> None:
     (tmp_path / "tests_entry.py").write_text(
         f"from pgle.steps.history import parse_entry; entry = parse_entry({record})"
     )
-    path = tmp_path / "perf" / name
+    path = tmp_path / "perf" / "h.jsonl"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),
@@ -133,9 +131,8 @@ def test_an_entry_nested_without_end_is_one_warning(tmp_path: Path) -> None:
     assert warnings == [f"{path}: entry 2 could not be read (nested too deep)"]
 
 
-@pytest.mark.parametrize("name", ["h.jsonl", "h.sqlite"])
-def test_a_pipe_is_no_history(name: str, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / name)
+def test_a_pipe_is_no_history(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "h.jsonl")
     for use in (read, lambda path: add(path, entry("a"))):
         with pytest.raises(UserError, match="is not a file"):
-            use(tmp_path / name)
+            use(tmp_path / "h.jsonl")

@@ -16,24 +16,26 @@ from pgle.report.page.charts import unit_of
 from pgle.report.page.markdown import escaped
 from pgle.report.steps.compare import columns, figures, headline, method_line, picture, pooled, sides
 from pgle.steps.compare import Comparison, Verdict
-from pgle.steps.gate import Check
+from pgle.steps.gate import Check, Outcome, overall
 
 ICONS = {Verdict.FASTER: "🟢", Verdict.SLOWER: "🔴", Verdict.SAME: "⚪", Verdict.UNDECIDED: "🟡"}
+OUTCOMES = {Outcome.OK: "✅", Outcome.FAIL: "❌", Outcome.CANNOT_TELL: "❔ cannot tell:"}
 SHADES = ("#8c8c8c", "#2f81f7")  # of base and new; seen on GitHub's light and dark pages
 PERCENTILES = range(5, 100, 5)  # shown in the chart: a few wild steps must not set its scale
 
 
 def summary(found: Comparison, checks: Sequence[Check]) -> str:
     """The job summary: verdict, table, checks, chart, distributions as text, what was left out, footnotes."""
+    names = columns(found)
     lines = [
         f"### {ICONS[found.verdict]} pgle compare: {escaped(headline(found))}",
         "",
-        _row(columns(found)),
-        "|:--|--:|--:|--:|--:|--:|--:|",
+        _row(names),
+        "|:--" + "|--:" * (len(names) - 1) + "|",
         *(_row(row) for row in figures(found)),
         "",
     ]
-    lines += [f"- {'✅' if check.ok else '❌'} **{escaped(check.name)}**: {escaped(check.message)}" for check in checks]
+    lines += [f"- {OUTCOMES[check.outcome]} **{escaped(check.name)}**: {escaped(check.message)}" for check in checks]
     lines += ["", *chart(found)]
     lines += ["<details><summary>Distributions and what was left out</summary>", "", "```text"]
     lines += [printable(line).replace("`", "'") for line in picture(found)]
@@ -71,12 +73,16 @@ def chart(found: Comparison) -> list[str]:
 
 
 def outputs(found: Comparison, checks: Sequence[Check]) -> dict[str, str]:
-    """The outputs of the step: verdict, ok, ratio, change, ci-low, ci-high, p, minimum-detectable, message."""
-    failed = [check for check in checks if not check.ok]
-    message = "; ".join(f"{check.name}: {check.message}" for check in failed) or headline(found)
+    """The outputs of the step: verdict, ok, ratio, change, ci-low, ci-high, p, minimum-detectable, message.
+
+    ``ok`` is true, false or cannot-tell.
+    """
+    outcome = overall(checks)
+    short = [check for check in checks if check.ok is not True]
+    message = "; ".join(f"{check.name}: {check.message}" for check in short) or headline(found)
     return {
         "verdict": found.verdict.value,
-        "ok": "true" if not failed else "false",
+        "ok": {Outcome.OK: "true", Outcome.FAIL: "false"}.get(outcome, outcome.value),
         "ratio": f"{found.ratio:.6f}",
         "change": f"{found.change:+.2%}",
         "ci-low": _number(found.ci[0]),
@@ -111,15 +117,18 @@ def append(found: Comparison, checks: Sequence[Check], environ: Mapping[str, str
 
 
 def xml(found: Comparison, checks: Sequence[Check]) -> str:
-    """The document: suite ``pgle compare``; a failed check is a failure with its message."""
-    failed = sum(not check.ok for check in checks)
-    suite = ElementTree.Element("testsuite", name="pgle compare", tests=str(len(checks)), failures=str(failed))
+    """The document: suite ``pgle compare``; a check that failed is a failure, one that cannot tell is skipped."""
+    suite = ElementTree.Element("testsuite", name="pgle compare", tests=str(len(checks)))
+    for name, outcome in (("failures", Outcome.FAIL), ("skipped", Outcome.CANNOT_TELL)):
+        suite.set(name, str(sum(check.outcome is outcome for check in checks)))
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("verdict", found.verdict.value), ("ratio", f"{found.ratio:.6f}")):
         ElementTree.SubElement(properties, "property", name=name, value=value)
     for check in checks:
         case = ElementTree.SubElement(suite, "testcase", classname="pgle.compare", name=check.name)
-        if check.ok:
+        if check.outcome is Outcome.CANNOT_TELL:
+            ElementTree.SubElement(case, "skipped", message=_for_xml(f"cannot tell: {check.message}"))
+        elif check.ok:
             ElementTree.SubElement(case, "system-out").text = _for_xml(check.message)
         else:
             failure = ElementTree.SubElement(case, "failure", message=_for_xml(check.message), type=found.verdict.value)

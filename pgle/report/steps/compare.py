@@ -11,8 +11,7 @@ import numpy as np
 from pgle.report import json
 from pgle.report.text import console, duration, printable, table
 from pgle.steps.compare import Comparison, Verdict
-from pgle.steps.gate import Check, describe
-from pgle.steps.methods.method import Summary
+from pgle.steps.gate import Check, Outcome, describe, overall
 from pgle.steps.series import Floats
 from pgle.steps.side import Guard, Side
 from pgle.steps.steady import LeftOut
@@ -20,6 +19,8 @@ from pgle.steps.steady import LeftOut
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BINS = 48
 SCHEMA = "pgle.compare/1"
+MARKS = {Outcome.OK: ("ok  ", ""), Outcome.FAIL: ("FAIL", "red"), Outcome.CANNOT_TELL: ("cannot tell", "yellow")}
+"""The word of an outcome, and its style on a terminal."""
 
 
 def show_text(found: Comparison, checks: Sequence[Check]) -> None:
@@ -41,8 +42,8 @@ def show_text(found: Comparison, checks: Sequence[Check]) -> None:
     for check in checks:
         if check.message == describe(found):  # no limit was asked for
             continue
-        mark = "ok  " if check.ok else "FAIL"
-        out.print(f"{mark} {check.name}: {check.message}", style="" if check.ok else "red")
+        mark, style = MARKS[check.outcome]
+        out.print(f"{mark} {check.name}: {check.message}", style=style)
 
 
 def headline(found: Comparison) -> str:
@@ -53,18 +54,17 @@ def headline(found: Comparison) -> str:
 
 def method_line(found: Comparison) -> str:
     """How the figures were made and what they can see."""
-    if math.isinf(found.minimum_detectable):
-        return f"unit: {found.method.unit}; {found.method.text}"
-    return (
-        f"unit: {found.method.unit}; {found.method.text}; detects {found.minimum_detectable:.2%} with 80% probability"
-        f" (p: {found.method.test})"
-    )
+    design = found.estimate.design
+    seen = found.minimum_detectable
+    detects = "" if math.isinf(seen) else f"; detects {seen:.2%} with 80% probability"
+    return f"unit: {design.unit}; {design.text}{detects}" + (f" (p: {design.test})" if design.test else "")
 
 
 def columns(found: Comparison) -> tuple[str, ...]:
-    """The heads of `figures`."""
+    """The heads of `figures`: with p only if a rank test of whole runs was made."""
     sides = (printable(side.label) for side in (found.base, found.new))
-    return ("", *sides, "change", f"{found.assumptions.confidence:.0%} CI", "p", "n")
+    p = () if found.estimate.p is None else ("p",)
+    return ("", *sides, "change", f"{found.assumptions.confidence:.0%} CI", *p, "n")
 
 
 def figures(found: Comparison) -> list[tuple[str, ...]]:
@@ -74,18 +74,19 @@ def figures(found: Comparison) -> list[tuple[str, ...]]:
     interval = f"{found.ci[0] - 1:+.2%} … {found.ci[1] - 1:+.2%}" if math.isfinite(found.ci[1]) else "–"
     first = (
         "step time",
-        *(f"{duration(side.centre_s * 1e6)} ± {_percent(side.spread)}" for side in found.summaries),
+        *(f"{duration(side.median_s * 1e6)} ± {_percent(side.spread)}" for side in (found.base, found.new)),
         f"{found.change:+.2%}" if known else f"~ {found.change:+.2%}",
         interval,
-        "–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}",
+        *(() if p is None else ("<0.001" if p < 0.001 else f"{p:.3f}",)),
         f"{found.estimate.n[0]}+{found.estimate.n[1]}",
     )
-    return [first, *(_guard_row(guard) for guard in found.guards)]
+    blank = ("",) * (len(first) - 4)
+    return [first, *((*_guard_row(guard), *blank) for guard in found.guards)]
 
 
 def _guard_row(guard: Guard) -> tuple[str, ...]:
     change = f"{guard.change:+.2%}" if math.isfinite(guard.change) else "!"
-    return guard.name, _quantity(guard, guard.base), _quantity(guard, guard.new), change, "", "", ""
+    return guard.name, _quantity(guard, guard.base), _quantity(guard, guard.new), change
 
 
 def _quantity(guard: Guard, value: float) -> str:
@@ -160,34 +161,32 @@ def _ranges(steps: Sequence[int]) -> str:
 
 def document(found: Comparison, checks: Sequence[Check]) -> dict[str, Any]:
     """The fields of ``pgle.compare/1``. Shares are fractions, ``ci`` is of the ratio, times are in seconds."""
-    spread = found.assumptions.launch_spread
+    design, spread, outcome = found.estimate.design, found.estimate.spread, overall(checks)
     return {
         **json.picked(found, "verdict ratio ci"),
         "p": found.estimate.p,
         "n": dict(zip(("base", "new"), found.estimate.n, strict=True)),
         "minimum_detectable": found.minimum_detectable,
         "confidence": found.assumptions.confidence,
-        "design": found.method.unit,
-        "method": found.method.text,
-        "test": found.method.test,
+        "design": design.unit,
+        "method": design.text,
+        "test": design.test,
         "run_noise": None if spread is None else spread.share,
         "launch_spread": spread,
         "simulated": found.simulated,
-        "base": _side(found.base, found.summaries[0]),
-        "new": _side(found.new, found.summaries[1]),
+        "base": _side(found.base),
+        "new": _side(found.new),
         "guards": [json.whole(item, "change") for item in found.guards],
-        "ok": all(check.ok for check in checks),
-        "checks": list(checks),
+        "ok": None if outcome is Outcome.CANNOT_TELL else outcome is Outcome.OK,
+        "outcome": outcome,
+        "checks": [json.whole(check, "ok") for check in checks],
         "footnotes": found.warnings,
     }
 
 
-def _side(side: Side, summary: Summary) -> dict[str, Any]:
+def _side(side: Side) -> dict[str, Any]:
     return {
-        "label": side.label,
-        "median_s": summary.centre_s,
-        "spread": summary.spread,
-        **json.picked(side, "steps stall_share"),
+        **json.picked(side, "label median_s spread steps stall_share"),
         "runs": [
             {
                 **json.picked(run.series, "source format malformed"),

@@ -11,16 +11,17 @@ from pgle.files import AnyPath, write_files
 from pgle.report.page.charts import Panel, seconds, svg, widened
 from pgle.report.page.html import render
 from pgle.report.page.parts import Chart, Page, Part, Prose, Section, Table, Tone
-from pgle.report.steps.compare import columns, figures, headline, left_out_text, method_line, pooled
+from pgle.report.steps.compare import MARKS, columns, figures, headline, left_out_text, method_line, pooled
 from pgle.report.text import printable
 from pgle.steps.compare import Comparison, Verdict
-from pgle.steps.gate import Check
+from pgle.steps.gate import Check, Outcome
 from pgle.steps.side import Side
 
 BINS = 60
 MOST_DOTS = 600  # dots of a side; longer runs are drawn as medians of so many groups of steps
 STYLES = ("base", "new")
 TONES: Mapping[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}  # others have none
+OUTCOME_TONES: Mapping[Outcome, Tone] = {Outcome.OK: "good", Outcome.FAIL: "bad", Outcome.CANNOT_TELL: "soft"}
 
 
 def write_reports(
@@ -55,7 +56,7 @@ def write_reports(
 def page(found: Comparison, checks: Sequence[Check]) -> str:
     """The page as HTML: verdict, figures, checks, charts, where the runs come from, method."""
     sides = tuple(printable(side.label) for side in (found.base, found.new))
-    failed = any(not check.ok for check in checks)
+    failed = any(check.failed for check in checks)
     return render(
         Page(
             title=f"pgle compare: {sides[0]} and {sides[1]}",
@@ -76,7 +77,7 @@ def comparison_parts(found: Comparison, checks: Sequence[Check]) -> tuple[Part, 
     rows = list(zip(columns(found), *figures(found), strict=True))  # upright, for narrow screens
     figured = Table(tuple(rows[0]), tuple(rows[1:]), frozenset(range(1, len(rows[0]))), shown=99)
     said = [
-        Prose(f"{'ok' if check.ok else 'FAIL'} {check.name}: {check.message}", tone="good" if check.ok else "bad")
+        Prose(f"{MARKS[check.outcome][0].strip()} {check.name}: {check.message}", tone=OUTCOME_TONES[check.outcome])
         for check in checks
     ]
     return (figured, *said, Chart(tuple(panels(found)), headline(found)))

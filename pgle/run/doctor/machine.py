@@ -20,7 +20,7 @@ from pgle.run.experiment.manifest import Gpu
 # for one program: nvidia-smi needs seconds where the driver is not kept loaded, git where there are a million files
 TIMEOUT_S = 20
 
-SMI_FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
+SMI_FIELDS = ("name", "driver_version", "memory.total", "compute_cap", "uuid")
 SMI_QUERY = ("nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits")
 
 Level: TypeAlias = Literal["ok", "warn", "fail"]
@@ -100,8 +100,8 @@ def read_gpus(machine: Machine) -> tuple[Gpu, ...]:
     for line in text.splitlines() if is_well else ():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(SMI_FIELDS):
-            name, driver, memory, capability = cells
-            gpus.append(Gpu(name, driver, int(memory) if memory.isdigit() else 0, capability))
+            name, driver, memory, capability, uuid = cells
+            gpus.append(Gpu(name, driver, int(memory) if memory.isdigit() else 0, capability, uuid))
     return tuple(gpus)
 
 

@@ -48,6 +48,7 @@ class Gpu:
     driver: str = ""
     memory_mib: int = 0
     compute_capability: str = ""
+    uuid: str = ""  # which one of its kind
 
 
 @dataclass(frozen=True, slots=True)

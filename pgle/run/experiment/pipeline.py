@@ -53,7 +53,7 @@ class Pipeline:
     @property
     def good(self) -> bool:
         """Whether every check passed."""
-        return self.covered and self.used and all(check.ok for check in self.checks)
+        return self.covered and self.used and not any(check.failed for check in self.checks)
 
 
 Announce = Callable[[str], None]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from pgle.run.experiment.directory import COMPARED, LOG, STEP_FILES
 from pgle.run.inputs.texts import TextLines
 from pgle.steps.collect_console import read_console
 from pgle.steps.collect_records import read_csv, read_json_lines
-from pgle.steps.series import Series, once_per_step, slowest_rank
+from pgle.steps.series import MOST_STEPS, Series, check_count, once_per_step, slowest_rank
 from pgle.steps.side import Side
 from pgle.steps.steady import Rules, steady
 
@@ -78,21 +80,35 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
 
 
 def _about(folder: Path) -> dict[str, str]:
-    """Hardware, date, versions and commit of a stage of a run directory, as its manifest has them."""
+    """Place, date, versions and commit of a stage of a run directory, as its manifest has them.
+
+    Hosts and GPUs are hashed: they tell two runs apart, and a page that is passed on names no machine.
+    """
     from pgle.run.experiment.manifest import read_manifest
 
     try:
         records = read_manifest(folder.parent).of(folder.name)
     except UserError:
         return {}
-    gpus = [gpu.name for record in records for gpu in record.gpus]
-    names = {name: gpus.count(name) for name in gpus}
+    gpus = [gpu for record in records for gpu in record.gpus]
+    names = Counter(gpu.name for gpu in gpus)
     found = {"hardware": ", ".join(f"{count} × {name}" for name, count in names.items())}
     for record in records[:1]:
         found |= {"started": record.started[:16], "commit": record.commit}
-        found |= {name: record.versions.get(name, "") for name in ("jax", "jaxlib")}
+        found |= {name: version for name, version in sorted(record.versions.items()) if name.startswith("jax")}
         found["command"] = " ".join(record.argv)
+    found["driver"] = ", ".join(sorted({gpu.driver for gpu in gpus}))
+    if records and len(records) == records[0].ranks and all(record.host for record in records):
+        found["hosts"] = _hashed(record.host for record in records)
+        if gpus and all(gpu.uuid for gpu in gpus):
+            chosen = (record.environment.get("CUDA_VISIBLE_DEVICES", "") for record in records)
+            found["gpus"] = _hashed((*chosen, *(gpu.uuid for gpu in gpus)))
     return {name: value for name, value in found.items() if value}
+
+
+def _hashed(parts: Iterable[str]) -> str:
+    """One short hash of what the ranks of a run had, whichever rank had it."""
+    return hashlib.sha256("\n".join(sorted(parts)).encode(errors="backslashreplace")).hexdigest()[:12]
 
 
 def _is_run(path: Path) -> bool:
@@ -115,6 +131,8 @@ def _read_file(path: Path, pattern: str | None) -> Series:
     first = next((line for line in lines if line.strip()), None)
     if first is None:
         raise UserError("is empty", where=path, remedy="did the run end before its first step?")
+    if suffix in (*TABLES, *JSON_LINES) and lines.has_more_than(MOST_STEPS):
+        check_count(str(path), MOST_STEPS + 1)  # before hours of it are parsed: each line is a step
     if suffix in TABLES:
         series = read_csv(lines, str(path))
     elif suffix in JSON_LINES or (pattern is None and first.lstrip().startswith("{")):

@@ -49,7 +49,7 @@ class TunedRun:
             self.first.good
             and self.tuning.good
             and (self.second is None or self.second.good)
-            and all(check.ok for check in self.checks)
+            and not any(check.failed for check in self.checks)
         )
 
 

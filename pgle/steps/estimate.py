@@ -1,0 +1,282 @@
+"""How far two sides are apart, and how sure that is: one function for each design of the experiment.
+
+The unit is the run where a side has several, else a block of steps. Differences are of logarithms of step times.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pgle.errors import UserError
+from pgle.steps.blocks import RunMedian, run_median
+from pgle.steps.launches import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread, launch_spread
+from pgle.steps.series import Floats
+from pgle.steps.side import Side
+
+POWER = 0.8  # probability with which the minimum detectable effect would be found
+FEW_STEPS = 10  # steady steps of a run below which a comparison asks for more
+DRIFT_LEVEL = 0.2
+"""Significance at which the two runs are taken to drift apart. Missing a drift costs more than a wider interval."""
+MOST_ROUNDS = 12  # of `--abba` that are proposed: 48 runs
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """The statistical assumptions, as a value."""
+
+    confidence: float = 0.95  # of the interval, two-sided; 1 - confidence is the level of every test
+    margin: float = 0.005  # differences below this share count as equality
+    # what launches of one program differ by, used where each side has one run; None: from the records
+    launch_spread: LaunchSpread | None = None
+    paired: bool = False  # run i of BASE belongs to run i of NEW
+
+    @property
+    def alpha(self) -> float:
+        """The level of every test."""
+        return 1 - self.confidence
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """How an experiment was done, and what is computed from it."""
+
+    unit: str  # what one observation is
+    text: str  # how the interval is made
+    test: str = ""  # name of the rank test on the units; empty: there is none
+
+
+BLOCKS = Design(
+    "one run per side, blocks of steps", "ratio of medians; Student t with the standard error of a block bootstrap"
+)
+RUNS = Design("runs", "ratio of geometric means of run medians; Welch t", "Mann-Whitney")
+ONE_AGAINST_RUNS = Design(
+    "one run against several",
+    "ratio to the geometric mean of run medians; prediction interval, Student t",
+    "Mann-Whitney",
+)
+PAIRS = Design("pairs of runs", "geometric mean of the ratios of paired run medians; Student t", "Wilcoxon signed-rank")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What was found: a difference of logarithms of step times, new - base."""
+
+    design: Design
+    difference: float  # the estimate
+    # of the two-sided interval at the confidence asked for; infinite where nothing can be said
+    half_width: float = math.inf
+    detectable: float = math.inf  # smallest true difference found with probability `POWER` at this noise
+    p: float | None = None  # of the rank test, two-sided; None where there is none: the interval alone decides
+    least_p: float = 1.0  # the smallest p that this number of units can give; 1 without a test
+    n: tuple[int, int] = (1, 1)  # units of base and new
+    pair_variance: float = math.inf  # of the difference of one run of each side; estimated
+    spread: LaunchSpread | None = None  # of launches, as taken where each side has one run
+    warnings: tuple[str, ...] = ()  # what the reader should know, one line each
+
+    def widened(self, half: float, *notes: str) -> Estimate:
+        """With an interval wider by `half` on each side."""
+        return replace(
+            self,
+            half_width=self.half_width + half,
+            detectable=self.detectable + half,
+            warnings=(*self.warnings, *notes),
+        )
+
+    def rounds_for(self, difference: float, alpha: float) -> int | None:
+        """Rounds of `--abba`, two pairs each, that would find `difference` with probability `POWER` at this noise.
+
+        None: more than `MOST_ROUNDS`, or the noise is not known.
+        """
+        for rounds in range(1, MOST_ROUNDS + 1):
+            freedom, error = 2 * rounds - 1, math.sqrt(self.pair_variance / (2 * rounds))
+            if (t_quantile(1 - alpha / 2, freedom) + t_quantile(POWER, freedom)) * error <= difference:
+                return rounds
+        return None
+
+
+def estimate(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
+    """The difference of two sides, by the design that fits them.
+
+    Raises:
+        UserError: pairs were asked for, and the sides have other numbers of runs, or fewer than two.
+    """
+    if assumptions.paired:
+        return _pairs(base, new, assumptions.alpha)
+    if len(base.runs) == len(new.runs) == 1:
+        return _single(base, new, assumptions)
+    return _runs(base, new, assumptions.alpha)
+
+
+def _pairs(base: Side, new: Side, alpha: float) -> Estimate:
+    """The mean of the differences of log medians, Student's t interval, Wilcoxon's signed ranks."""
+    from scipy.stats import wilcoxon
+
+    count = len(base.runs)
+    if count != len(new.runs) or count < 2:
+        what = f"pairs need as many runs on each side, at least 2: there are {count} and {len(new.runs)}"
+        raise UserError(what, where=f"{base.label}, {new.label}", remedy="leave out --paired")
+    differences = new.log_medians - base.log_medians
+    p = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
+    variance = float(differences.var(ddof=1))
+    return _of_runs(
+        Estimate(PAIRS, float(differences.mean()), n=(count, count), p=p, least_p=2.0 ** (1 - count)),
+        variance / count,
+        count - 1,
+        variance,
+        alpha,
+        needed=f"{math.ceil(1 + math.log2(1 / alpha))} pairs",
+    )
+
+
+def _runs(base: Side, new: Side, alpha: float) -> Estimate:
+    """The difference of the means of log medians: Welch's t, or the prediction interval of a single run."""
+    from scipy.stats import mannwhitneyu
+
+    sides = base.log_medians, new.log_medians
+    n = len(sides[0]), len(sides[1])
+    if min(n) == 1:
+        design, logs = ONE_AGAINST_RUNS, max(sides, key=len)
+        variance, freedom = float(logs.var(ddof=1)) * (1 + 1 / len(logs)), float(len(logs) - 1)
+        pair_variance = 2 * float(logs.var(ddof=1))
+    else:
+        design, spreads = RUNS, [float(logs.var(ddof=1)) for logs in sides]
+        parts = [(spread / count, count - 1) for spread, count in zip(spreads, n, strict=True)]
+        variance, freedom, pair_variance = parts[0][0] + parts[1][0], satterthwaite(*parts), sum(spreads)
+    p = float(mannwhitneyu(*sides).pvalue) if np.ptp(np.concatenate(sides)) else 1.0
+    fewest = 2
+    while 2 / math.comb(2 * fewest, fewest) > alpha:
+        fewest += 1
+    return _of_runs(
+        Estimate(
+            design, float(sides[1].mean() - sides[0].mean()), n=n, p=p, least_p=min(1.0, 2 / math.comb(sum(n), n[0]))
+        ),
+        variance,
+        freedom,
+        pair_variance,
+        alpha,
+        needed=f"{fewest} runs per side",
+    )
+
+
+def _of_runs(
+    found: Estimate, variance: float, freedom: float, pair_variance: float, alpha: float, *, needed: str
+) -> Estimate:
+    """With the t interval of a difference, and a warning if there are too few runs for the rank test."""
+    error = math.sqrt(variance)
+    half = t_quantile(1 - alpha / 2, freedom) * error
+    few = (
+        f"too few runs for the rank test ({found.n[0]} and {found.n[1]}; it needs {needed}): the verdict "
+        "rests on the t interval, which takes run medians to be normally distributed"
+    )
+    return replace(
+        found,
+        half_width=half,
+        detectable=half + t_quantile(POWER, freedom) * error,
+        pair_variance=pair_variance,
+        warnings=(few,) if found.least_p > alpha else (),
+    )
+
+
+def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
+    """The ratio of medians of two runs; without an interval where the steps are too dependent, or too few.
+
+    The standard error of each median is that of a circular block bootstrap, with the block length from the measured
+    autocorrelation; the quantile is Student's t with as many degrees of freedom as the blocks give, since the plain
+    percentile interval is too narrow for few blocks; the wider of the two is taken. No step of a single launch shows
+    what launches differ by: that is given, measured in a history or taken from the records, and its half-width is added
+    in quadrature (wider than Cochran and Cox's weighted quantile). No rank test of steps sees it: there is none.
+    If the runs drift apart, the interval spans the ratio at the start and at the end.
+    """
+    times = [np.log(side.runs[0].step_time_s) for side in (base, new)]
+    found = [run_median(values) for values in times]
+    one, two = found
+    if one is None or two is None:
+        difference = float(np.median(times[1]) - np.median(times[0]))
+        return Estimate(BLOCKS, difference, warnings=_too_dependent(times))
+    spread, doubt = (assumptions.launch_spread, "") if assumptions.launch_spread else launch_spread(base, new)
+    alpha, launches = assumptions.alpha, math.sqrt(2) * spread.share
+    variance = one.variance + two.variance
+    freedom = satterthwaite((one.variance, one.freedom), (two.variance, two.freedom))
+    by_launches = t_quantile(1 - alpha / 2, spread.freedom) * launches
+    by_steps = max(t_quantile(1 - alpha / 2, freedom) * math.sqrt(variance), _by_percentiles(one, two, alpha))
+    half = math.hypot(by_steps, by_launches)
+    warnings = [_about_launches(spread, doubt)]
+    if (drift := _drift(one, two, alpha, by_launches)) is not None:
+        half = max(half, drift)
+        warnings.append(
+            f"the runs drift apart by {abs(math.expm1(two.trend - one.trend)):.1%} over their length: the interval "
+            "spans the ratio at the start and at the end"
+        )
+    noise = math.hypot(t_quantile(POWER, freedom) * math.sqrt(variance), t_quantile(POWER, math.inf) * launches)
+    return Estimate(
+        BLOCKS,
+        two.median - one.median,
+        half,
+        half + noise,
+        n=(one.blocks, two.blocks),
+        pair_variance=variance + launches**2,
+        spread=spread,
+        warnings=tuple(warnings),
+    )
+
+
+def _by_percentiles(one: RunMedian, two: RunMedian, alpha: float) -> float:
+    """Half-width by the percentiles of the bootstrap: medians of steps that come in two kinds jump, no t sees that.
+
+    Draws of one number are resampled alike, so they are not paired.
+    """
+    draws = np.roll(two.draws, 1) - one.draws
+    apart = np.quantile(draws, [alpha / 2, 1 - alpha / 2]) - (two.median - one.median)
+    return float(np.abs(apart).max())
+
+
+def _drift(one: RunMedian, two: RunMedian, alpha: float, by_launches: float) -> float | None:
+    """Half-width that spans the ratio at both ends of two runs that drift apart; None where they do not."""
+    from scipy.special import stdtr
+
+    trend, freedom = two.trend - one.trend, one.blocks + two.blocks - 4
+    error = math.sqrt(one.trend_variance + two.trend_variance)
+    if min(one.blocks, two.blocks) <= 2 or error == 0 or 2 * stdtr(freedom, -abs(trend) / error) >= DRIFT_LEVEL:
+        return None
+    # The level at either end of a fitted line has twice the standard error of the mean.
+    at_end = 2 * math.sqrt(one.residual_variance + two.residual_variance)
+    return abs(trend) / 2 + math.hypot(t_quantile(1 - alpha / 2, freedom) * at_end, by_launches)
+
+
+def _about_launches(spread: LaunchSpread, doubt: str) -> str:
+    """That the verdict rests on one launch of each side, and on which spread."""
+    if not spread.share:
+        return "one launch per side: the interval holds no difference between launches (placement, clocks)"
+    if spread is UNKNOWN_PLACE:
+        return (
+            f"one launch per side: {spread.share:.2%} between launches is assumed with one degree of freedom "
+            f"({spread.source}), because {doubt}. Give several runs per side (--abba), --history FILE or "
+            "--launch-spread"
+        )
+    place = "same hosts, GPUs and versions, within hours: " if spread is SAME_PLACE else ""
+    return f"one launch per side: {place}{spread.share:.2%} between launches is assumed ({spread.source})"
+
+
+def _too_dependent(times: list[Floats]) -> tuple[str, ...]:
+    if min(map(len, times)) < FEW_STEPS:
+        return ()  # `compare` warns of each short run
+    return (
+        "the steps of a run depend on each other so much (autocorrelation) that too few independent blocks remain; "
+        "record more steps, or several runs per side",
+    )
+
+
+def t_quantile(probability: float, freedom: float) -> float:
+    """The quantile of Student's t; `freedom` may be fractional or infinite."""
+    from scipy.special import ndtri, stdtrit  # scipy.stats takes five times as long to import
+
+    return float(ndtri(probability) if math.isinf(freedom) else stdtrit(freedom, probability))
+
+
+def satterthwaite(*parts: tuple[float, float]) -> float:
+    """Degrees of freedom of a sum of variances (variance, degrees of freedom), after Welch and Satterthwaite."""
+    below = sum(variance**2 / freedom for variance, freedom in parts if freedom > 0)
+    return sum(variance for variance, _ in parts) ** 2 / below if below > 0 else math.inf
