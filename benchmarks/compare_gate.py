@@ -1,64 +1,91 @@
-"""How often `pgle compare --fail-slower 2%` fails, on synthetic jobs that are slower by a known amount.
+"""How often `pgle compare` gives a false verdict, and how often `--fail-slower` fails, on synthetic jobs.
 
-Every run has a compile, a slow start, a stall every 50 steps and launches that differ by 0.15 %. Each draw takes the
-whole path: rules of steady steps, comparison, gate. The second figure of a cell is for `--fail-unless-ruled-out 2%`.
-One run per side is judged twice: with that spread given, and with no knowledge of it.
+Every run has a compile, a slow start, a stall every 50 steps and noise of 0.5 % per step. Launches of one program
+differ by a normal amount; NEW is slower by a known share. Each draw takes the whole path: rules of steady steps,
+comparison, gate. Prints two Markdown tables (docs/evidence/compare.md).
 
-    python benchmarks/compare_gate.py [--draws 1000] [--bound 0.02]
+    python benchmarks/compare_gate.py [--draws 500] [--bound 0.01] [--processes 2]
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import product
 
 import numpy as np
-from compare_power import Scenario, assumptions, sides, warm_up
+from compare_power import Scenario, sides, warm_up
 
-from pgle.steps.compare import compare
-from pgle.steps.gate import Limits, gate
+from pgle.steps.compare import Verdict, compare
+from pgle.steps.estimate import Assumptions
+from pgle.steps.gate import Limits, Outcome, gate
+from pgle.steps.launches import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread
 
-SLOWDOWNS = (0.0, 0.003, 0.005, 0.01, 0.015, 0.02, 0.03)
-LAUNCHES = 0.0015
-"""Standard deviation between launches: control runs of a 64-GPU job (marin-community/marin#7012)."""
-STEPS = 200
+SLOWDOWNS = (0.0, 0.01, 0.02, 0.03, 0.05)
+LAUNCHES = (0.002, 0.003, 0.01, 0.02)
+NOISE = 0.005
+SINGLE = {"given, as it is": None, "same place (0.21 %, 5 degrees)": SAME_PLACE, "not known": UNKNOWN_PLACE}
+"""What one run per side takes for the spread of launches; None: the true one."""
+DESIGNS = {"1+1": (1, 200), "`--abba 2`": (4, 60), "`--abba 3`": (6, 60)}
+"""Runs per side, and steps of each."""
 
 
-def failures(scenario: Scenario, slowdown: float, draws: int, bound: float) -> tuple[int, int]:
-    """How many of the draws fail under `--fail-slower`, and under `--fail-unless-ruled-out`."""
-    limits = [Limits(fail_slower=bound), Limits(fail_slower=bound, fail_undecided=True)]
-    failed = [0, 0]
+def measure(task: tuple[str, float, float, int, float]) -> dict[str, Counter[str]]:
+    """Counts of verdicts and outcomes by what was taken for the spread, over the draws of one design."""
+    design, launches, slowdown, draws, bound = task
+    runs, steps = DESIGNS[design]
+    scenario = Scenario("", partial(warm_up, noise=NOISE), steps, runs, launches, paired=runs > 1)
+    counts: dict[str, Counter[str]] = {}
     for draw in range(draws):
         # The same noise for every slowdown: a row differs by the slowdown alone.
-        random = np.random.default_rng([7, draw])
-        result = compare(*sides(scenario, slowdown, random), assumptions(scenario, random))
-        for place, limit in enumerate(limits):
-            failed[place] += any(check.failed for check in gate(result, limit))
-    return failed[0], failed[1]
+        base, new = sides(scenario, slowdown, np.random.default_rng([7, draw]))
+        for known, spread in SINGLE.items() if runs == 1 else [("–", None)]:
+            taken = spread or LaunchSpread(launches, math.inf, "given")
+            found = compare(base, new, Assumptions(paired=scenario.paired, launch_spread=taken))
+            outcome = gate(found, Limits(fail_slower=bound))[0].outcome
+            counts.setdefault(known, Counter()).update((found.verdict, outcome))
+    return counts
+
+
+def verdicts(counts: Counter[str], slowdown: float, draws: int) -> str:
+    """Shown to be slower, then false: faster, same though slower, or slower though the same; in per cent."""
+    false = counts[Verdict.FASTER] + counts[Verdict.SAME if slowdown else Verdict.SLOWER]
+    return f"{100 * counts[Verdict.SLOWER] / draws:.0f} / {100 * false / draws:.1f}"
+
+
+def outcomes(counts: Counter[str], slowdown: float, draws: int) -> str:
+    """Failed, then cannot tell; the rest is ok; in per cent."""
+    return f"{100 * counts[Outcome.FAIL] / draws:.1f} / {100 * counts[Outcome.CANNOT_TELL] / draws:.0f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=1000, help="per cell")
-    parser.add_argument("--bound", type=float, default=0.02)
-    parser.add_argument("--noise", type=float, nargs="+", default=[0.005, 0.01], help="standard deviation of a step")
-    parser.add_argument("--runs", type=int, nargs="+", default=[1, 4], help="per side")
+    parser.add_argument("--draws", type=int, default=500, help="per cell")
+    parser.add_argument("--bound", type=float, default=0.01)
+    parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     began = time.perf_counter()
-    print(f"bound {options.bound:.1%}; {options.draws} draws per cell, {STEPS} steps per run")
-    print(f"{'runs':<12}{'noise':>6}" + "".join(f"{slowdown:>15.1%}" for slowdown in SLOWDOWNS))
-    cases = [(count, known) for count in options.runs for known in ("given", "not")[: 1 + (count == 1)]]
-    for runs, known in cases:
-        for noise in options.noise:
-            shape = partial(warm_up, noise=noise)
-            scenario = Scenario("", shape, steps=STEPS, runs=runs, between=LAUNCHES, known=known)
-            print(f"{f'{runs}+{runs}' + (f', {known}' if runs == 1 else ''):<12}{noise:>6.1%}", end="")
-            for slowdown in SLOWDOWNS:
-                one, two = failures(scenario, slowdown, options.draws, options.bound)
-                print(f"{one / options.draws:>7.1%} {two / options.draws:>7.1%}", end="", flush=True)
-            print()
-    print(f"{time.perf_counter() - began:.0f} s")
+    heads = ["launches differ by", "design", "spread taken", *(f"{slowdown:.0%} slower" for slowdown in SLOWDOWNS)]
+    tasks = [(*task, options.draws, options.bound) for task in product(DESIGNS, LAUNCHES, SLOWDOWNS)]
+    with ProcessPoolExecutor(options.processes) as pool:
+        results = dict(zip(tasks, pool.map(measure, tasks), strict=True))
+    for title, show in (
+        ("slower / false", verdicts),
+        (f"--fail-slower {options.bound:.0%}: fails / cannot tell", outcomes),
+    ):
+        print(f"{title}\n\n| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
+        for launches, design in product(LAUNCHES, DESIGNS):
+            row = [results[design, launches, slowdown, options.draws, options.bound] for slowdown in SLOWDOWNS]
+            for known in row[0]:
+                cells = [show(counts[known], slow, options.draws) for slow, counts in zip(SLOWDOWNS, row, strict=True)]
+                print(f"| {launches:.1%} | {design} | {known} | {' | '.join(cells)} |")
+        print()
+    print(f"{time.perf_counter() - began:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -92,31 +92,32 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> list[str]:
     return [f"next, with the log of a run without the profile: {typed('pgle', 'compare', 'BASELINE_LOG', log)}"]
 
 
-def after_comparison(found: Comparison, checks: Iterable[Check] = (), more: Sequence[object] = ()) -> list[str]:
+def after_comparison(found: Comparison, checks: Sequence[Check] = (), more: Sequence[object] = ()) -> list[str]:
     """By the verdict: keep what is faster, look closer at what is slower, run more where nothing is shown.
 
     Args:
         found: the comparison.
-        checks: that stand above; what they advise is not said again.
+        checks: shown above; their advice is not repeated.
         more: the words after ``pgle compare`` that run more of both sides, where they are known.
     """
     from pgle.steps.gate import explanation
 
     told = explanation(found)
     advised = any(told in check.message for check in checks)
-    return [line for line in _after_comparison(found, told, more) if not (advised and told in line)]
+    is_open = found.verdict == "undecided" or any(check.ok is None for check in checks)
+    return [line for line in _after_comparison(found, told, more, is_open) if not (advised and told in line)]
 
 
-def _after_comparison(found: Comparison, why: str, more: Sequence[object]) -> list[str]:
+def _after_comparison(found: Comparison, why: str, more: Sequence[object], is_open: bool) -> list[str]:
     run = _run_of(found)
     if run is not None:
         onward.record_comparison(run, found)
         return after_stages(run, found)
-    if found.verdict == "slower":
-        return [f"next, with a trace of each: {why}"]
-    if found.verdict == "undecided":
+    if is_open:
         words = more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")
         return [f"next, for more runs: {typed('pgle', 'compare', *words)}"]
+    if found.verdict == "slower":
+        return [f"next, with a trace of each: {why}"]
     new = _STEPS.sub("", found.new.runs[0].series.source)
     return [f"next, to see it over months: {typed('pgle', 'history', 'add', new, '--name', found.new.label)}"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from pgle.errors import UserError
 from pgle.steps.blocks import RunMedian, run_median
-from pgle.steps.launches import SAME_PLACE, UNKNOWN_PLACE, LaunchSpread, launch_spread
+from pgle.steps.launches import NO_SPREAD, SAME_PLACE, UNKNOWN_PLACE, LaunchSpread, launch_spread
 from pgle.steps.series import Floats
 from pgle.steps.side import Side
 
@@ -218,7 +218,7 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
         half + noise,
         n=(one.blocks, two.blocks),
         pair_variance=variance + launches**2,
-        spread=spread,
+        spread=None if spread is NO_SPREAD else spread,
         warnings=tuple(warnings),
     )
 

@@ -135,16 +135,14 @@ def _step_time(found: Comparison, limits: Limits) -> Check:
         message = f"slower by more than {bound:.2%} (--fail-slower): {text}. {SLOWER} With a trace of each: "
         return Check("step time", Outcome.FAIL, message + explanation(found))
     distance = abs(found.change - bound)
-    message = f"{text}. The bound of {bound:.2%} is neither exceeded nor ruled out: {_blind(found, bound)}"
+    more = _rounds(found, distance)
+    if math.isfinite(found.ci[1]):  # below this measured slowdown the gate cannot fail
+        least = (1 + bound) * found.ci[1] / found.ratio - 1
+        more = f"These runs cannot tell below {least:.1%}; {more}"
+    message = f"{text}. The bound of {bound:.2%} (--fail-slower) is neither exceeded nor ruled out. {more}"
     if limits.fail_undecided:
-        return Check("step time", Outcome.FAIL, f"not decided (--fail-undecided): {message}{_rounds(found, distance)}")
-    return Check("step time", Outcome.CANNOT_TELL, message + _rounds(found, distance))
-
-
-def _blind(found: Comparison, bound: float) -> str:
-    """Below which measured slowdown this comparison cannot fail."""
-    least = (1 + bound) * found.ci[1] / found.ratio - 1
-    return "" if math.isinf(least) else f"cannot tell below {least:.1%}; "
+        return Check("step time", Outcome.FAIL, f"not decided (--fail-undecided): {message}")
+    return Check("step time", Outcome.CANNOT_TELL, message)
 
 
 def _rounds(found: Comparison, distance: float) -> str:
@@ -153,7 +151,7 @@ def _rounds(found: Comparison, distance: float) -> str:
     if rounds is not None:
         return f"`--abba {rounds}` could"
     if math.isinf(found.estimate.pair_variance):
-        return "record more steps, or several runs per side (--abba)"
+        return "Record more steps, or several runs per side (--abba)"
     return "no reasonable number of runs could: the change is too near to the bound for this noise"
 
 

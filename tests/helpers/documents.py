@@ -102,6 +102,7 @@ CHEAP: dict[str, list[list[str]]] = {
     "history": [
         ["history", "add", "steps.jsonl", "--name", "a", "--commit", "c", "--file", "h.jsonl"],
         ["history", "add", "slower.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
+        ["history", "add", "steps.jsonl", "--name", "a", "--hardware", "h", "--file", "h.jsonl"],
         ["history", "show", "--file", "h.jsonl"],
         ["history", "show", "--name", "a", "--file", "h.jsonl"],
     ],

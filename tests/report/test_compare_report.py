@@ -94,12 +94,10 @@ def test_what_cannot_be_told_is_ok_in_no_form() -> None:
 
 
 def test_p_is_shown_only_for_a_test_of_whole_runs() -> None:
-    runs = [
-        Side(name, tuple(side(name, level + i * 1e-4).runs[0] for i in range(4)))
-        for name, level in (("a", 0.2), ("b", 0.21))
-    ]
+    one, two = (Side("a", tuple(side("a", level + i * 1e-4).runs[0] for i in range(4))) for level in (0.2, 0.21))
+    found = compare(one, two)
     assert "p" not in columns(slower())
-    assert figures(compare(*runs))[0][columns(compare(*runs)).index("p")] == "0.029"
+    assert figures(found)[0][columns(found).index("p")] == "0.029"
 
 
 def test_outputs_are_single_lines() -> None:

@@ -11,7 +11,8 @@
 #   BASELINES     folder of baseline files (.pgle/baselines)
 #   HARDWARE      name of this hardware (default: what nvidia-smi says, else no-gpu)
 #   SAVE_BASELINE true: NEW becomes the baseline of this hardware when the gate passes
-#   FAIL_SLOWER   fail where NEW is shown to be slower by more than this (1%)
+#   FAIL_SLOWER   fail if NEW is shown to be slower by more than this (1%); OPTIONS=--fail-undecided fails too if that
+#                 cannot be told
 #   LAUNCH_SPREAD what launches of the program differ by, such as 0.3%: one launch of each side shows little without it
 #   HISTORY       a pgle history in which that is measured instead
 #   OPTIONS       more options of pgle compare, as words of COMMAND
