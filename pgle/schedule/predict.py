@@ -169,16 +169,21 @@ def predict(
     if contention.beside is None:
         contention = replace(contention, beside=_beside(run_program(read(slowest), launch)) if typical else {})
 
-    def at(times: float, costs: Mapping[str, Cost] = slowest, *, expand: bool = False) -> tuple[Program, Timeline]:
+    def with_contention(times: float) -> Timeline:
         factors = contention.at(times)
-        program = read(contention.alone(module, costs, factors))
-        return program, run_program(program, launch, factors, name=module.name, expand_loops=expand)
+        program = read(contention.alone(module, slowest, factors)) if contention.beside else likely
+        return run_program(program, launch, factors)
 
-    likely, timeline = at(1, expand=expand_loops)
+    factors = contention.likely
+    likely = read(contention.alone(module, slowest, factors))
+    timeline = run_program(likely, launch, factors, name=module.name, expand_loops=expand_loops)
     step_us, share = timeline.step_us, timeline.estimated_share
+    skew_us = 0.0
+    if slowest is not typical:
+        skew_us = step_us - run_program(read(contention.alone(module, typical, factors)), launch, factors).step_us
     unsure = _unsure(module, likely, timeline, hardware, typical)
     data = (
-        run_program(likely, launch, contention.likely, costs=costs).step_us if unsure else step_us
+        run_program(likely, launch, factors, costs=costs).step_us if unsure else step_us
         for costs in (
             {item.name: item.range.least_us for item in unsure},
             {item.name: item.range.most_us for item in unsure},
@@ -192,10 +197,10 @@ def predict(
         estimated_share=share,
         launch=launch,
         contention=contention,
-        steps_us=Steps(step_us, at(0)[1].step_us, at(2)[1].step_us, *data),
+        steps_us=Steps(step_us, with_contention(0).step_us, with_contention(2).step_us, *data),
         unsure=unsure,
-        contended_us=contended_us(timeline, contention.likely),
-        skew_us=step_us - at(1, typical)[1].step_us if slowest is not typical else 0.0,
+        contended_us=contended_us(timeline, factors),
+        skew_us=skew_us,
         not_modelled=_not_modelled(likely, timeline),
     )
 

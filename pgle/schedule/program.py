@@ -119,7 +119,7 @@ def read_program(
             f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
             f"(first {reader.others[0]}); is it of this program? 'pgle verify' shows what matches"
         )
-    peaks = _bound(module, found, module.entry, _PEAKS, {})
+    peaks = _Bounds(module, found, _PEAKS).of(module.entry)
     return replace(found, warnings=tuple(warnings), least_us=peaks.step_us)
 
 
@@ -283,7 +283,7 @@ def ceiling(module: Module, program: Program, launch: Launch = DEFAULT, breakdow
         breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
     """
     costs = _Costs(lambda op: op.cost_us, launch.gap_us)
-    bound = _bound(module, program, program.entry, costs, {})
+    bound = _Bounds(module, program, costs).of(program.entry)
     if breakdown is None:
         return bound
     kept_us = breakdown.step_us - breakdown.exposed_communication_us - breakdown.exposed_copy_us
@@ -302,32 +302,60 @@ class _Costs:
 _PEAKS = _Costs(lambda op: op.least_us, 0.0, shares_links=True)
 
 
-def _bound(module: Module, program: Program, name: str, costs: _Costs, known: dict[str, Ceiling]) -> Ceiling:
-    if name in known:
-        return known[name]
-    ops = {op.name: op for op in program.computations.get(name, ())}
-    inner = {op.name: _inner_us(module, program, op, costs, known) for op in ops.values() if op.bodies}
-    compute, queues = sum(inner.values()), {COLLECTIVES: 0.0}
-    for op in ops.values():
-        if op.stream is Stream.COMPUTE and op.action is Action.LAUNCH:
-            compute += costs.of(op) + costs.gap_us * op.kernels
-        elif op.stream is not Stream.COMPUTE:
-            lane = COLLECTIVES if op.lane == "compute" else op.lane
-            queues[lane] = queues.get(lane, 0.0) + costs.of(op)
-    copy = max((us for lane, us in queues.items() if lane.startswith("copy")), default=0.0)
-    pairs = max(queues.get("send", 0.0), queues.get("recv", 0.0))
-    links = queues[COLLECTIVES] + pairs if costs.shares_links else max(queues[COLLECTIVES], pairs)
-    chain = _longest_chain(module, name, ops, inner, costs)
-    compute = max(compute - costs.gap_us, 0.0)
-    known[name] = Ceiling(max(compute, links, copy, chain), compute, links, copy, chain)
-    return known[name]
+class _Bounds:
+    """The bounds of a program's computations, each found once."""
+
+    def __init__(self, module: Module, program: Program, costs: _Costs) -> None:
+        self.module = module
+        self.program = program
+        self.costs = costs
+        self.known: dict[str, Ceiling] = {}
+        self.queues: dict[str, Mapping[str, float]] = {}
+
+    def of(self, name: str) -> Ceiling:
+        """The bound of one computation with all that it calls."""
+        if name not in self.known:
+            self.known[name] = self._of(name)
+        return self.known[name]
+
+    def _of(self, name: str) -> Ceiling:
+        ops, costs = {op.name: op for op in self.program.computations.get(name, ())}, self.costs
+        inner = {op.name: self._inner_us(op) for op in ops.values() if op.bodies}
+        compute = sum(inner.values())
+        compute += sum(costs.of(op) + costs.gap_us * op.kernels for op in ops.values() if _computes(op))
+        queues = self._queued(name)
+        copy = max((us for lane, us in queues.items() if lane.startswith("copy")), default=0.0)
+        pairs = max(queues.get("send", 0.0), queues.get("recv", 0.0))
+        collectives = queues.get(COLLECTIVES, 0.0)
+        links = collectives + pairs if costs.shares_links else max(collectives, pairs)
+        chain = _longest_chain(self.module, name, ops, inner, costs)
+        compute = max(compute - costs.gap_us, 0.0)
+        return Ceiling(max(compute, links, copy, chain), compute, links, copy, chain)
+
+    def _inner_us(self, op: Op) -> float:
+        bodies = [self.of(body).step_us for body in op.bodies]
+        if op.action is Action.BRANCH:
+            return max(bodies, default=0.0)
+        return sum(bodies) * op.trips
+
+    def _queued(self, name: str) -> Mapping[str, float]:
+        """Time of each queue but that of compute, loops included; of branches none, since another may be taken."""
+        if name in self.queues:
+            return self.queues[name]
+        found: dict[str, float] = {}
+        for op in self.program.computations.get(name, ()):
+            if op.stream is not Stream.COMPUTE:
+                lane = COLLECTIVES if op.lane == "compute" else op.lane
+                found[lane] = found.get(lane, 0.0) + self.costs.of(op)
+            for body in op.bodies if op.action is not Action.BRANCH else ():
+                for lane, us in self._queued(body).items():
+                    found[lane] = found.get(lane, 0.0) + us * op.trips
+        self.queues[name] = found
+        return found
 
 
-def _inner_us(module: Module, program: Program, op: Op, costs: _Costs, known: dict[str, Ceiling]) -> float:
-    bodies = [_bound(module, program, body, costs, known).step_us for body in op.bodies]
-    if op.action is Action.BRANCH:
-        return max(bodies, default=0.0)
-    return sum(bodies) * (op.trips if op.action is Action.LOOP else 1)
+def _computes(op: Op) -> bool:
+    return op.stream is Stream.COMPUTE and op.action is Action.LAUNCH
 
 
 def _longest_chain(

@@ -258,8 +258,9 @@ class _Device:
     def _done(self, op: Op) -> None:
         end, row = self.ends.pop(op.start, (self.free, self.last))
         self.begins.pop(op.start, None)
-        if end > self.free:
-            self.free, self.ready, self.last = end, end + self.launch.switch_us, row
+        if end + self.launch.switch_us > self.ready:
+            self.ready, self.last = end + self.launch.switch_us, row
+        self.free = max(self.free, end)
 
     def _wait_for_device(self) -> None:
         """The host copies a value from the device and goes on when it is there, so it loses its lead."""

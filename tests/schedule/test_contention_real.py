@@ -14,11 +14,13 @@ from statistics import median
 import numpy as np
 import pytest
 
-from pgle.costs.fit.contention import NONE, Factors
+from pgle.costs.fit.contention import ASSUMED, NONE, Contention, Factors, Slowdown
 from pgle.costs.fit.launch import DEFAULT
 from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import find_programs
+from pgle.costs.profile.value import Cost, Profile
+from pgle.schedule.predict import predict
 from pgle.schedule.simulate import simulate
 from pgle.trace.combine import combine
 from pgle.trace.nsys.read import read_nsys
@@ -29,6 +31,11 @@ from pgle.xla.hlo.reader import read_module
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
 MAXTEXT = ROOT.parent / "shared" / "data" / "maxtext_fsdp4_h100"
+DEVICES = {"pax": (0, 1), "maxtext": (0, 1, 2, 3)}
+EXECUTIONS = {"pax": (2, 3, 4), "maxtext": (2, 3, 4)}
+GPUS = {"pax": "a100-40gb", "maxtext": "h100"}
+OF_JOBS = {"pax": Factors(1.85, 1.35), "maxtext": Factors(2.08, 1.34)}  # `benchmarks/contention.py`
+MOSTLY_ALONE = 0.05
 COLUMNS = ["start_ns", "duration_ns", "kind", "device", "stream", "module", "instruction", "execution", "instance"]
 
 
@@ -96,3 +103,36 @@ def test_kernels_beside_collectives_are_predicted_slower_by_what_other_ranks_and
     measured = sum(cost.cost_us for cost in costs_of(name, unseen, (3, 4)).costs if cost.name in alone)
     assert measured / predicted_us(costs, module, alone, NONE) == pytest.approx(slower, rel=0.02)
     assert measured / predicted_us(costs, module, alone, costs.contention.likely) == pytest.approx(1, rel=0.04)
+
+
+def step_error(name: str, slower: Factors) -> float:
+    """Of the step predicted from kernels alone: each that ran during a collective takes what the same work took alone.
+
+    Factors are those of `slower`, and the error is a share of the measured step of the same executions.
+    """
+    module, measured = job(name)[1], costs_of(name, DEVICES[name], EXECUTIONS[name])
+    beside, alone = measured.contention.beside or {}, defaultdict(list)
+    work = {c.name: module.work(module.instructions[c.name]) for c in measured.costs if c.name in module.instructions}
+    for cost in measured.costs:
+        if cost.name in work and cost.name not in beside:
+            alone[work[cost.name]].append(cost)
+
+    def without_contention(cost: Cost) -> Cost:
+        twins = alone[work[cost.name]] if beside.get(cost.name, 0.0) >= MOSTLY_ALONE and cost.name in work else []
+        if not twins:
+            return cost
+        slowest = median(twin.slowest_us or twin.cost_us for twin in twins)
+        return cost._replace(cost_us=median(twin.cost_us for twin in twins), slowest_us=slowest)
+
+    product, other = (Slowdown(factor, factor, factor, samples=9) for factor in slower)
+    profile = Profile(tuple(map(without_contention, measured.costs)))
+    found = predict(module, profile, GPUS[name], launch=measured.launch, contention=Contention(product, other, {}))
+    return found.step_us / measured.window.span_us - 1
+
+
+@pytest.mark.parametrize(("name", "other"), [("pax", "maxtext"), ("maxtext", "pax")])
+def test_the_contention_of_one_job_predicts_the_step_of_the_other(name: str, other: str) -> None:
+    """Neither of the two figures was made with the job that it is judged on."""
+    assert step_error(name, NONE) < -0.01
+    assert abs(step_error(name, OF_JOBS[other])) < 0.007
+    assert abs(step_error(name, ASSUMED.likely)) < 0.007
