@@ -209,6 +209,11 @@ def check_absent(path: AnyPath, *, force: bool, inputs: Iterable[AnyPath] = ()) 
         raise UserError("no permission to write there", where=above, remedy="choose another place to write to")
 
 
+def is_bare(name: str) -> bool:
+    """Whether a name from a file is one of a sibling: no path, and no ``..``."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
+
+
 def _same(path: AnyPath, other: AnyPath) -> bool:
     if isinstance(path, Path) and isinstance(other, Path):
         return other.exists() and path.samefile(other)

@@ -9,6 +9,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.files import MAX_FILE_BYTES, read_head
 from pgle.run.inputs.texts import utf8_head
+from pgle.run.rehearse.folder import claim
 
 STDIN = "-"  # the word for stdin on a command line
 
@@ -62,6 +63,7 @@ def keep_module(out: Path) -> Path:
         UserError: as `keep_stdin`, or another module is kept there, which stays.
     """
     captured = out / "captured"
+    claim(captured)
     captured.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix="stdin-") as folder:
         piped = keep_stdin(Path(folder), binary=".hlo.pb")

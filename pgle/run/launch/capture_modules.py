@@ -34,6 +34,7 @@ from pgle.run.launch.captured import (
 )
 from pgle.run.launch.hook import with_hook
 from pgle.run.launch.process import ended, started
+from pgle.run.rehearse.folder import claim
 from pgle.run.rehearse.settings import memory_fraction
 from pgle.xla.targets import Target
 
@@ -124,6 +125,7 @@ def capture_modules(
             command, capture_environment(base, where, devices.count, target, compute=compute), where, quiet_s, choose
         )
 
+    claim(folder)
     code = run(folder, compute=False)
     left_out = _left_out(folder)
     if code and left_out and not _has_step(folder) and _may_come_of_zeros(folder, code):

@@ -22,6 +22,7 @@ from pgle.run.confirm import confirm_compiled
 from pgle.run.rehearse.compiler.compile import matches_job
 from pgle.run.rehearse.compiler.request import OnPhase, RehearsalResult
 from pgle.run.rehearse.compiler.session import open_session
+from pgle.run.rehearse.folder import claim
 from pgle.run.rehearse.settings import Setting
 from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings, unread_warnings
 from pgle.schedule.moves import Move, compare_placements, placements
@@ -212,6 +213,8 @@ def _estimated(out: Path, compiled: RehearsalResult, hardware: Hardware) -> Path
         raise UserError("the module has no instruction that costs anything", where=out)
     path = out / "estimated.pbtxt"
     data = encode_profile(profile, path.suffix)
+    claim(path)
+    claim(path.with_name(f"{path.name}.json"))
     write_files({path: data, sidecar_path(path): sidecar(profile, data)}, force=True)  # of a guess
     return path
 

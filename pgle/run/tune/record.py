@@ -75,8 +75,10 @@ def check(request: TuneRequest) -> None:
     for name in (*FOUND, *PAGE_FILES, NAME):
         check_absent(request.out / name, force=True)
     for name in ("trials", "proof"):
-        if (request.out / name).exists() and not (request.out / name).is_dir():
-            raise UserError("is a file, a folder is to be written", where=request.out / name, remedy="move it away")
+        folder = request.out / name
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            what = "is a link or a file, a folder is to be written"
+            raise UserError(what, where=folder, remedy="move it away")
     _read(request.out / NAME, {name: value for name, value in _head(request, "").items() if name != "jaxlib"})
 
 

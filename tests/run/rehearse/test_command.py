@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import io
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pgle.errors import UserError, WorkloadError
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import StageRecord, extend_manifest
 from pgle.run.rehearse.command import RehearseCommand, of_run, prepared, run, tune_line
-from pgle.run.rehearse.folder import opened
+from pgle.run.rehearse.folder import claim, opened
 from pgle.run.tune.record import begun
 from pgle.xla.flags.modes import flags_for
 
@@ -55,22 +54,58 @@ def test_a_folder_named_by_the_user_can_be_used_again(tmp_path: Path) -> None:
         assert not out.exists()
 
 
-def test_what_a_killed_search_left_before_its_record_does_not_stop_the_next(tmp_path: Path) -> None:
+def killed(folder: Path) -> None:
+    """Work in this folder that was killed."""
     code = f"""import os, pathlib
-from pgle.run.rehearse.folder import opened
-with opened({str(tmp_path)!r}, lambda out: False) as out:
-    for name in ("trials/baseline/xla.log", "estimated.pbtxt", "mine/checkpoint"):
+from pgle.run.rehearse.folder import claim, opened
+with opened({str(folder)!r}, lambda out: False) as out:
+    for name in ("trials/x/baseline/xla.log", "estimated.pbtxt"):
+        claim(out / name if name.endswith("txt") else (out / name).parent)
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).touch()
+    claim(out / "all-passes9")
     os.kill(os.getpid(), 9)"""
     subprocess.run([sys.executable, "-c", code], check=False)
+
+
+def test_what_a_killed_search_left_does_not_stop_the_next(tmp_path: Path) -> None:
+    killed(tmp_path)
+    with opened(str(tmp_path), lambda out: False) as out:
+        assert [path.name for path in out.iterdir()] == [".unfinished"]
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["proof", "baseline", "manifest.json"])
+def test_nothing_is_deleted_beside_what_somebody_else_put_there(tmp_path: Path, name: str) -> None:
+    killed(tmp_path)
+    (tmp_path / name).mkdir()
+    before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match="is not an empty directory"), opened(str(tmp_path), lambda out: False):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
-    shutil.rmtree(tmp_path / "mine")
-    with opened(str(tmp_path), lambda out: False):
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_list_that_was_tampered_with_deletes_nothing_elsewhere(tmp_path: Path) -> None:
+    precious, out = tmp_path / "precious", tmp_path / "out"
+    for folder in (precious, out):
+        folder.mkdir()
+    (precious / "data").touch()
+    (out / "trials").symlink_to(precious)
+    (out / ".unfinished").write_text(f"../precious\n{precious}\n.\n..\ntrials\n")
+    with opened(str(out), lambda out: False):
         pass
-    assert not any(tmp_path.iterdir())
+    assert (precious / "data").exists()
+    assert not any(out.iterdir())
+
+
+def test_after_a_failure_that_names_a_log_the_same_command_goes(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(UserError, match="crashed"), opened(str(tmp_path), lambda out: False) as out:
+            for folder in (out / "all-passes9", out / "default"):
+                claim(folder)
+                folder.mkdir()
+            raise UserError("crashed", remedy=f"see {out}/all-passes9/xla.log")
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".unfinished", "all-passes9"]
 
 
 def test_what_the_program_wrote_there_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

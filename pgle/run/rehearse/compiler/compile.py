@@ -38,6 +38,7 @@ from pgle.run.rehearse.compiler.dumps import (
 )
 from pgle.run.rehearse.compiler.messages import PASSES, check, environment, message
 from pgle.run.rehearse.compiler.request import OnPhase, Phase, RehearsalRequest, RehearsalResult
+from pgle.run.rehearse.folder import claim
 from pgle.xla.hlo.dumps import fingerprint_of
 
 
@@ -98,6 +99,7 @@ class Compiler:
         check(request)
         began = time.perf_counter()
         folder = request.dump_dir.resolve()
+        claim(folder)
         folder.mkdir(parents=True, exist_ok=True)
         answer = self._kept_or_compiled(request, folder, on_phase)
         check_room(folder)
