@@ -11,19 +11,19 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict
+
+import msgspec
 
 from pgle.errors import UserError
-from pgle.files import read_bytes, write_files
+from pgle.files import is_bare, read_bytes, write_files
 from pgle.run.experiment.directory import RunDirectory
 
 SCHEMA = "pgle.manifest/1"
 PIECE_BYTES = 1 << 20
-
-_T = TypeVar("_T")
 
 
 def now() -> str:
@@ -80,6 +80,11 @@ class StageRecord:
     before: str = ""  # folder where what the finished run before left waits until this one has done its work
     aside: str = ""  # folder that its files were moved to, as it failed where a run before had not; that one counts
 
+    def __post_init__(self) -> None:
+        """Refuse names of folders elsewhere, which a later run would move."""
+        if not all(is_bare(name) for name in (self.stage, self.before or "none", self.aside or "none")):
+            raise ValueError("a folder of a stage lies in the run directory")
+
     @property
     def is_done(self) -> bool:
         """Whether it ended well and did its work."""
@@ -88,7 +93,7 @@ class StageRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All stages of a run directory, in the order they started, then by rank."""
+    """All stages of a run directory, in the order of writing, then by rank. Clocks may go back; that order does not."""
 
     stages: tuple[StageRecord, ...] = ()
 
@@ -149,8 +154,8 @@ def read_manifest(run_dir: Path) -> Manifest:
     Raises:
         UserError: a file is damaged or written by a newer pgle.
     """
-    records = [record for path in RunDirectory(run_dir).manifests() for record in _load(path)]
-    return Manifest(tuple(sorted(records, key=lambda record: (record.started, record.rank))))
+    records = [item for path in RunDirectory(run_dir).manifests() for item in enumerate(_load(path))]
+    return Manifest(tuple(record for _, record in sorted(records, key=lambda item: (item[0], item[1].rank))))
 
 
 def extend_manifest(run_dir: Path, record: StageRecord) -> None:
@@ -166,7 +171,7 @@ def extend_manifest(run_dir: Path, record: StageRecord) -> None:
         before = _load(path) if path.exists() else []
         key = (record.stage, record.rank, record.started)
         kept = [item for item in before if (item.stage, item.rank, item.started) != key]
-        entries = [asdict(item) for item in (*kept, record)]
+        entries = [asdict(item) for item in (*kept, record)]  # the last that was written is the last
         text = json.dumps({"schema": SCHEMA, "stages": entries}, indent=2, ensure_ascii=False) + "\n"
         write_files({path: text}, force=True)
 
@@ -189,6 +194,8 @@ def record_file(path: Path, run_dir: Path) -> FileRecord:
 
 
 def _digest(path: Path) -> tuple[str, int]:
+    if not path.is_file():  # a pipe would wait for a writer for ever
+        return "", 0
     with path.open("rb") as file:
         digest, size = hashlib.sha256(), 0
         while piece := file.read(PIECE_BYTES):
@@ -198,52 +205,33 @@ def _digest(path: Path) -> tuple[str, int]:
 
 
 def _load(path: Path) -> list[StageRecord]:
+    """The records of a file, as they were written; `json` reads them, since names that are no UTF-8 are kept."""
     try:
         document = json.loads(read_bytes(path))
         if document["schema"] != SCHEMA:
             what = f"is of schema {document['schema']}, not {SCHEMA}"
             raise UserError(what, where=path, remedy="use the pgle that wrote it")
-        return [_record(entry) for entry in document["stages"]]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(
-            "is not a manifest of pgle", where=path, remedy="move it away and run the stage again"
-        ) from None
+        records = msgspec.convert(document["stages"], list[StageRecord])
+        for record in records:
+            msgspec.convert({**record.facts, **record.asked}, _Reckoned)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        remedy = "move it away and run the stage again"
+        raise UserError("is not a manifest of pgle", where=path, remedy=remedy) from None
+    return records
 
 
-def _record(entry: Mapping[str, Any]) -> StageRecord:
-    kinds: dict[str, type[Any]] = {"gpus": Gpu, "inputs": FileRecord, "outputs": FileRecord}
-    lists = {name: tuple(_made(kind, item) for item in entry.get(name, ())) for name, kind in kinds.items()}
-    for name, value in (*entry.get("facts", {}).items(), *entry.get("asked", {}).items()):
-        words = value or () if name == "command" else ()
-        if not isinstance(value, _INNER.get(name, object)) or not all(isinstance(word, str) for word in words):
-            raise TypeError(f"{name} is {value!r}")
-    return _made(StageRecord, {**entry, **lists})
+class _Reckoned(TypedDict, total=False):
+    """Of which type the results and requests are that a later command reckons with."""
 
-
-_INNER: Mapping[str, Any] = {
-    "command": list | None,
-    **dict.fromkeys(("verdict", "why", "module", "XLA_FLAGS", "capture"), str | None),
-    **dict.fromkeys(("change", "time_coverage", "kept_share"), int | float | None),
-}
-"""Of which type the results and requests are that a later command reckons with."""
-
-
-def _made(kind: type[_T], entry: Mapping[str, Any]) -> _T:
-    """A value of this class from JSON, unknown fields left out; `TypeError` where a field is of another type."""
-    found: dict[str, Any] = {}
-    for item in fields(cast(Any, kind)):
-        if item.name not in entry:
-            continue
-        value: Any = tuple(entry[item.name]) if isinstance(entry[item.name], list) else entry[item.name]
-        whole, _, inner = str(item.type).removesuffix(", ...]").removesuffix("]").partition("[")
-        items = value if whole == "tuple" else value.values() if inner == "str, str" else ()
-        if not isinstance(value, _TYPES[whole]) or not all(isinstance(item, str) for item in items if "str" in inner):
-            raise TypeError(f"{item.name} is {value!r}")
-        found[item.name] = value
-    return kind(**found)
-
-
-_TYPES: Mapping[str, Any] = {"str": str, "int": int, "int | None": int | None, "tuple": tuple, "Mapping": Mapping}
+    command: list[str] | None
+    verdict: str | None
+    why: str | None
+    module: str | None
+    XLA_FLAGS: str | None
+    capture: str | None
+    change: float | None
+    time_coverage: float | None
+    kept_share: float | None
 
 
 @contextmanager

@@ -43,7 +43,9 @@ def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
 
     record = replace(record, aside=aside.name, outputs=tuple(map(moved, record.outputs)))
     extend_manifest(run.path, record)
-    if folder.exists():
-        folder.rmdir() if next(folder.iterdir(), None) is None else folder.rename(free(aside, ".", 1))
+    if folder.is_symlink() or (folder.exists() and next(folder.iterdir(), None)):
+        folder.rename(free(aside, ".", 1))
+    elif folder.exists():
+        folder.rmdir()
     (run.path / record.before).rename(folder)
     return record

@@ -1,6 +1,7 @@
 """The manifest: what is kept, what is masked, what two stages may not differ in."""
 
 import json
+import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -79,6 +80,40 @@ def test_the_last_of_repeated_stages_counts(tmp_path):
     extend_manifest(tmp_path, PROFILE)
     extend_manifest(tmp_path, replace(PROFILE, started="2026-02-01T00:00:00Z", exit_code=3))
     assert read_manifest(tmp_path).last("profile").exit_code == 3
+
+
+def test_the_order_of_writing_counts_whatever_the_clock_says(tmp_path):
+    for command, started in (("one", "2026-02-01"), ("two", "2026-01-01")):
+        record = replace(PROFILE, argv=(command,), started=started)
+        extend_manifest(tmp_path, record)
+        extend_manifest(tmp_path, replace(record, exit_code=0))
+    manifest = read_manifest(tmp_path)
+    assert manifest.last("profile").argv == ("two",)
+    assert [record.argv for record in manifest.stages] == [("one",), ("two",)]
+
+
+@pytest.mark.parametrize("name", ["../precious", "/etc", "..", ".", "a/b"])
+@pytest.mark.parametrize("field", ["before", "aside", "stage"])
+def test_a_folder_elsewhere_is_no_folder_of_a_stage(tmp_path, field, name):
+    stages = [{"stage": "profile", field: name}]
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema": "pgle.manifest/1", "stages": stages}))
+    with pytest.raises(UserError, match="is not a manifest of pgle"):
+        read_manifest(tmp_path)
+
+
+def test_a_command_that_is_not_utf_8_is_read_back(tmp_path):
+    record = replace(PROFILE, argv=("python", "\udcff.py"))
+    extend_manifest(tmp_path, record)
+    assert read_manifest(tmp_path).stages == (record,)
+
+
+def test_a_pipe_in_the_place_of_an_output_is_not_read(tmp_path):
+    output = tmp_path / "a.txt"
+    output.write_text("a")
+    record = replace(PROFILE, exit_code=0, outputs=(record_file(output, tmp_path),))
+    output.unlink()
+    os.mkfifo(output)
+    assert Manifest((record,)).why_due("profile", tmp_path, {}, record.inputs) == "a.txt has changed"
 
 
 def test_the_file_names_its_schema(tmp_path):
