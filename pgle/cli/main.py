@@ -45,6 +45,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Improve": {
         "complete": "Fill the gaps of a profile.",
+        "carry": "Use a profile for another jax, another size, an edited program.",
         "merge": "Merge profiles of ranks or runs.",
         "flags": "Explain, lint and preset XLA, NCCL, CUDA and JAX settings.",
     },
@@ -67,7 +68,7 @@ HOMES = {
     "begin": "doctor init help completion",
     "convert": "convert perf-table",
     "stages": "run profile perf auto",
-    "profiles": "verify complete merge diff",
+    "profiles": "verify complete carry merge diff",
     "look": "show predict analyze report view",
 }
 """The files that hold several commands of one kind."""

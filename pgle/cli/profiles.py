@@ -25,6 +25,15 @@ from pgle.cli.paths import PATH
 if TYPE_CHECKING:
     from pgle.files import AnyPath
 
+devices_per_host_option = click.option(
+    "--devices-per-host",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="GPUs that share NVLink.",
+)
+
 
 @click.command(cls=Command)
 @profile_argument
@@ -73,14 +82,7 @@ def verify_command(
 @profile_output
 @target_option
 @module_option("Modules to complete for.  [default: best match]")
-@click.option(
-    "--devices-per-host",
-    default=8,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="N",
-    help="GPUs that share NVLink.",
-)
+@devices_per_host_option
 @force_option
 @page_options
 def complete_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> None:
@@ -104,6 +106,43 @@ def complete_command(sections: tuple[str, ...], as_json: bool, **options: Any) -
     else:
         following = commands(after_conversion(written.path, options["hlo"]))
         show(report.complete_page(completions, written, following), sections=sections)
+
+
+@click.command(cls=Command)
+@profile_argument
+@click.option(
+    "--from", "old", type=PATH, required=True, metavar="OLD_HLO", help="Dump that the profile was measured on."
+)
+@click.option("--to", "new", type=PATH, required=True, metavar="NEW_HLO", help="Dump that the profile is wanted for.")
+@profile_output
+@click.option(
+    "--target", default="", metavar="NAME|FILE", help="GPU whose links scale collectives.  [default: the dump's]"
+)
+@devices_per_host_option
+@module_option("Module to carry.  [default: best match]")
+@force_option
+@page_options
+def carry_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Carry a profile over to another compilation of the program.
+
+    NEW_HLO may come from another jax, another number of devices, or an edited program. Instructions are matched by what
+    they are: opcode, shapes, neighbours, the framework's name, place. A collective of another size or group gets its
+    cost scaled, and is marked as an estimate. Instructions without a counterpart are left without a cost and listed.
+
+    \b
+    pgle carry profile.pbtxt --from old_dump/ --to new_dump/ -o carried.pbtxt
+    """
+    from pgle.report.costs import profiles as report
+    from pgle.report.onward import after_conversion, commands
+    from pgle.report.page.terminal import show
+    from pgle.run.coverage import carry_file
+
+    carried, written = carry_file(**options)
+    if as_json:
+        report.carry_json(carried, written)
+    else:
+        following = commands(after_conversion(written.path, [options["new"]]))
+        show(report.carry_page(carried, written, following), sections=sections)
 
 
 @click.command(cls=Command)

@@ -1,13 +1,15 @@
-"""A profile beside the HLO it is for: `pgle verify` says what it covers, `pgle complete` fills its gaps."""
+"""A profile and the HLO that it is for: `verify` checks it, `complete` fills its gaps, `carry` moves it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
+from pgle.costs.estimate.estimate import estimator, hardware_of
 from pgle.costs.fit.complete import Completion, complete_profile
 from pgle.costs.fit.coverage import Coverage, cover
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.fit.lookup import LookupTable, Row
+from pgle.costs.profile.carry import Carried, carry
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -126,6 +128,65 @@ def complete_file(
         given = completions[-1].profile
     (written,) = write_profiles({output: given}, force=force, inputs=inputs)
     return tuple(completions), written
+
+
+def carry_file(
+    profile: AnyPath,
+    old: AnyPath,
+    new: AnyPath,
+    output: AnyPath,
+    *,
+    target: str = "",
+    devices_per_host: int = 8,
+    module: str = "",
+    force: bool = False,
+) -> tuple[Carried, Written]:
+    """Read, carry and write.
+
+    Args:
+        profile: of `old`.
+        old: dump file or directory of the module that the profile was measured on.
+        new: of the module that it is wanted for.
+        output: ``.pbtxt`` or ``.pb``.
+        target: the GPU by whose links collectives of another size are scaled; empty: as the new dump says.
+        devices_per_host: GPUs that share NVLink.
+        module: regular expression searched in module names; empty: the module that the profile has most costs of.
+        force: overwrite.
+
+    Raises:
+        UserError: an input is bad, no module matches, nothing can be carried, or the output exists.
+    """
+    check_output(output, force=force, inputs=(profile, old, new))
+    given, before, after = read_profile(profile), read_dumps([old]), read_dumps([new])
+    sources = _covered_modules(given, before, module)
+    if not sources:
+        remedy = "give --from the dump of the program that it was measured on"
+        raise UserError("has no cost of any instruction of the old module", where=profile, remedy=remedy)
+    source = sources[0]
+    named = [item for item in after.modules if item.name == source.name]
+    wanted = named or [item for item in after.modules if re.search(module or ".", item.name)]
+    if not wanted:
+        raise no_match(module or source.name, after.modules)
+    target_module = max(wanted, key=lambda item: len(item.instructions))
+    one, other = (
+        LookupTable(source, before.lhs_module(source.name)),
+        LookupTable(target_module, after.lhs_module(target_module.name)),
+    )
+    found = (
+        find_hardware(load_target(target), devices_per_host=devices_per_host) if target else hardware_of(target_module)
+    )
+    estimates = {id(table): estimator(table.module, found) for table in (one, other)}
+
+    def scale(was: Row, row: Row) -> float | None:
+        before_us = estimates[id(one)](was.instruction)
+        return estimates[id(other)](row.instruction) / before_us if before_us > 0 else None
+
+    carried = carry(given, one, other, scale)
+    if not carried.matches:
+        remedy = "check --from and --to: these modules share no instruction"
+        raise UserError("nothing of it can be carried", where=profile, remedy=remedy)
+    (written,) = write_profiles({output: carried.profile}, force=force, inputs=(profile, old, new))
+    return carried, written
 
 
 def _covered_modules(profile: Profile, dumps: Dumps, pattern: str) -> list[Module]:

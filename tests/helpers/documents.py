@@ -64,6 +64,7 @@ CHEAP: dict[str, list[list[str]]] = {
         ["merge", "pax.pbtxt", BIG, "--of", "runs", "-o", "m2.pbtxt"],
         ["merge", BIG, BF16, "--of", "runs", "-o", "m3.pbtxt"],
     ],
+    "carry": [["carry", BF16, "--from", NEW, "--to", OLD, "-o", "c1.pbtxt"]],
     "complete": [
         ["complete", BF16, "--hlo", NEW, "-o", "k1.pbtxt"],
         ["complete", "pax.pbtxt", *DUMP, "--target", "a100", "-o", "k2.pbtxt"],

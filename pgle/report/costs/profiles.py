@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pgle.costs.profile.carry import By
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import many, printable, some
 from pgle.report import json
+from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Section, Table
 
 if TYPE_CHECKING:
     from pgle.costs.fit.complete import Completion
+    from pgle.costs.profile.carry import Carried
     from pgle.costs.profile.merge import Merged
     from pgle.run.profiles import Written
 
 _HOW = {Origin.SAME_SHAPE: "as instructions of the same shape", Origin.ESTIMATED: "estimated"}
+_BY = {
+    By.STRUCTURE: "structure: itself and its neighbours",
+    By.NAME: "name, opcode, shape and content",
+    By.SHAPE: "shapes and place",
+    By.SCALED: "collective of another size (estimated)",
+}
+MOSTLY = 0.95  # share of the time from which on a carried profile is as good as `pgle verify` asks for
 _SUMS = (Column("costs", Unit.COUNT), Column("sum", Unit.TIME))
 
 
@@ -111,6 +121,51 @@ def complete_page(completions: Sequence[Completion], written: Written, following
         next=tuple(following),
         warnings=tuple(completions[-1].profile.warnings),
         about=(("sha256", written.sha256),),
+    )
+
+
+def carry_page(carried: Carried, written: Written, following: Sequence[str] = ()) -> Page:
+    """How much of the profile's time was carried, what each match stands on, and what is left."""
+    rows = []
+    for by in By:
+        of_kind = [match for match in carried.matches if match.by is by]
+        if of_kind:
+            rows.append((_BY[by], len(of_kind), sum(match.cost.cost_us for match in of_kind)))
+    left = Table((Column("instruction without a cost"),), tuple((printable(name),) for name in carried.left))
+    unused = Table((Column("cost without a place"),), tuple((printable(name),) for name in carried.unused))
+    notes = []
+    if carried.left:
+        notes.append(f"{many(len(carried.left), 'instruction')} without a counterpart (--section left).")
+    return Page(
+        title="pgle carry",
+        identity=(
+            f"{many(len(carried.matches), 'cost')} of {len(carried.matches) + len(carried.left):,} instructions",
+        ),
+        verdict=f"wrote {written.path}: {figures.share(carried.share)} of the profile's time carried over",
+        tone="good" if carried.share >= MOSTLY else "warn",
+        table=Table((Column("matched by"), *_SUMS), tuple(rows)),
+        notes=tuple(notes),
+        sections=(
+            Section("left", "Left without a cost", (left,)),
+            Section("unused", "Costs without a place", (unused,)),
+        ),
+        next=tuple(following),
+    )
+
+
+def carry_json(carried: Carried, written: Written) -> None:
+    """``pgle.carry/1``."""
+    json.show(
+        "pgle.carry/1",
+        {
+            "written": written,
+            "carried": len(carried.matches),
+            "of": len(carried.matches) + len(carried.left),
+            "time_share": carried.share,
+            "by": {by.value: carried.count(by) for by in By},
+            "left": carried.left,
+            "unused": carried.unused,
+        },
     )
 
 

@@ -1,0 +1,302 @@
+"""A profile's costs under the names of another module: another jax, another number of devices, an edited program.
+
+Instructions are matched by what they are, surest first. What an instruction is has four parts: itself (opcode, shapes,
+what is fused, the framework's name, executions), what feeds it, what uses it, and its place among those that share all
+of these. A neighbourhood is hashed as by Weisfeiler and Leman: each round adds the neighbours' hashes to one's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from statistics import median
+
+from pgle.costs.estimate.communication import payload_bytes
+from pgle.costs.estimate.products import matmuls
+from pgle.costs.fit.lookup import LookupTable, Row
+from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.xla.collectives import collective_kind, group_size, is_done, start_of
+from pgle.xla.hlo.module import Instruction
+
+ROUNDS = 3  # of hashing; more tell little apart that fewer do not
+Scale = Callable[[Row, Row], float | None]
+"""What a collective's cost is multiplied by, from the row it was measured on to another; None: cannot be said."""
+
+
+class By(StrEnum):
+    """What a match stands on, the surest first."""
+
+    STRUCTURE = "structure"  # itself and its neighbourhood, as often in one module as in the other
+    NAME = "name"  # itself and its name
+    SHAPE = "shape"  # opcode and shapes; where their number differs, the median of their costs
+    SCALED = "scaled"  # a collective of another size or group, its cost scaled: an estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """An instruction of the new module and the cost that it gets."""
+
+    name: str  # in the new module, when LHS ran
+    was: str  # in the old one
+    by: By
+    cost: Cost  # under the new name
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A profile under the names of another module."""
+
+    profile: Profile
+    matches: tuple[Match, ...]
+    left: tuple[str, ...]  # instructions of the new module without a cost
+    unused: tuple[str, ...]  # costs of the old module that found no place
+    old_us: float  # time of one execution of the old module, by its costs
+    carried_us: float  # of it, what was carried
+
+    @property
+    def share(self) -> float:
+        """How much of the old module's time was carried."""
+        return self.carried_us / self.old_us if self.old_us > 0 else 0.0
+
+    def count(self, by: By) -> int:
+        """How many matches stand on it."""
+        return sum(match.by is by for match in self.matches)
+
+
+def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = lambda old, new: None) -> Carried:
+    """Put the costs that XLA finds for one module under the names of another.
+
+    Args:
+        profile: of `old`.
+        old: the module that the profile was measured on.
+        new: the module that it is wanted for.
+        scale: how to scale a collective whose bytes or group differ.
+    """
+    costs = old.costs(profile)
+    before = [row for name, row in old.rows.items() if name in costs and not row.differs(costs[name])]
+    matcher = _Matcher(_Graph(old), _Graph(new), before, list(new.rows.values()))
+    matches = [_match(row, was, costs[was.name], by) for by, was, row in matcher.exact()]
+    matches += [_median(row, group, costs) for row, group in matcher.by_shape()]
+    for was, row in matcher.of_collectives():
+        factor = scale(was, row)
+        if factor is not None:
+            matches.append(_match(row, was, costs[was.name], By.SCALED, factor))
+    matched = {match.name for match in matches}
+    used = {match.was for match in matches}
+    time = {row.name: costs[row.name].cost_us * row.executions for row in before}
+    return Carried(
+        profile=Profile(tuple(match.cost for match in matches), profile.provenance),
+        matches=tuple(matches),
+        left=tuple(name for name, row in new.rows.items() if name not in matched and not row.is_optional),
+        unused=tuple(row.name for row in before if row.name not in used),
+        old_us=sum(time.values()),
+        carried_us=sum(us for name, us in time.items() if name in used),
+    )
+
+
+def _match(row: Row, was: Row, cost: Cost, by: By, factor: float = 1.0) -> Match:
+    found = cost._replace(
+        name=row.filed_as, fingerprint="", opcode=row.opcode, shape=row.shape, trace_name="",
+        cost_us=cost.cost_us * factor, min_us=cost.min_us * factor, max_us=cost.max_us * factor,
+        origin=Origin.ESTIMATED if by is By.SCALED else cost.origin,
+        slowest_us=None if cost.slowest_us is None else cost.slowest_us * factor,
+    )  # fmt: skip
+    return Match(row.name, was.name, by, found)
+
+
+def _median(row: Row, group: Sequence[Row], costs: Mapping[str, Cost]) -> Match:
+    value = median(costs[was.name].cost_us for was in group)
+    return Match(row.name, group[0].name, By.SHAPE, row.cost(value, Origin.SAME_SHAPE))
+
+
+class _Graph:
+    """The rows of a module, what each is, and which feed which."""
+
+    def __init__(self, table: LookupTable) -> None:
+        self.table, self.module = table, table.module
+        self.rows = dict(table.rows)
+        self.row_of = {row.instruction.name: row for row in self.rows.values()}
+
+    @cached_property
+    def place(self) -> Mapping[str, int]:
+        """Where each row lies in the module: rows that nothing else tells apart are paired in this order."""
+        order = {name: number for number, name in enumerate(self.module.instructions)}
+        return {name: order[row.instruction.name] for name, row in self.rows.items()}
+
+    def outline(self, row: Row) -> Hashable:
+        """Opcode, shape, group and what a fusion holds."""
+        group = group_size(self.module, row.instruction) if row.kind is CostKind.COLLECTIVE else 0
+        return row.opcode, row.shape, self._operand_shapes(row), group, row.executions
+
+    def essence(self, row: Row) -> Hashable:
+        """What stays when layouts, unit dimensions and the library change: a product's sizes, else all sizes."""
+        if row.kind is CostKind.COLLECTIVE:
+            inner = self.module.wrapped(row.instruction) or row.instruction
+            sent = payload_bytes(self.module, row.opcode, inner)
+            return row.opcode, sent, group_size(self.module, row.instruction), row.executions
+        products = [
+            (item.batch, *sorted((item.m, item.n)), item.k, item.dtype)
+            for item in matmuls(self.module, row.instruction)
+        ]
+        if products:
+            return "products", tuple(sorted(products)), row.executions
+        arrays = re.findall(r"[a-z]\w*\[[\d,]*\]", " ".join((row.shape, *self._operand_shapes(row))))
+        return frozenset(Counter(map(_size, arrays)).items()), row.executions
+
+    @cached_property
+    def itself(self) -> Mapping[str, int]:
+        """What each row is, without its neighbours."""
+        return {
+            name: hash((self.outline(row), self.module.work(row.instruction), framework_name(row.instruction)))
+            for name, row in self.rows.items()
+        }
+
+    def _operand_shapes(self, row: Row) -> tuple[str, ...]:
+        inner = self.module.wrapped(row.instruction) or row.instruction
+        found = (self.module.instructions.get(name) for name in row.instruction.operands or inner.operands)
+        return tuple(sorted(str(item.shape) for item in found if item is not None))
+
+    @cached_property
+    def feeds(self) -> Mapping[str, tuple[str, ...]]:
+        """For each row the rows that it takes its operands from, past what is no row: a bitcast, a done, a tuple."""
+        return {name: tuple(self._sources(row.instruction)) for name, row in self.rows.items()}
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[str, ...]]:
+        """The inverse of `feeds`."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, sources in self.feeds.items():
+            for source in sources:
+                found[source].append(name)
+        return {name: tuple(found[name]) for name in self.rows}
+
+    def _sources(self, item: Instruction) -> Iterator[str]:
+        waiting, seen = [*reversed(item.operands)], set()
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if (row := self.row_of.get(name)) is not None:
+                yield row.name
+                continue
+            found = self.module.instructions.get(name)
+            if found is None:
+                continue
+            start = start_of(self.module, found) if is_done(found) else None
+            if start is not None and start.name in self.row_of:
+                yield self.row_of[start.name].name
+            else:
+                waiting += reversed(found.operands)
+
+    @cached_property
+    def rounds(self) -> Sequence[Mapping[str, int]]:
+        """The hash of each row with its neighbourhood, after 0, 1 … `ROUNDS` rounds."""
+        found = [self.itself]
+        for _ in range(ROUNDS):
+            last = found[-1]
+            found.append(
+                {
+                    name: hash((last[name], *(last[source] for source in self.feeds[name]),
+                                *sorted(last[user] for user in self.users[name])))
+                    for name in self.rows
+                }
+            )  # fmt: skip
+        return found
+
+    @cached_property
+    def upstream(self) -> Mapping[str, int]:
+        """The hash of each row with all that it depends on: it tells layer 3 of a stack from layer 4."""
+        found: dict[str, int] = {}
+        for name in sorted(self.rows, key=self.place.__getitem__):
+            found[name] = hash((self.itself[name], *(found.get(source, 0) for source in self.feeds[name])))
+        return found
+
+
+def _size(text: str) -> tuple[str, tuple[int, ...]]:
+    """Type and dimensions of an array, sorted, without those of 1."""
+    dtype, _, sizes = text.rstrip("]").partition("[")
+    return dtype, tuple(sorted(int(size) for size in sizes.split(",") if size not in ("", "1")))
+
+
+def framework_name(item: Instruction) -> str:
+    """``metadata.op_name`` as it is the same in all releases of jax: without ``jit(main)`` and parameters."""
+    return re.sub(r"\[[^]]*\]|jit\(main\)/", "", item.op_name)
+
+
+class _Matcher:
+    """Pairs of rows, each new one once."""
+
+    def __init__(self, old: _Graph, new: _Graph, before: Sequence[Row], after: Sequence[Row]) -> None:
+        self.old, self.new = old, new
+        self.before = sorted(before, key=lambda row: old.place[row.name])
+        self.after = sorted(after, key=lambda row: new.place[row.name])
+        self.all_before = list(self.before)
+
+    def exact(self) -> Iterator[tuple[By, Row, Row]]:
+        """Pairs of the same thing, (what tells, old, new), surest first."""
+        old, new = self.old, self.new
+        last = ROUNDS
+        keys: list[tuple[By, Callable[[_Graph, Row], Hashable]]] = [
+            (By.STRUCTURE, lambda of, row: (of.upstream[row.name], of.rounds[last][row.name])),
+            (By.STRUCTURE, lambda of, row: of.rounds[last][row.name]),
+            (By.NAME, lambda of, row: (row.name, of.itself[row.name])),
+            (By.STRUCTURE, lambda of, row: of.upstream[row.name]),
+            (By.STRUCTURE, lambda of, row: of.rounds[1][row.name]),
+            (By.STRUCTURE, lambda of, row: of.itself[row.name]),
+            (By.SHAPE, lambda of, row: (of.outline(row), of.module.work(row.instruction))),
+            (By.SHAPE, lambda of, row: of.outline(row)),
+            (By.SHAPE, lambda of, row: (of.essence(row), framework_name(row.instruction))),
+            (By.SHAPE, lambda of, row: of.essence(row)),
+        ]
+        for by, key in keys:
+            one, other = _groups(old, self.before, key), _groups(new, self.after, key)
+            taken: set[int] = set()
+            for found, rows in other.items():
+                mine = one.get(found, [])
+                if len(mine) != len(rows):
+                    continue
+                for was, row in zip(mine, rows, strict=True):
+                    taken |= {id(was), id(row)}
+                    yield by, was, row
+            self._drop(taken)
+
+    def by_shape(self) -> Iterator[tuple[Row, list[Row]]]:
+        """New rows without a partner, with all the old rows of the same outline."""
+        for key in (_Graph.outline, _Graph.essence):
+            one = _groups(self.old, self.all_before, key)
+            taken = set()
+            for row in self.after:
+                if mine := one.get(key(self.new, row)):
+                    taken.add(id(row))
+                    yield row, mine
+            self._drop(taken)
+
+    def of_collectives(self) -> Iterator[tuple[Row, Row]]:
+        """Collectives of another size or group: by kind, type and the framework's name, in order."""
+
+        def key(of: _Graph, row: Row) -> Hashable:
+            return collective_kind(of.module, row.instruction), framework_name(row.instruction), row.shape.count("[")
+
+        collectives = [row for row in self.all_before if row.kind is CostKind.COLLECTIVE]
+        one = _groups(self.old, collectives, key)
+        rest = [row for row in self.after if row.kind is CostKind.COLLECTIVE]
+        for found, rows in _groups(self.new, rest, key).items():
+            mine = one.get(found, [])
+            for place, row in enumerate(rows if mine else []):
+                yield mine[min(place * len(mine) // len(rows), len(mine) - 1)], row
+
+    def _drop(self, taken: set[int]) -> None:
+        self.before = [row for row in self.before if id(row) not in taken]
+        self.after = [row for row in self.after if id(row) not in taken]
+
+
+def _groups(of: _Graph, rows: Sequence[Row], key: Callable[[_Graph, Row], Hashable]) -> dict[Hashable, list[Row]]:
+    found: dict[Hashable, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[key(of, row)].append(row)
+    return found
