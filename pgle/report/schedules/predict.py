@@ -73,22 +73,20 @@ def show_text(found: Predicted) -> None:
 
 
 def contention_line(found: Contention) -> str:
-    """How much slower kernels were measured to be beside collectives; empty where that was not."""
+    """How much longer kernels were measured to take while a collective runs; empty where that was not."""
     kinds = (("matrix products", found.product), ("other kernels", found.other))
     parts = [f"{kind} {item.likely:.2f} times ({item.samples} launches)" for kind, item in kinds if item.samples]
-    return f"kernels take longer while a collective runs, as measured: {', '.join(parts)}" if parts else ""
+    return f"beside collectives kernels take longer, as measured: {', '.join(parts)}" if parts else ""
 
 
 def _contended(prediction: Prediction) -> str:
-    """What the step holds of contention, and where the factors come from."""
-    found = prediction.contention
-    lost = f"contention: collectives slow the kernels that run at the same time, by {duration(prediction.contended_us)}"
-    if line := contention_line(found):
-        return f"{lost} ({line})"
-    product, other = found.likely
+    """What contention adds to the step, and where its factors come from."""
+    product, other = prediction.contention.likely
+    measured = prediction.contention.samples
+    source = f"measured on {measured} launches" if measured else "assumed, as on two other jobs"
     return (
-        f"{lost} (assumed, as on two other jobs: matrix products {product:.2f} times, others {other:.2f}); the range "
-        "runs from none to twice that"
+        f"contention adds {duration(prediction.contended_us)}: while a collective runs, matrix products take "
+        f"{product:.2f} times as long, other kernels {other:.2f} times ({source})"
     )
 
 
