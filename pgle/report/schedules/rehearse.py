@@ -88,6 +88,8 @@ def show_text(result: Rehearsal, picture: Path | None = None) -> None:
     screen.print(table(columns, rows, right="|".join(columns[1:]), whole="|exposed|overlap|compile"))
     legend = "LHS expects: exposed time as XLA's scheduler saw it; without a profile its own costs are guesses"
     screen.print(f"predicted from {result.costs_are} costs. {legend}", style="dim")
+    if missed := result.profiled.prediction.not_modelled:
+        screen.print(f"not modelled: {'; '.join(missed)}", style="dim")
     if result.moves:
         screen.print()
         heads = ("collective", "time", "compute beside it", "exposed", "why it stays exposed")
