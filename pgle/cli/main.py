@@ -160,7 +160,9 @@ def main() -> NoReturn:
         call_it(program, COMMANDS)
     gc.set_threshold(100_000, 50, 100)  # our values have no cycles; the default walks a million of them again and again
     code = run(sys.argv[1:])
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a traceback of the interpreter's end helps nobody
+    for number in (signal.SIGINT, *ENDS.values()):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)  # a traceback of the interpreter's end helps nobody
     gc.freeze()  # all ends now: the interpreter would look through every module for cycles first
     sys.exit(code)
 
@@ -245,6 +247,8 @@ def explained(error: BaseException) -> tuple[str | None, int]:
             return "out of memory; give fewer inputs at once, then `pgle merge` the profiles", 2
         case OSError() if error.filename:  # a name that is too long, a folder without permission
             return f"{error.filename}: {error.strerror}; check the path", 2
+        case FileNotFoundError() if not error.filename and not _is_anywhere():
+            return "the working directory does not exist any more; cd to one that does", 2
         case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _discard_output()
             return f"the output cannot be written: {error.strerror}; free some space", 2
@@ -256,6 +260,14 @@ def explained(error: BaseException) -> tuple[str | None, int]:
 ENDS = {128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)}
 """Exit codes of a shell for the signals that end us: scancel, timeout, kubelet, a closed terminal."""
 _NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+
+def _is_anywhere() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib takes longer to import than all else here
+    except OSError:
+        return False
+    return True
 
 
 def _discard_output() -> None:

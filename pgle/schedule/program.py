@@ -19,7 +19,7 @@ from pgle.costs.fit.fill import Estimate
 from pgle.costs.fit.launch import DEFAULT, Launch
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin
-from pgle.errors import many
+from pgle.errors import UserError, many
 from pgle.schedule.timeline import Breakdown, Stream
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, result_shape, start_of
 from pgle.xla.hardware import Hardware
@@ -32,6 +32,7 @@ FREE = frozenset(
 )  # fmt: skip
 """Opcodes that launch nothing on XLA:GPU."""
 
+MOST_EXECUTED = 300_000  # instructions in one step, loops counted once
 COLLECTIVES = "collectives"  # the queue of asynchronous collectives
 
 
@@ -102,9 +103,13 @@ def read_program(
         estimate: for what has none; without, such instructions count as nothing and are listed.
         kernels: launches of one run of an instruction where that is not one, by its name.
         hardware: the GPU, for bounds; an estimate is never below them. Without it they are 0.
+
+    Raises:
+        UserError: its calls run a few instructions millions of times.
     """
     reader = _Reader(module, costs, estimate, kernels or {}, hardware)
     reader.read(module.entry)
+    reader.check_size(module.entry)
     found = Program(module.entry, reader.computations, tuple(reader.missing), ())
     warnings = []
     if found.uncounted:
@@ -154,6 +159,27 @@ class _Reader:
             found = map(self._op, self.module.computations[name].instructions)
             ops = self.computations[name] = tuple(op for op in found if op is not None)
             todo.extend(body for op in ops for body in op.bodies)
+
+    def check_size(self, entry: str) -> None:
+        """Refuse calls of calls that run a few instructions millions of times; XLA flattens calls before it schedules.
+
+        Raises:
+            UserError: more than `MOST_EXECUTED` are run, most of them again and again.
+        """
+        executed: dict[str, int] = {}
+
+        def count(name: str) -> int:
+            if name not in executed:
+                executed[name] = 0  # a computation that calls itself counts once
+                ops = self.computations.get(name, ())
+                executed[name] = len(ops) + sum(count(body) for op in ops for body in op.bodies)
+            return executed[name]
+
+        distinct = sum(map(len, self.computations.values()))
+        if count(entry) > max(MOST_EXECUTED, 4 * distinct):
+            what = f"its calls run {distinct:,} instructions {executed[entry]:,} times in one step"
+            remedy = "give the module as XLA scheduled it (*after_optimizations*), where calls are flat"
+            raise UserError(what, where=self.module.source, remedy=remedy)
 
     def _op(self, instruction: Instruction) -> Op | None:
         opcode = instruction.opcode

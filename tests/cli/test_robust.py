@@ -190,3 +190,15 @@ def test_what_came_on_stdin_is_called_a_dash(
     monkeypatch.setattr(sys, "stdin", stdin)
     assert run(["history", "add", "-", "--name", "x"]) == 2
     assert capsys.readouterr().err == f"pgle: -: {said}\n"
+
+
+def test_a_working_directory_that_is_gone_is_one_line(
+    tmp_path: Path, testdata: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", "x.pbtxt"]) == 2
+    assert capsys.readouterr().err == "pgle: the working directory does not exist any more; cd to one that does\n"

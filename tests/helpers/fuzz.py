@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
 from functools import cache
@@ -289,6 +290,92 @@ def flags(case: Case) -> Words:
     return case.draw.choice(commands)
 
 
+@cache
+def page() -> bytes:
+    """A stored page."""
+    out = io.StringIO()
+    with redirect_stdout(out), redirect_stderr(io.StringIO()):
+        assert run(["report", str(TESTDATA / SYNTHETIC), "--json"]) == 0
+    return out.getvalue().encode()
+
+
+def pages(case: Case) -> Words:
+    path = case.given("page.json", page(), damage.damage_json)
+    return ["report", path, *case.draw.choice([[], ["-o", case.out(".html", ".md", ".json")]])]
+
+
+def captured(case: Case) -> Words:
+    """A program that was captured before."""
+    module = "jax_ir0000_jit_train_step_compile.mlir"
+    case.given(f"run/{module}", stored("stablehlo/fsdp_mlp_jax_0.12.0.1.mlir"), damage.damage_text, 0)
+    known = {"python": sys.executable, "version": [3, 12, 1], "jaxlib": "0.12.0.1", "plugin": True, "error": "",
+             "executed": {module: 3}, "options": {module: [["xla_gpu_autotune_level", "0"]]}}  # fmt: skip
+    case.given("run/.program.json", json.dumps(known).encode(), damage.damage_json)
+    return ["rehearse", case.inputs / "run", "--target", "a100", "--no-cache", "-o", case.outputs / "r"]
+
+
+def named(case: Case) -> Words:
+    """A file whose name is odd."""
+    name = case.draw.choice(damage.NAMES).replace("/", "").replace("\0", "")[:60] or "-"
+    name = case.draw.choice(("", "-x", "--top=", 'it\'s "a"', "$(id) ", "\udcff", "a  b")) + name
+    kind, data = case.draw.choice(
+        [
+            (".pbtxt", profile_and_sidecar(SYNTHETIC)[0]),
+            (".sqlite", stored(SYNTHETIC)),
+            (".hlo.pb", stored(f"{HLO}.hlo.pb.xz")),
+        ]
+    )
+    path = case.given(name + kind, data, damage.damage_bytes, case.draw.choice((0, 0, 1)))
+    commands: list[Words] = [
+        ["show", path],
+        ["analyze", path],
+        ["report", path, "-o", case.outputs / f"{name}.html"],
+        ["verify", path, "--hlo", path],
+        ["predict", path, "--target", "h100"],
+        ["convert", path, "-o", case.outputs / f"{name}.pbtxt"],
+        ["convert", path],
+        ["compare", path, path],
+        ["diff", path, path],
+        ["confirm", path],
+        ["flags", "preset", "pgle-perf", "--profile", path],
+        ["history", "show", "--file", path],
+    ]
+    return case.draw.choice(commands)
+
+
+def asked(case: Case) -> Words:
+    """Values of options that are numbers, or nearly."""
+    value = case.draw.choice((*damage.NUMBERS, "100%", "150%", "99.999%", "1", "1e-300%", "%", "2 %", "50%", "3"))[:40]
+    times = b"".join(b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 200 + step % 7) for step in range(30))
+    slower = b"".join(b'{"step": %d, "step_time_s": 0.%d}\n' % (step, 420 + step % 9) for step in range(30))
+    sides = [case.given(f"{side}.jsonl", data, damage.damage_bytes, 0) for side, data in (("a", times), ("b", slower))]
+    profile = case.given("p.pbtxt", profile_and_sidecar(SYNTHETIC)[0], damage.damage_text, 0)
+    module = case.given("m.hlo.pb", stored(f"{HLO}.hlo.pb.xz"), damage.damage_proto, 0)
+    compared = ("same-within", "fail-slower", "fail-unless-ruled-out", "launch-spread", "confidence", "warmup")
+    commands: list[Words] = [
+        *(["compare", *case.draw.sample(sides, 2), f"--{option}={value}"] for option in compared),
+        ["verify", profile, "--hlo", module, f"--min-time-coverage={value}"],
+        ["verify", profile, "--hlo", module, f"--min-collectives={value}"],
+        ["convert", TESTDATA / SYNTHETIC, "-o", case.out(".pbtxt"), f"--stat={value}"],
+        ["convert", TESTDATA / SYNTHETIC, "-o", case.out(".pbtxt"), f"--stat=p{value}"],
+        ["predict", module, f"--target={value}"],
+        ["rehearse", module, "--target", "a100", "--no-cache", f"--devices={value}", "-o", case.outputs / "r"],
+        [
+            "rehearse",
+            module,
+            "--target",
+            "a100",
+            "--no-cache",
+            f"--topology={value}x1x{value}",
+            "-o",
+            case.outputs / "r",
+        ],
+        ["tune", module, "--target", "a100", "--no-cache", f"--budget={value}", "--worlds=2", "-o", case.outputs / "r"],
+        ["history", "show", "--file", sides[0], f"--last={value}"],
+    ]
+    return case.draw.choice(commands)
+
+
 def options(case: Case) -> Words:
     """Options of convert."""
     return case.draw.choice([[], [], ["--module", "all"], ["--stat", "p90"], ["--all-executions"]])
@@ -296,7 +383,23 @@ def options(case: Case) -> Words:
 
 KINDS: dict[str, Callable[[Case], Words]] = {
     function.__name__: function
-    for function in (nsys, parquet, xplane, hlo, rehearsals, profiles, logs, steps, history, manifests, flags)
+    for function in (
+        nsys,
+        parquet,
+        xplane,
+        hlo,
+        rehearsals,
+        profiles,
+        logs,
+        steps,
+        history,
+        manifests,
+        flags,
+        pages,
+        captured,
+        named,
+        asked,
+    )
 }
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from pgle.costs.fit.launch import Launch
 from pgle.costs.profile.value import Cost, Origin
+from pgle.errors import UserError
 from pgle.schedule.simulate import simulate
 from pgle.schedule.timeline import Stream, Timeline
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
@@ -229,3 +230,13 @@ def test_what_is_not_measured_is_counted() -> None:
 def test_an_empty_module_takes_no_time() -> None:
     found = run(module(op("p", "parameter")))
     assert (len(found), found.step_us, found.bound) == (0, 0.0, "nothing")
+
+
+def test_calls_of_calls_that_make_millions_of_rows_are_refused() -> None:
+    first = (op("x"),)
+    bodies = {
+        f"c{level}": tuple(op(f"a{level}{side}", "call", called=(f"c{level - 1}",)) for side in "lr")
+        for level in range(1, 31)
+    }
+    with pytest.raises(UserError, match=r"its calls run \d+ instructions 3,221,225,\d+ times in one step"):
+        run(module(op("top", "call", called=("c30",)), c0=first, **bodies))

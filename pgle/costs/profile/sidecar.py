@@ -26,7 +26,7 @@ from sys import intern
 from typing import Any
 
 from pgle.costs.profile.text import Entry
-from pgle.costs.profile.value import Cost, CostKind, Ends, Origin, Profile
+from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile
 from pgle.files import sha256
 
 SCHEMA = "pgle.profile/1"
@@ -192,7 +192,7 @@ def _described(cost: Cost, record: Mapping[str, Any]) -> Cost:
         min_us=float(record.get("min_us", 0)),
         max_us=float(record.get("max_us", 0)),
         spread=float(record.get("spread", 0)),
-        slowest_us=None if slowest_us is None else float(slowest_us),
+        slowest_us=None if slowest_us is None else _time_us(slowest_us),
         trace_name=str(record.get("trace_name", "")),
         origin=_ORIGINS[record["origin"]],
     )
@@ -204,10 +204,17 @@ def occurrences(record: Mapping[str, Any]) -> dict[str, float]:
     Raises:
         ValueError, TypeError, AttributeError: it is damaged.
     """
-    table = {key: float(value) for key, value in record.get("occurrences", {}).items()}
-    if not all(map(_KEY.fullmatch, table)) or not all(0 <= value < math.inf for value in table.values()):
+    table = {key: _time_us(value) for key, value in record.get("occurrences", {}).items()}
+    if not all(map(_KEY.fullmatch, table)):
         raise ValueError(record["name"])
     return table
+
+
+def _time_us(value: float) -> float:
+    """A time, which sums of some millions do not overflow; `ValueError` if it is none."""
+    if not 0 <= value <= MAX_COST_US:
+        raise ValueError(value)
+    return float(value)
 
 
 def _ends_record(fingerprint: str, ends: Ends) -> dict[str, object]:

@@ -67,7 +67,7 @@ def read_page(path: AnyPath) -> Page:
             about=tuple((_text(name), _text(value)) for name, value in found["about"]),
             warnings=tuple(map(_text, found["warnings"])),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
         remedy = "write it again: pgle report RUN -o report.json"
         raise UserError("is not a report of pgle", where=path, remedy=remedy) from None
 

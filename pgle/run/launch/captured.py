@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from pgle.errors import UserError
 from pgle.files import read_bytes
 from pgle.xla.flags.text import Flag, format_flags
@@ -94,12 +96,11 @@ class CapturedProgram:
 
 
 def read_captured(folder: Path) -> CapturedProgram:
-    """The program whose modules lie in a folder of captured modules."""
+    """The program whose modules lie in a folder of captured modules; nothing is known of it if its file is damaged."""
     try:
-        found = json.loads((folder / PROGRAM).read_text())
-    except (OSError, ValueError):
+        return msgspec.convert(json.loads((folder / PROGRAM).read_text()), CapturedProgram)
+    except (OSError, ValueError, RecursionError):
         return CapturedProgram()
-    return CapturedProgram(**{**found, "version": tuple(found["version"])})
 
 
 def capture_warnings(module: Path) -> tuple[str, ...]:

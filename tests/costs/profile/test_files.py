@@ -211,6 +211,7 @@ def test_a_sidecar_is_json_with_a_schema():
         (lambda text: text.replace('"collectives":["x","x"]', '"collectives":[]'), "damaged"),
         (lambda text: text.replace('"ends"', '"then"'), None),
         (lambda text: "[" * 100_000, "not JSON"),
+        (lambda text: text.replace('"origin"', '"slowest_us": 1.7e308, "origin"'), "damaged"),
         (lambda text: "[]", "not a sidecar"),
         (lambda text: text.replace('"warnings": []', '"warnings": 5'), "damaged"),
         (lambda text: text.replace('"samples": 18', '"samples": 1.5'), "damaged"),

@@ -25,6 +25,7 @@ from pgle.run.launch.capture_modules import (
     devices_for,
 )
 from pgle.run.launch.captured import (
+    CapturedProgram,
     candidates,
     capture_warnings,
     choose_module,
@@ -620,3 +621,9 @@ def test_a_program_that_needs_the_results_is_run_again_with_all_computed(capture
     module = captured(COUNTED)
     assert read_captured(module.parent).executed[module.name] == 3
     assert "running it again, all computed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["[]", "7", '{"version": 3}', '{"executed": {"x": "y"}}', "[" * 100_000, "{}"])
+def test_of_a_damaged_record_of_a_program_nothing_is_known(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".program.json").write_text(text)
+    assert read_captured(tmp_path) == CapturedProgram()
