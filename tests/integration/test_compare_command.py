@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -372,3 +373,51 @@ def test_the_page_says_where_the_runs_come_from(tmp_path: Path, base: str) -> No
     page = (tmp_path / "r.html").read_text()
     for text in ("8 × NVIDIA H100", "2026-01-02T03:04", "0.10.2", 'name="viewport"', "prefers-color-scheme:dark"):
         assert text in page
+
+
+def record(folder: Path, stage: str, started: str, **place: object) -> None:
+    """A manifest's record of a stage of four GPUs on one host."""
+    gpus = tuple(Gpu("NVIDIA H100", "580.65", uuid=f"GPU-{number}") for number in range(4))
+    known: dict[str, Any] = {"host": "node1", "gpus": gpus, "versions": {"jax": "0.10.2", "python": "3.11"}, **place}
+    extend_manifest(folder, StageRecord(stage, started=f"2026-01-02T{started}:00.000000+00:00", exit_code=0, **known))
+
+
+def test_records_of_one_place_within_hours_prove_a_small_spread(
+    tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write_run(tmp_path / "perf", 0.204, 2, noise=0.001)
+    record(tmp_path, "baseline", "03:04")
+    record(tmp_path, "perf", "08:00")
+    assert run(["compare", base, new, "--fail-slower", "0.5%", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["outcome"], found["launch_spread"]["share"]) == ("slower", "fail", 0.0021)
+    assert found["launch_spread"]["freedom"] == 5
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ({"host": "node2"}, "the two runs had different hosts"),
+        ({"environment": {"CUDA_VISIBLE_DEVICES": "0,1"}}, "the two runs had different GPUs"),
+        ({"gpus": (Gpu("NVIDIA H100", "580.65"),) * 4}, "records no GPUs"),
+        ({"ranks": 2}, "records no hosts"),
+    ],
+)
+def test_another_place_or_an_unknown_one_is_named(
+    place: dict[str, Any], why: str, tmp_path: Path, base: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = write_run(tmp_path / "perf", 0.204, 2, noise=0.001)
+    record(tmp_path, "baseline", "03:04")
+    record(tmp_path, "perf", "08:00", **place)
+    assert run(["compare", base, new, "--fail-slower", "0.5%", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["verdict"], found["outcome"], found["ok"]) == ("undecided", "cannot-tell", None)
+    assert why in found["footnotes"][0]
+
+
+def test_a_page_names_no_host(tmp_path: Path, base: str) -> None:
+    new = write_run(tmp_path / "perf", 0.204, 2)
+    for stage in ("baseline", "perf"):
+        record(tmp_path, stage, "03:04")
+    assert run(["compare", base, new, "--html", str(tmp_path / "r.html")]) == 0
+    assert "node1" not in (tmp_path / "r.html").read_text()
