@@ -179,7 +179,9 @@ def assumptions(scenario: Scenario, random: Generator) -> Assumptions:
         spread = LaunchSpread(scenario.between if scenario.told is None else scenario.told, math.inf, "given")
     elif scenario.known == "history":
         medians = [0.2 * math.exp(launch(scenario, random)) for _ in range(10)]
-        entries = [Entry(f"{day:02d}", "job", "h100", "", median, 0.01, 1, 60) for day, median in enumerate(medians)]
+        entries = [
+            Entry(time=f"{day:02d}", name="job", hardware="h100", median_s=median) for day, median in enumerate(medians)
+        ]
         spread = measured_spread(make_trends(entries), 0.2, simulated=False, source="history")
     return Assumptions(paired=scenario.paired, launch_spread=spread)
 

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from pgle.errors import UserError
 from pgle.steps.launches import LaunchSpread
-from pgle.steps.series import unfit
+from pgle.steps.series import LONGEST_S, SHORTEST_S
 from pgle.steps.side import Side, check_runs
 from pgle.steps.steady import level_shift
 
+MOST = 10**12  # runs or steps of an entry
 NEAR = 0.2  # step times of a trend within this share of a run's may be those of the same program
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One run, or several of one state, as kept."""
 
     time: str  # ISO 8601
     name: str  # of the workload
     hardware: str  # what it ran on; series of different hardware are never joined
-    commit: str  # of the program; empty where unknown
-    median_s: float  # median step time
-    spread: float  # half the distance of the quartiles, relative
-    runs: int  # how many
-    steps: int  # steady steps in all
+    commit: str = ""  # of the program; empty if unknown
+    median_s: Annotated[float, Meta(ge=SHORTEST_S, le=LONGEST_S)]  # median step time
+    spread: Annotated[float, Meta(ge=0, le=1e9)] = 0.0  # half the distance of the quartiles, relative
+    runs: Annotated[int, Meta(ge=1, le=MOST)] = 1  # how many
+    steps: Annotated[int, Meta(ge=0, le=MOST)] = 0  # steady steps in all
     simulated: bool = False  # on the simulated GPU
     note: str = ""  # free text
 
@@ -91,38 +94,13 @@ def make_entry(side: Side, *, time: str, name: str, hardware: str, commit: str =
     )
 
 
-def parse_entry(row: Mapping[str, Any]) -> Entry:
+def parse_entry(row: object) -> Entry:
     """An entry from a record.
 
     Raises:
-        ValueError: a field is missing or of the wrong kind.
+        ValueError: a field is missing, of the wrong kind or no possible number.
     """
-    try:
-        median = float(row["median_s"])
-        spread = float(row.get("spread") or 0.0)
-        if reason := unfit(median):
-            raise ValueError(f"median_s {reason}")
-        if not 0 <= spread < float("inf"):
-            raise ValueError("spread is not a positive number")
-        runs, steps = int(row.get("runs") or 1), int(row.get("steps") or 0)
-        if not (0 < runs < 1e12 and 0 <= steps < 1e12):
-            raise ValueError("runs or steps are no possible number")
-        return Entry(
-            time=str(row["time"]),
-            name=str(row["name"]),
-            hardware=str(row["hardware"]),
-            commit=str(row.get("commit") or ""),
-            median_s=median,
-            spread=spread,
-            runs=runs,
-            steps=steps,
-            simulated=bool(row.get("simulated")),
-            note=str(row.get("note") or ""),
-        )
-    except KeyError as error:
-        raise ValueError(f"no {error.args[0]}") from None
-    except (TypeError, OverflowError) as error:
-        raise ValueError(str(error)) from None
+    return msgspec.convert(row, Entry, strict=False)
 
 
 def make_trends(entries: Iterable[Entry], *, name: str | None = None, hardware: str | None = None) -> tuple[Trend, ...]:

@@ -76,9 +76,9 @@ def test_the_commit_of_a_recorded_run_is_that_of_its_start(tmp_path: Path, capsy
 def test_a_damaged_line_is_said_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "h.jsonl"
     fill(path, tmp_path, [1.0])
-    path.write_text(path.read_text() + '{"time": "x"}\n')
+    path.write_text(path.read_text() + '{"time": "x", "name": "n", "hardware": "h"}\n')
     assert run(["history", "show", "--file", str(path)]) == 0
-    assert "entry 2 could not be read (no median_s)" in capsys.readouterr().err
+    assert "entry 2 could not be read (Object missing required field `median_s`)" in capsys.readouterr().err
 
 
 def test_no_history_names_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
