@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.costs.fit.coverage import cover_module
+from pgle.costs.fit.coverage import cover, cover_module
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
@@ -22,10 +22,11 @@ from pgle.run.inputs.traces import stage_of
 from pgle.run.launch.hook import read_facts
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_modules
 from pgle.xla.hlo.schedule_dump import LhsSchedule, find_schedule_dumps, read_schedule_dump
 from pgle.xla.log.blocks import Log, collect
 from pgle.xla.log.events import Event, read_events
-from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict
+from pgle.xla.log.module_verdict import BOUNDS, Bounds, ModuleVerdict, Remedy
 from pgle.xla.log.schedule_evidence import ScheduleEvidence, schedule_evidence
 from pgle.xla.log.verdict import LogVerdict, judge
 
@@ -41,6 +42,9 @@ class ConfirmRequest:
     # schedule dump, read or not, or a directory that holds some; None: of a stage of a run directory its own, else the
     # log alone
     schedule: AnyPath | LhsSchedule | None = None
+    # dump of the final modules, which tells names that a log before jax 0.5.1 leaves open; None: of a stage of a run
+    # directory its own, else none
+    hlo: AnyPath | None = None
     profile: Profile | None = None  # of the run; None: the one that the log names, where it is still there
     unreadable: str = ""  # why a profile that was named cannot be read
     release: str | None = None  # version of jax that wrote the log, ``0.6.2``; None: guessed from its wordings
@@ -108,7 +112,31 @@ def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> Log
         whole=all(one.whole for one in ranks.values()),
         bounds=request.bounds,
     )
+    if verdict.main.remedy.startswith(str(Remedy.OLD_XLA).partition("PROFILE")[0]):
+        verdict = _by_final_names(verdict, request, next(iter(ranks.values())), log)
     return replace(verdict, warnings=(*verdict.warnings, *warnings))
+
+
+def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmRequest, log: Log) -> LogVerdict:
+    """The verdict when XLA took the profile but does not list names: the final modules of a rank tell which match."""
+    if rank.hlo is None or not rank.hlo.is_dir():
+        return verdict
+    try:
+        profile = request.profile or _profile_of(log, request.unreadable)
+        fit = cover(profile, read_modules(rank.hlo)).main[0]
+    except UserError:
+        return verdict
+    found = replace(
+        verdict.main,
+        module=fit.module,
+        covered=round(fit.count.covered),
+        wanted=round(fit.count.total),
+        time_coverage=fit.time.value,
+        kept_share=fit.kept_share,
+        mismatched=len(fit.mismatches),
+    ).by_fit(request.bounds)
+    main = replace(found, why=f"{found.why}; XLA took the profile, and the names are those of the final HLO")
+    return replace(verdict, main=main, modules=(main, *verdict.modules[1:]))
 
 
 def confirm_compiled(log: Path, schedule: LhsSchedule | None, profile: Profile) -> ModuleVerdict:
@@ -147,8 +175,8 @@ def _by_rank(request: ConfirmRequest) -> dict[str, ConfirmRequest]:
 
 def _of_rank(files: RankFiles, request: ConfirmRequest) -> ConfirmRequest:
     ended = bool(read_facts(files).get("finished"))
-    schedule = request.schedule or files.schedule_dumps
-    return replace(request, log=files.log, schedule=schedule, whole=request.whole or ended)
+    schedule, hlo = request.schedule or files.schedule_dumps, request.hlo or files.hlo
+    return replace(request, log=files.log, schedule=schedule, hlo=hlo, whole=request.whole or ended)
 
 
 def _check_schedule(schedule: AnyPath) -> None:

@@ -248,3 +248,26 @@ def test_the_log_of_a_stage_is_judged_with_the_dump_beside_it(
     for path in (tmp_path, files.folder, files.log):
         run(["confirm", str(path), "--profile", str(tmp_path / "p.pbtxt")])
         assert "no schedule dump of jit_train_step (it has jit_step)" in capsys.readouterr().err
+
+
+OLD_HLO = """HloModule jit_train_step, is_scheduled=true
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %sine.1 = f32[8]{0} sine(%a)
+  ROOT %negate.7 = f32[8]{0} negate(%sine.1)
+}
+"""
+
+
+@pytest.mark.parametrize(("names", "verdict"), [(("sine.1", "negate.7"), "used"), (("sine.9",), "partly-used")])
+def test_the_final_module_tells_what_a_log_of_old_xla_leaves_open(
+    names: tuple[str, ...], verdict: str, tmp_path: Path, testdata: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "perf/hlo").mkdir(parents=True)
+    (tmp_path / "perf/output.log").write_bytes((testdata / "logs/jax_0.4.38/empty.log").read_bytes())
+    (tmp_path / "perf/hlo/module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt").write_text(OLD_HLO)
+    profile = tmp_path / "p.pbtxt"
+    profile.write_text("".join(f'costs {{ name: "{name}" cost_us: 5 }}\n' for name in names))
+    code = run(["confirm", str(tmp_path), "--profile", str(profile)])
+    assert (code, f"jit_train_step: {verdict}: " in capsys.readouterr().out) == (int(verdict != "used"), True)

@@ -144,7 +144,8 @@ class SimulatedBackEnd:
             data = write_xplane(trace, hlo={trace.modules[0]: compiled.after_optimizations.read_bytes()})
             write_files({files.trace.parent / "simulated.xplane.pb": data})
         times = _write_steps(files, trace)
-        judged = verdict(request.profile, files, {"finished": True}, request.bounds)
+        facts_of_log = {"finished": True, "versions": {"jax": compiled.jaxlib}}
+        judged = verdict(request.profile, files, facts_of_log, request.bounds)
         facts = {
             "module": compiled.module_name,
             "program": module_path.name,

@@ -142,13 +142,17 @@ class Module:
 
     @cached_property
     def scheduled(self) -> tuple[str, ...]:
-        """The entry computation and every computation that only loops call, in module order."""
-        return tuple(
-            name
-            for name in self.computations
-            if name == self.entry
-            or ((callers := self.callers.get(name)) and all(caller.opcode == "while" for caller in callers))
-        )
+        """The computations that LHS schedules, in module order: the entry and those that only loops call.
+
+        Command buffers belong to them. Up to jaxlib 0.6 XLA moves scheduled instructions into a call of
+        ``command_buffer.N`` after LHS, under their names (openxla/xla `command_buffer_scheduling.cc`).
+        """
+        found = {self.entry}
+        for name, callers in self.callers.items():
+            ways = {"while", "call"} if name.startswith("command_buffer") else {"while"}
+            if callers and {caller.opcode for caller in callers} <= ways:
+                found.add(name)
+        return tuple(name for name in self.computations if name in found)
 
     def wrapped(self, instruction: Instruction) -> Instruction | None:
         """The instruction that a generic ``async-start/-update/-done`` wraps: the root of its called computation."""

@@ -175,12 +175,18 @@ FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placeme
 
 
 def schedulable(module: Module) -> tuple[Instruction, ...]:
-    """The instructions that want a cost: all of the entry computation and of loops, but no-ops, loops and dones.
+    """The instructions that want a cost: those of scheduled computations, but no-ops, loops, command buffers and dones.
 
     XLA's accuracy checker misses the same, apart from copies (never missed) and dones of asynchronous fusions (which
     cost nothing): `pgle.xla.checker.checker_counts` gives its very numbers. What is in `unscheduled_conditions` may
     have a cost and can do without.
     """
+    scheduled = set(module.scheduled)
     items = (item for name in module.scheduled for item in module.computations[name].instructions)
-    free = NO_OPS | {"while"}
-    return tuple(item for item in items if item.opcode not in free and not item.opcode.endswith(("-done", "-update")))
+    return tuple(
+        item
+        for item in items
+        if item.opcode not in NO_OPS | {"while"}
+        and not item.opcode.endswith(("-done", "-update"))
+        and not (item.opcode == "call" and scheduled.issuperset(item.called))
+    )

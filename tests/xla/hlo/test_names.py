@@ -98,3 +98,22 @@ def test_schedulable_is_what_the_real_step_ran(step: Module) -> None:
     assert len(opcodes) == 2315 + 175 + 23
     assert opcodes.count("fusion") == 2315
     assert opcodes.count("custom-call") == 175
+
+
+def test_a_command_buffer_is_what_it_holds(tmp_path: Path) -> None:
+    """Up to jaxlib 0.6 XLA moves scheduled instructions into calls after LHS; other calls are one instruction."""
+    dump = tmp_path / "m.txt"
+    dump.write_text(
+        "HloModule m, is_scheduled=true\n\n"
+        "%command_buffer.3 (p: f32[8]) -> f32[8] {\n"
+        "  %p = f32[8]{0} parameter(0)\n"
+        "  ROOT %negate.7 = f32[8]{0} negate(%p)\n}\n\n"
+        "%helper (q: f32[8]) -> f32[8] {\n"
+        "  %q = f32[8]{0} parameter(0)\n"
+        "  ROOT %sine.1 = f32[8]{0} sine(%q)\n}\n\n"
+        "ENTRY %main (a: f32[8]) -> f32[8] {\n"
+        "  %a = f32[8]{0} parameter(0)\n"
+        "  %call.1 = f32[8]{0} call(%a), to_apply=%command_buffer.3\n"
+        "  ROOT %call.2 = f32[8]{0} call(%call.1), to_apply=%helper\n}\n"
+    )
+    assert {item.name for item in schedulable(read_module(dump))} == {"negate.7", "call.2"}
