@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from pgle.errors import UserError
-from pgle.files import read_bytes
+from pgle.run.launch.jax_dump import (
+    Argument,
+    arguments,
+    communicates,
+    constant_bytes,
+    devices_of,
+    is_training,
+    multiplies,
+)
 from pgle.xla.flags.text import Flag, format_flags
-
-T = TypeVar("T")
 
 LOWERED = ".lowered_for_cuda"
 """The hook's list of modules; ``!`` before those that it could not lower for GPUs."""
@@ -31,22 +35,11 @@ CODE = ".exit_code"  # there where the program failed
 
 STOPPED = ".stopped"  # there where we stopped the program, which had compiled nothing new for long
 
+HELD_BYTES = 8e6  # constants of a module, from which they are worth a line
+
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
 
 _DUMPED = re.compile(r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*")
-
-_PRODUCT = re.compile(rb"\bdot_general\b| dot\(|\x12\x03dot|\bconvolution\b")
-"""A matrix product in StableHLO, in text of HLO and in its protobuf, whose second field is the opcode."""
-
-
-_COLLECTIVE = re.compile(
-    rb"stablehlo\.(?:all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute|collective_broadcast)\b"
-    rb"|[ \x0a-\x14](?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\b[^-]"
-)
-"""The same of a collective."""
-
-_SPLIT = re.compile(rb'sdy\.sharding<@[^>]*\{"|mhlo\.sharding = "\{devices=\[')
-"""An argument that is split over devices, in Shardy's notation or GSPMD's."""
 
 
 def modules_in(folder: Path, *, dumps: bool = False) -> tuple[Path, ...]:
@@ -124,7 +117,40 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
             f"jax cannot lower {module_name(module)} for GPUs here, so its code for CPUs is compared, without moves to "
             "host memory; set JAX_DUMP_IR_TO=DIR in a GPU run, then: pgle rehearse DIR/jax_ir…_compile.mlir"
         )
+    found += _compiled_twice(module, program)
+    if (held := constant_bytes(module)) > HELD_BYTES:
+        found.append(
+            f"{module_name(module)} holds {held / 1e6:.0f} MB of constants: arrays that the function closes over, all "
+            "of them on every GPU, and slow to compile; pass them as arguments"
+        )
     return tuple(found)
+
+
+def _compiled_twice(module: Path, program: CapturedProgram) -> list[str]:
+    """What to say of a step that was compiled again because its first call had other arguments than the later ones."""
+    name = module_name(module)
+    for other in sorted(module.parent.glob(f"jax_ir*_{name}_compile.mlir")):
+        if other == module or not program.executed.get(other.name):
+            continue
+        pairs = list(zip(arguments(other), arguments(module), strict=False))
+        differ = [(one, two) for one, two in pairs if (one.type, one.sharding) != (two.type, two.sharding)]
+        if not differ or len(arguments(other)) != len(arguments(module)) or any(_resized(*pair) for pair in differ):
+            continue
+        one, two = differ[0]
+        more = f" (and {len(differ) - 1} more)" if len(differ) > 1 else ""
+        was, now = ((item.sharding or "none") if one.sharding != two.sharding else item.type for item in (one, two))
+        what = "sharding" if one.sharding != two.sharding else "type"
+        return [
+            f"{name} is compiled twice, on GPUs too: the {what} of {one.name}{more} is {was} in one call and {now} "
+            "in the others; make it the same before the first call, with jax.device_put or out_shardings"
+        ]
+    return []
+
+
+def _resized(one: Argument, two: Argument) -> bool:
+    """Whether the shapes differ: another batch, which the program means."""
+    shape, other = (item.type.rpartition("x")[0] for item in (one, two))
+    return shape != other
 
 
 def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
@@ -163,39 +189,18 @@ def choose_module(modules: Sequence[Path], pattern: str | None) -> Path:
     large = [path for path in chosen if sizes[path] >= SUBSTANTIAL * max(sizes.values())]
     times = {path: program.executed.get(path.name, 0) for path in large}
     if not any(times.values()):
-        return max(large, key=lambda path: (_communicates(path), _multiplies(path), sizes[path]))
+        return max(large, key=lambda path: (communicates(path), multiplies(path), sizes[path]))
     executed, last = [path for path in large if times[path]], large[-1]
     is_awaited = max(times.values()) > 1 or last.name == program.compiling
 
     def facts(path: Path) -> tuple[bool, bool, bool, int, bool, bool, int, int]:
-        again, training = times[path] > 1, _is_training(path)
+        again, training = times[path] > 1, is_training(path)
         begins = not again and not training and path not in (executed[-1], last)
         ran = times[path] > 0 or (is_awaited and path == last)
         work = sizes[path] * times[path] if again else 0
-        return _communicates(path), ran, not begins, _devices(path) or 1, training, again, work, large.index(path)
+        return communicates(path), ran, not begins, devices_of(path) or 1, training, again, work, large.index(path)
 
     return max(large, key=facts)
-
-
-def _once(read: Callable[[Path], T]) -> Callable[[Path], T]:
-    """The same function, which reads a file again only once it has changed: a program that is waited for is looked at
-    several times a second."""
-    known: dict[Path, tuple[tuple[int, int], T]] = {}
-
-    def found(module: Path) -> T:
-        now = module.stat()
-        state = now.st_mtime_ns, now.st_size
-        if known.get(module, ((0, 0),))[0] != state:
-            known[module] = state, read(module)
-        return known[module][1]
-
-    return found
-
-
-@_once
-def _multiplies(module: Path) -> bool:
-    """Whether a dump, StableHLO or HLO, as text or protobuf, holds a matrix product or a convolution."""
-    return _PRODUCT.search(read_bytes(module)) is not None
 
 
 def doubt_of(module: Path) -> str:
@@ -204,41 +209,12 @@ def doubt_of(module: Path) -> str:
     times = sum(executed[name] for name in executed if module_name(Path(name)) == module_name(module))
     if times < 2 or not is_step(module):
         return "a module twice"
-    return "" if _is_training(module) else "a module that returns parameters, as training does"
-
-
-@_once
-def _communicates(module: Path) -> bool:
-    """Whether a dump holds collectives, or makes XLA insert some: jax's multiplies or sums sharded arguments."""
-    data = read_bytes(module)
-    if _COLLECTIVE.search(data):
-        return True
-    main = next((line for line in data.splitlines() if b" @main(" in line), b"")
-    taken = main.partition(b") -> ")[0]
-    return bool(_SPLIT.search(taken)) and (b"stablehlo.reduce" in data or _multiplies(module))
-
-
-@_once
-def _is_training(module: Path) -> bool:
-    """Whether a dump of jax multiplies matrices and returns half of what it takes, by type: parameters or gradients."""
-    with module.open(errors="replace") as lines:
-        main = next((line for line in lines if " @main(" in line), "")
-    taken, returned = (Counter(re.findall(r"tensor<[^>]+>", types)) for types in main.partition(") -> ")[::2])
-    return 2 * (taken & returned).total() >= taken.total() > 0 and _multiplies(module)
+    return "" if is_training(module) else "a module that returns parameters, as training does"
 
 
 def _is_of_jax(module: Path, program: CapturedProgram) -> bool:
     """Whether it is named as a function of jax's and holds no product, as what makes random numbers."""
-    return module.name in program.of_jax and not _multiplies(module)
-
-
-@_once
-def _devices(module: Path) -> int | None:
-    """For how many devices a dump of jax is; None where it does not say."""
-    with module.open(errors="replace") as lines:
-        head = next((line for line in lines if line.startswith("module @")), "")
-    found = re.findall(r"mhlo\.num_(?:partitions|replicas) = (\d+)", head)
-    return math.prod(map(int, found)) if found else None
+    return module.name in program.of_jax and not multiplies(module)
 
 
 def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
@@ -248,7 +224,7 @@ def fitted(module: Path, topology: str) -> tuple[str, tuple[str, ...]]:
         module: the step, a dump of jax.
         topology: ``SxHxD``, of the devices that the program was given.
     """
-    given, own = math.prod(int(part) for part in topology.split("x")), _devices(module)
+    given, own = math.prod(int(part) for part in topology.split("x")), devices_of(module)
     if own is None or own == given:
         return topology, ()
     what = f"{module_name(module)} is for {own} device{'s' * (own > 1)}, as the program has it, and not for {given}"
@@ -260,7 +236,7 @@ def is_step(module: Path) -> bool:
     """Whether a module of the program's own was executed again and again, or as a training step once."""
     program = read_captured(module.parent)
     times = program.executed.get(module.name, 0)
-    return module.name not in program.of_jax and (times > 1 or (times == 1 and _is_training(module)))
+    return module.name not in program.of_jax and (times > 1 or (times == 1 and is_training(module)))
 
 
 def candidates(modules: Sequence[Path]) -> list[str]:

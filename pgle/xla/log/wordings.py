@@ -237,6 +237,8 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
 )
 """Where profilers get in each other's way (CUPTI has one subscriber before CUDA 13.2) or lose data; what it means."""
+SLOW_FOLDING = b"Constant folding an instruction is taking"
+"""XLA computes a constant of the module at compile time, which may take minutes (all); ``> 1s``, ``> 2s`` … follows."""
 NSYS_FAILED = re.compile(
     r"^(?:Importer error|Unable to retrieve the importer|.*FATAL ERROR|Error:|std::exception::what:|\[boost::errinfo_)"
 )

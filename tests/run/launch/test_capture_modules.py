@@ -128,9 +128,9 @@ def test_a_module_is_read_once_however_often_it_is_looked_at(tmp_path, monkeypat
     module.write_text("func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32>) { stablehlo.dot_general }")
     (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 11], "executed": {module.name: 9}}))
     read = []
-    monkeypatch.setattr("pgle.run.launch.captured.read_bytes", lambda path: read.append(path) or path.read_bytes())
+    monkeypatch.setattr("pgle.run.launch.jax_dump.read_bytes", lambda path: read.append(path) or path.read_bytes())
     assert [doubt_of(choose_module(modules_in(tmp_path), None)) for _ in range(3)] == [""] * 3
-    assert read == [module]
+    assert read == [module] * 2  # for collectives, and for products
     module.write_text(module.read_text().replace("dot_general", "add"))
     assert doubt_of(module) == "a module that returns parameters, as training does"
 
@@ -264,6 +264,26 @@ def test_a_module_that_communicates_goes_before_one_that_is_executed_more_often(
     executed = {modules[0].name: 200, modules[2].name: 200}
     (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "executed": executed}))
     assert choose_module(modules, None) == modules[is_step]
+
+
+TWICE = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+split = NamedSharding(jax.make_mesh((2,), ("data",)), P("data"))
+table = jax.device_put(np.arange(4 << 20, dtype=np.float32).reshape(-1, 8), split)
+params, state = jax.device_put(jnp.ones((8, 8)), split), {"mu": jnp.zeros((8, 8))}
+@jax.jit
+def train_step(params, state, x):
+    state = {"mu": 0.9 * state["mu"] + params * jnp.sum(table @ x)}
+    return params @ params - state["mu"], state
+for _ in range(3): params, state = train_step(params, state, jnp.ones(8))
+"""
+
+
+def test_a_step_that_is_compiled_twice_or_holds_arrays_names_the_argument_and_the_size(captured):
+    twice, held = capture_warnings(captured(TWICE))
+    assert twice.startswith("jit_train_step is compiled twice, on GPUs too: the sharding of state['mu'] is none")
+    assert held.startswith("jit_train_step holds 17 MB of constants: arrays that the function closes over")
 
 
 STATE_FOR_LOSS = "module @m {\n  func.func public @main(%arg0: tensor<8xf32>) -> (tensor<{}f32>) {\n    dot_general\n"

@@ -24,6 +24,12 @@ from pgle.run.rehearse.compiler.dumps import (
     is_generating_code,
     scheduled_module,
 )
+from pgle.xla.log.wordings import SLOW_FOLDING
+
+FOLDING = "folding constants, which is slow (--flag=--xla_disable_hlo_passes=constant_folding avoids it)"
+"""The phase in which XLA computes large constants."""
+
+LOG_BYTES = 1 << 20  # of the end of a log that are looked at while a module compiles
 
 TEMPORARY = ".tmp"  # folder for temporary files of a compilation that may be ended at any time, inside its dump folder
 
@@ -123,7 +129,7 @@ class Compilation(Child):
         super().__init__(request, work)
         self.program = program
         self._left = list(self.PHASES)
-        self._is_scheduling = False
+        self._is_scheduling = self._is_folding = False
 
     def new_phases(self) -> list[str]:
         """Phases that have begun since the last call."""
@@ -132,6 +138,9 @@ class Compilation(Child):
         if not self._is_scheduling and self._is_written(find_before(self.folder, "scheduling")):
             self._is_scheduling = True
             begun.append(SCHEDULING)
+        if not self._is_folding and folds_slowly(self.folder / LOG):
+            self._is_folding = True
+            begun.append(FOLDING)
         return begun
 
     def written(self) -> Path | None:
@@ -159,6 +168,11 @@ class Compilation(Child):
         if not (reports or is_generating_code(self.folder)) or len(written) < len(wanted):
             return False
         return not written & _open_files(self.pid)
+
+
+def folds_slowly(log: Path) -> bool:
+    """Whether XLA's log says that folding a constant takes long."""
+    return log.is_file() and SLOW_FOLDING in log.read_bytes()[-LOG_BYTES:]
 
 
 def _open_files(pid: int) -> set[Path]:
