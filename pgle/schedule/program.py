@@ -10,7 +10,7 @@ at once get no more done than one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pgle.costs.estimate.physics import least_us
@@ -124,30 +124,25 @@ def read_program(
             f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
             f"(first {reader.others[0]}); is it of this program? 'pgle verify' shows what matches"
         )
-    peaks = _Bounds(module, found, _PEAKS).of(module.entry)
+    peaks = _Bounds(module, found, lambda op: op.least_us, 0.0, shares_links=True).of(module.entry)
     return replace(found, warnings=tuple(warnings), least_us=peaks.step_us)
 
 
+@dataclass
 class _Reader:
     """Walks from the entry into bodies, branches and calls."""
 
-    def __init__(
-        self,
-        module: Module,
-        costs: Mapping[str, Cost],
-        estimate: Estimate | None,
-        kernels: Mapping[str, float],
-        hardware: Hardware | None,
-    ) -> None:
-        self.module = module
-        self.costs = costs
-        self.estimate = estimate
-        self.kernels = kernels
-        self.hardware = hardware
-        self.table = LookupTable(module)
-        self.computations: dict[str, tuple[Op, ...]] = {}
-        self.missing: list[str] = []
-        self.others: list[str] = []
+    module: Module
+    costs: Mapping[str, Cost]
+    estimate: Estimate | None
+    kernels: Mapping[str, float]
+    hardware: Hardware | None
+    computations: dict[str, tuple[Op, ...]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.table = LookupTable(self.module)
 
     def read(self, name: str) -> None:
         """Fill `computations` for one computation and all it calls."""
@@ -308,35 +303,24 @@ def ceiling(module: Module, program: Program, launch: Launch = DEFAULT, breakdow
         launch: gaps between kernels.
         breakdown: of a schedule of the module: hiding can save what it exposes, not the time in which nothing runs.
     """
-    costs = _Costs(lambda op: op.cost_us, launch.gap_us)
-    bound = _Bounds(module, program, costs).of(program.entry)
+    bound = _Bounds(module, program, lambda op: op.cost_us, launch.gap_us).of(program.entry)
     if breakdown is None:
         return bound
     kept_us = breakdown.step_us - breakdown.exposed_communication_us - breakdown.exposed_copy_us
     return replace(bound, step_us=max(bound.step_us, kept_us))
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """What a bound takes ops for."""
-
-    of: Callable[[Op], float]  # microseconds of one execution
-    gap_us: float  # before each kernel
-    shares_links: bool = False  # collectives and transfers between two devices have the same links
-
-
-_PEAKS = _Costs(lambda op: op.least_us, 0.0, shares_links=True)
-
-
+@dataclass
 class _Bounds:
     """The bounds of a program's computations, each found once."""
 
-    def __init__(self, module: Module, program: Program, costs: _Costs) -> None:
-        self.module = module
-        self.program = program
-        self.costs = costs
-        self.known: dict[str, Ceiling] = {}
-        self.queues: dict[str, Mapping[str, float]] = {}
+    module: Module  # what the program was read from
+    program: Program
+    cost: Callable[[Op], float]  # microseconds of one execution of an op
+    gap_us: float  # before each kernel
+    shares_links: bool = False  # collectives and transfers between two devices have the same links
+    known: dict[str, Ceiling] = field(default_factory=dict)
+    queues: dict[str, Mapping[str, float]] = field(default_factory=dict)
 
     def of(self, name: str) -> Ceiling:
         """The bound of one computation with all that it calls."""
@@ -345,17 +329,21 @@ class _Bounds:
         return self.known[name]
 
     def _of(self, name: str) -> Ceiling:
-        ops, costs = {op.name: op for op in self.program.computations.get(name, ())}, self.costs
+        ops = {op.name: op for op in self.program.computations.get(name, ())}
         inner = {op.name: self._inner_us(op) for op in ops.values() if op.bodies}
         compute = sum(inner.values())
-        compute += sum(costs.of(op) + costs.gap_us * op.kernels for op in ops.values() if _computes(op))
+        compute += sum(
+            self.cost(op) + self.gap_us * op.kernels
+            for op in ops.values()
+            if op.stream is Stream.COMPUTE and op.action is Action.LAUNCH
+        )
         queues = self._queued(name)
         copy = max((us for lane, us in queues.items() if lane.startswith("copy")), default=0.0)
         pairs = max(queues.get("send", 0.0), queues.get("recv", 0.0))
         collectives = queues.get(COLLECTIVES, 0.0)
-        links = collectives + pairs if costs.shares_links else max(collectives, pairs)
-        chain = _longest_chain(self.module, name, ops, inner, costs)
-        compute = max(compute - costs.gap_us, 0.0)
+        links = collectives + pairs if self.shares_links else max(collectives, pairs)
+        chain = _longest_chain(self.module, name, ops, {**{op.name: self.cost(op) for op in ops.values()}, **inner})
+        compute = max(compute - self.gap_us, 0.0)
         return Ceiling(max(compute, links, copy, chain), compute, links, copy, chain)
 
     def _inner_us(self, op: Op) -> float:
@@ -372,7 +360,7 @@ class _Bounds:
         for op in self.program.computations.get(name, ()):
             if op.stream is not Stream.COMPUTE:
                 lane = COLLECTIVES if op.lane == "compute" else op.lane
-                found[lane] = found.get(lane, 0.0) + self.costs.of(op)
+                found[lane] = found.get(lane, 0.0) + self.cost(op)
             for body in op.bodies if op.action is not Action.BRANCH else ():
                 for lane, us in self._queued(body).items():
                     found[lane] = found.get(lane, 0.0) + us * op.trips
@@ -380,14 +368,8 @@ class _Bounds:
         return found
 
 
-def _computes(op: Op) -> bool:
-    return op.stream is Stream.COMPUTE and op.action is Action.LAUNCH
-
-
-def _longest_chain(
-    module: Module, name: str, ops: Mapping[str, Op], inner: Mapping[str, float], costs: _Costs
-) -> float:
-    """Longest path through operands and control dependencies, without launch gaps."""
+def _longest_chain(module: Module, name: str, ops: Mapping[str, Op], us: Mapping[str, float]) -> float:
+    """Longest path through operands and control dependencies, without launch gaps; `us` by op."""
     computation = module.computations.get(name)
     finish: dict[str, float] = {}
     arrival: dict[str, float] = {}  # of what an async start began
@@ -397,9 +379,9 @@ def _longest_chain(
         if op is None:
             finish[item.name] = ready
         elif op.action is Action.START:
-            finish[item.name], arrival[item.name] = ready, ready + costs.of(op)
+            finish[item.name], arrival[item.name] = ready, ready + us[op.name]
         elif op.action is Action.DONE:
             finish[item.name] = max(ready, arrival.get(op.start, 0.0))
         else:
-            finish[item.name] = ready + (inner[op.name] if op.name in inner else costs.of(op))
+            finish[item.name] = ready + us[op.name]
     return max([*finish.values(), *arrival.values()], default=0.0)

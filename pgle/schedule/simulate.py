@@ -4,7 +4,8 @@ The host issues launches in schedule order, `Launch.host_us` apart. The compute 
 before each. An async start puts its work on another queue, where it begins when that queue is free and the compute
 stream has reached the start; its done holds the compute stream until it has ended. Collectives that XLA left
 synchronous run on the compute stream itself, after those under way. The host waits for the device where it needs a
-value from it: which branch to take, whether a loop of unknown length goes on.
+value from it: which branch to take, whether a loop of unknown length goes on (openxla/xla
+`xla/backends/gpu/runtime/while_thunk.cc`; loops of known length run without).
 
 A loop runs iteration by iteration until its state repeats; from then on one iteration is counted for the rest, so time
 and memory are linear in the module, whatever the trip counts.
