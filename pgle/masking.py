@@ -6,10 +6,12 @@ docs/run-directory.md names forms that no rule finds.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 MASK = "***"
 
@@ -208,6 +210,25 @@ def _kept_line(line: str, rules: Sequence[tuple[tuple[str, ...], re.Pattern[str]
 def kept_output(lines: bytes) -> bytes:
     """As `Masker.kept`, of output that is there as a whole."""
     return Masker().kept(lines)
+
+
+def mask_json(path: Path) -> None:
+    """Write a JSON file anew without what looks like a credential in its texts; one that is damaged stays."""
+    try:
+        found = json.loads(path.read_bytes())
+        kept = _kept_values(found)
+    except (OSError, ValueError, RecursionError):
+        return
+    if kept != found:
+        path.write_text(json.dumps(kept))
+
+
+def _kept_values(value: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        return {key: _kept_values(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_kept_values(item, name) for item in value]
+    return _masked(name, value) if isinstance(value, str) else value
 
 
 def mask_file(path: Path) -> None:

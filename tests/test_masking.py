@@ -1,11 +1,12 @@
 """What may be kept of an environment and a command line."""
 
+import json
 from pathlib import Path
 
 import pytest
 from secret_forms import BODY, FORMS, HARMLESS, KEYS, TOKENS, secret_of
 
-from pgle.masking import Masker, kept_argv, kept_environment, kept_flags, kept_output, kept_text
+from pgle.masking import Masker, kept_argv, kept_environment, kept_flags, kept_output, kept_text, mask_json
 
 LOGS = Path(__file__).parent.parent / "testdata/logs"
 
@@ -139,3 +140,20 @@ def test_a_banner_without_an_end_erases_no_line_of_xla(banner, log):
 def test_all_bytes_come_back():
     data = bytes(range(256)) * 3 + "\u2028 \x85 é\r\n".encode() + b"\xff token \r\x0b\x0c"
     assert kept_output(data) == data
+
+
+def test_a_json_file_stays_json(tmp_path):
+    path = tmp_path / "facts.json"
+    found = {
+        "xla_flags": "--xla_a=1 --xla_b=hf_0Fake1Fake2Fake",
+        "devices": 4,
+        "token": "hunter22",
+        "modules": ["jit_f"],
+    }
+    path.write_text(json.dumps(found))
+    mask_json(path)
+    masked = {"xla_flags": "--xla_a=1 --xla_b=***", "token": "***"}
+    assert json.loads(path.read_text()) == found | masked
+    path.write_text("[" * 100_000)
+    mask_json(path)
+    assert path.read_text() == "[" * 100_000

@@ -190,12 +190,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _shown(text: str | None) -> str | None:
-    """A part of an error; the password or token of an address in it is masked, since logs of CI are read by many."""
-    if text is None or "://" not in text:
-        return text
+    """A part of an error; what looks like a credential in it is masked, since logs of CI are read by many."""
     from pgle.masking import kept_text
 
-    return kept_text(text)
+    return None if text is None else kept_text(text)
 
 
 def _program() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 
+from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.report import json
 from pgle.report.experiment.confirm import main_lines
@@ -129,7 +130,8 @@ def after_auto(result: AutoResult) -> list[str]:
     if result.traces:
         return [f"next, where its step goes: {typed('pgle', 'analyze', run.stage('auto-nsys').path)}"]
     if result.outcome == "no-gpu":
-        return [f"next, what a profile would change on a GPU: {typed('pgle', 'rehearse', '--', *request.command)}"]
+        again = typed("pgle", "rehearse", "--", *kept_argv(request.command))
+        return [f"next, what a profile would change on a GPU: {again}"]
     if result.outcome not in ("recompiled", "loaded"):
         by_hand = launch.line("run", free(run.path.with_name(f"{run.path.name}-stages")))
         return [f"next, the same stage by stage, for any program: {by_hand}"]

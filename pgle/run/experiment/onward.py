@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pgle.errors import UserError
+from pgle.masking import kept_argv
 from pgle.next import quoted, typed
 from pgle.run.experiment.directory import COMPARED, RunDirectory, free
 
@@ -54,7 +55,7 @@ class Launch:
         capture = ("--capture", self.capture) if self.capture else ()
         profiling = () if command == "perf" else self.profiling
         options = (*capture, *self.options, *profiling, *more)
-        return typed("pgle", command, "--run-dir", run_dir, *options, "--", *self.words)
+        return typed("pgle", command, "--run-dir", run_dir, *options, "--", *kept_argv(self.words))
 
 
 def launch_of(run: RunDirectory) -> Launch:

@@ -80,7 +80,7 @@ class CapturedProgram:
     waits_for: str = ""  # the processes that it waits for in `jax.distributed.initialize`
     xla_flags: str = ""  # as it had them, where it or a script before it set them; empty: as they were given
     # by file name of the module what the program asks of XLA beside them: names of flags or settings of jax, and values
-    options: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    options: Mapping[str, Sequence[tuple[str, str | None]]] = field(default_factory=dict)
 
     def flags_of(self, module: Path) -> str:
         """What it asks of XLA for a module, where that is not as it was given; empty where it is."""

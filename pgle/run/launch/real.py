@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pgle.errors import UserError, WorkloadError
 from pgle.files import sha256
-from pgle.masking import kept_flags
+from pgle.masking import kept_flags, mask_json
 from pgle.next import Next
 from pgle.run.ask.flag_probe import installed
 from pgle.run.experiment.directory import RankFiles
@@ -124,8 +124,10 @@ class RealBackEnd:
         nsys_warnings: Sequence[str],
     ) -> StageResult:  # fmt: skip
         files = request.folder.rank(record.rank)
-        facts = read_facts(files)
+        for path in files.folder.glob(f"{files.facts.stem}*.json"):
+            mask_json(path)
         mask_configs(files.hlo)
+        facts = read_facts(files)
         keep_steps(files, lines, facts)
         found = [*nsys_warnings, *hook_warnings(files, facts), *trouble(files.log)]
         if request.stage == "auto":

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pgle.errors import UserError
+from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.manifest import StageRecord, read_manifest
@@ -161,7 +162,7 @@ def tune_line(command: RehearseCommand) -> str:
     options = _named(given, "profile", "target", "topology", "choose")
     flags = [word for flag in given.flags for word in ("--flag", flag)]
     folder = free(Path(given.words[0]) / "tuned" if command.typed else Path("tuned"))
-    words = (*(["--"] if _is_program(given) else []), *given.words)
+    words = ("--", *kept_argv(given.words)) if _is_program(given) else given.words
     return typed("pgle", "tune", *options, *flags, "-o", folder, *words)
 
 
