@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import msgspec
 
 from pgle.schedule.predict import Prediction
 
 Flags = Mapping[str, str]  # values by flag name, without dashes
+Amount = Annotated[float, msgspec.Meta(ge=0, lt=10**18)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 
 LITTLE = 0.005  # less than half a per cent is not worth a re-profile: it is what a job's own noise hides
 WON_SHARE = 0.9
@@ -21,15 +25,15 @@ class Trial:
 
     flags: Flags  # what differs from the user's own flags
     label: str  # what was tried, in words
-    step_us: float | None = None  # by the costs as they stand; None where it did not compile
-    exposed_us: float = 0.0  # communication of it that nothing hides
-    exposed_by_kind: Mapping[str, float] = field(default_factory=dict)  # the same by kind of collective
-    worlds_us: tuple[float, ...] = ()  # steps in the worlds
-    temp_bytes: int | None = None  # temporary memory that XLA plans for; None if it left no report
-    memory_bytes: int | None = None  # all device memory that XLA plans for; None if it left no report
+    step_us: Amount | None = None  # by the costs as they stand; None where it did not compile
+    exposed_us: Amount = 0.0  # communication of it that nothing hides
+    exposed_by_kind: Mapping[str, Amount] = field(default_factory=dict)  # the same by kind of collective
+    worlds_us: tuple[Amount, ...] = ()  # steps in the worlds
+    temp_bytes: Count | None = None  # temporary memory that XLA plans for; None if it left no report
+    memory_bytes: Count | None = None  # all device memory that XLA plans for; None if it left no report
     lower_bound: bool = False  # whether the step is one: a loop has an unknown length
-    modelled: int = 0  # collectives that the program did not have before, whose costs are modelled
-    cpu_s: float = 0.0  # processor seconds of its compilations; 0 where they were kept from before
+    modelled: Count = 0  # collectives that the program did not have before, whose costs are modelled
+    cpu_s: Amount = 0.0  # processor seconds of its compilations; 0 where they were kept from before
     program: str = ""  # fingerprint before scheduling; settings that share it are the same program
     same_as: str = ""  # label of an earlier trial that compiled to the same program and is scheduled alike; empty: none
     failure: str = ""  # why it did not compile; empty where it did
@@ -45,30 +49,18 @@ def key_of(flags: Flags) -> str:
     return json.dumps(sorted(flags.items()))
 
 
-def record(trial: Trial) -> dict[str, Any]:
-    """A trial as JSON can hold it."""
-    return asdict(trial)
+def encoded(trial: Trial) -> bytes:
+    """A trial as a line of JSON."""
+    return msgspec.json.encode(trial)
 
 
-def recorded(item: Mapping[str, Any], worlds: int) -> Trial:
-    """The trial that `record` made this of.
-
-    Args:
-        item: from the line of a file.
-        worlds: that trials are judged in.
+def decoded(line: str, worlds: int) -> Trial:
+    """The trial that `encoded` made this line of, judged in so many worlds.
 
     Raises:
-        TypeError, KeyError, ValueError, AttributeError: it is not one.
+        ValueError: it is not one.
     """
-    known = {entry.name: item[entry.name] for entry in fields(Trial)}
-    trial = Trial(**known | {"worlds_us": tuple(item["worlds_us"])})
-    figures = [trial.exposed_us, *trial.exposed_by_kind.values(), *trial.worlds_us, trial.cpu_s,
-               trial.modelled, trial.temp_bytes or 0, trial.memory_bytes or 0, trial.step_us or 0.0]  # fmt: skip
-    words = [trial.label, trial.program, trial.same_as, trial.failure, *trial.flags.values()]
-    if not all(type(figure) in (int, float) and 0 <= figure < 1e18 for figure in figures):
-        raise ValueError("a figure is none")
-    if not all(isinstance(word, str) for word in words):
-        raise TypeError("a name is none")
+    trial = msgspec.json.decode(line, type=Trial)
     if len(trial.worlds_us) != (worlds if trial.step_us is not None else 0):
         raise ValueError("judged in other worlds")
     return trial

@@ -16,7 +16,7 @@ from pgle.errors import UserError
 from pgle.files import check_absent, read_bytes, read_head, sha256, write_files
 from pgle.run.inputs.folder import PAGE_FILES
 from pgle.run.tune.request import FOUND, TuneRequest
-from pgle.tune.trial import Flags, Trial, key_of, record, recorded
+from pgle.tune.trial import Flags, Trial, decoded, encoded, key_of
 
 NAME = "trials.jsonl"
 SCHEMA = "pgle.trials/2"
@@ -48,8 +48,8 @@ class Record:
     def add(self, trial: Trial) -> None:
         """Keep a trial. A line that is cut short by a kill is left aside when the file is read."""
         self._known[key_of(trial.flags)] = trial
-        with self.path.open("a") as file:
-            file.write(json.dumps(record(trial)) + "\n")
+        with self.path.open("ab") as file:
+            file.write(encoded(trial) + b"\n")
 
     def forget(self) -> None:
         """Answer nothing from the record any more."""
@@ -104,8 +104,8 @@ def _read(path: Path, expected: Mapping[str, Any]) -> dict[str, Trial]:
 
 def _trial(path: Path, number: int, line: str, worlds: int) -> Trial:
     try:
-        return recorded(json.loads(line), worlds)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return decoded(line, worlds)
+    except (ValueError, RecursionError):
         what = f"line {number} is not a trial"
         raise UserError(what, where=path, remedy="delete that line, or choose a new folder with -o DIR") from None
 
