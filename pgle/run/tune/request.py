@@ -17,6 +17,12 @@ from pgle.xla.targets import Target
 SAME_STEP, SAME_MEMORY = 0.001, 0.01
 """Ties between instructions may break otherwise; a step, and temporary memory, within this are the same."""
 
+CLOSE = 0.1
+"""Part of the memory limit. A setting that needs all but so much of it is judged in less memory too."""
+LESS = 0.05
+"""Part of the memory limit that is then taken away. XLA itself keeps as much free when it plans
+(`--xla_gpu_memory_limit_slop_factor=95`), and what a job holds besides is not in XLA's plan."""
+
 FOUND = ("flags.txt", "profile.pbtxt", "profile.pbtxt.json")
 """Files of what a search found, in its folder."""
 
@@ -55,7 +61,9 @@ class Proof:
 
     scheduled: Scheduled  # its schedule, by all passes
     judged: Judged  # it against the profile alone, over the worlds of the search
-    accepted: bool  # whether it is better by the rule of the search
+    # it against the profile alone if the job has a little less memory (`LESS`); None if both need much less than it has
+    in_less: Judged | None
+    accepted: bool  # whether it is better by the rule of the search, and not longer in less memory
     used: bool  # whether XLA used the new profile, by its log and schedule
     why: str  # the line that proves it
     coverage: float  # share of the new module's time that the new profile has a cost for

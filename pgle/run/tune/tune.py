@@ -17,10 +17,10 @@ from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.rehearse.warnings import near_limit
 from pgle.run.tune.bench import Bench, Submit, open_bench, submitting
 from pgle.run.tune.record import Record, check
-from pgle.run.tune.request import FOUND, Proof, Scheduled, TuneRequest, Tuning
+from pgle.run.tune.request import CLOSE, FOUND, LESS, Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
 from pgle.tune.search import PROGRESS, best, fits, no_room, search, without_one
-from pgle.tune.trial import Flags, Trial, judge, stands
+from pgle.tune.trial import Flags, Judged, Trial, judge, stands
 from pgle.xla.log.module_verdict import ProfileUse
 
 PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
@@ -197,10 +197,13 @@ class _Search:
         found = bench.judged(trial.flags, trial.label, result, module, tried.profile, tried.trial.modelled)
         use = confirm_compiled(result.log, result.lhs, tried.profile)
         schedules = {} if result.lhs is None else {module.name: result.lhs}
+        is_better = self._is_better(found.trial) and fits(found.trial, self.request.memory_limit)
+        in_less = self.in_less_memory(found.trial) if is_better else None
         proof = Proof(
             scheduled=found,
             judged=judge(found.trial.worlds_us, self.pgle.worlds_us),
-            accepted=self._is_better(found.trial) and fits(found.trial, self.request.memory_limit),
+            in_less=in_less,
+            accepted=is_better and (in_less is None or in_less.mean < 0),
             used=use.verdict is ProfileUse.USED,
             why=use.why,
             coverage=min(
@@ -215,6 +218,22 @@ class _Search:
         self.record.forget()
         bench.start()
         return replace(self.prove(trial), change=proof.change, memory_change=proof.memory_change)
+
+    def in_less_memory(self, trial: Trial) -> Judged | None:
+        """The setting against the profile alone with a little less memory; None if both need much less than there is.
+
+        Memory decides what XLA computes again, and so the sign of a change; no plan knows the last per cent of it.
+        """
+        have = self.bench.session.base.allocator_bytes
+        if not have or max(trial.memory_bytes or 0, self.pgle.memory_bytes or 0) < (1 - CLOSE) * have:
+            return None
+        fraction = self.request.setting.memory_fraction * (1 - LESS)
+        setting = replace(self.request.setting, memory_fraction=fraction)
+        with open_bench(replace(self.request, setting=setting, out=self.request.out / "less-memory")) as bench:
+            bench.start()
+            tried = bench.schedule(trial.flags, trial.label).trial
+        shutil.rmtree(bench.request.out, ignore_errors=True)
+        return judge(tried.worlds_us, bench.pgle.trial.worlds_us)
 
     def _is_better(self, trial: Trial) -> bool:
         return all(stands(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
@@ -255,10 +274,11 @@ def _change(after: float | None, before: float | None) -> float:
 
 def _refusal(proof: Proof) -> str:
     """Why a setting that the trials accepted did not stand."""
+    label = proof.scheduled.trial.label
+    if proof.in_less is not None and proof.in_less.mean >= 0:
+        return f"{label}: if the job has {LESS:.0%} less memory, the step changes by {proof.in_less.mean:+.1%}"
     won = f"{proof.judged.won} of {proof.judged.of} worlds"
-    return (
-        f"{proof.scheduled.trial.label}: compiled whole, the step changes by {proof.change:+.2%} and wins in {won} only"
-    )
+    return f"{label}: compiled whole, the step changes by {proof.change:+.2%} and is shorter in {won} only"
 
 
 def _warnings(request: TuneRequest, pgle: Scheduled, proof: Proof | None) -> list[str]:

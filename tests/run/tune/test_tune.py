@@ -14,9 +14,10 @@ from pgle.errors import UserError
 from pgle.report.schedules.tune import announcer
 from pgle.report.schedules.tune_words import advice, promising
 from pgle.run.rehearse.compiler.request import RehearsalRequest
+from pgle.run.rehearse.settings import Setting
 from pgle.run.tune import tune
 from pgle.run.tune.bench import Bench as RealBench
-from pgle.run.tune.request import Scheduled
+from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.tune.trial import Trial
 from pgle.xla.log.module_verdict import ProfileUse
 
@@ -187,3 +188,38 @@ def test_progress_says_how_long_the_rest_takes_at_most(
         announce(done, pgle)
     told = [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()]
     assert told == ["won 10 of 10", "at most 9 min more", "at most 8 min more"]
+
+
+@pytest.mark.parametrize(("needs", "less_us", "accepted"), [(80, None, True), (95, 104.0, False), (95, 94.0, True)])
+def test_near_the_memory_limit_a_setting_must_gain_with_less_memory_too(
+    needs: int, less_us: float | None, accepted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 100 bytes, with 5 % less, where the profile alone takes 102 µs."""
+
+    class Near(Bench):
+        def __init__(self, step_us: float, before_us: float, limit: int) -> None:
+            self.before_us = before_us
+            super().__init__((step_us, 1000), (step_us, 1000))
+            self.base = replace(self.base, allocator_bytes=limit)
+            self.request = SimpleNamespace(out=tmp_path / "none")
+
+        def start(self) -> None:
+            self.baseline = self.pgle = scheduled(self.before_us, 1000)
+
+        def judged(self, *_: Any) -> Any:
+            found = scheduled(*self.whole)
+            return replace(found, trial=replace(found.trial, memory_bytes=needs))
+
+    opened: list[float] = []
+
+    def open_bench(request: Any) -> Any:
+        opened.append(request.setting.memory_fraction)
+        return nullcontext(Near(less_us or 0.0, 102.0, 95))
+
+    monkeypatch.setattr(tune, "open_bench", open_bench)
+    monkeypatch.setattr(tune, "confirm_compiled", lambda *_: SimpleNamespace(verdict=ProfileUse.USED, why=""))
+    monkeypatch.setattr(tune, "cover", lambda *_: SimpleNamespace(main=[]))
+    request = TuneRequest(Setting(Path(), (), "", (), ()), None, tmp_path)  # type: ignore[arg-type]
+    search = tune._Search(request, Near(90.0, 100.0, 100), None, None, lambda *_: None)  # type: ignore[arg-type]
+    assert search.prove(scheduled(90.0, 1000).trial).accepted is accepted
+    assert opened == ([] if less_us is None else [pytest.approx(0.75 * 0.95)])
