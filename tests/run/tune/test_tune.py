@@ -17,6 +17,7 @@ from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.run.rehearse.settings import Setting
 from pgle.run.tune import tune
 from pgle.run.tune.bench import Bench as RealBench
+from pgle.run.tune.record import check
 from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.tune.trial import Trial
 from pgle.xla.log.module_verdict import ProfileUse
@@ -223,3 +224,13 @@ def test_near_the_memory_limit_a_setting_must_gain_with_less_memory_too(
     search = tune._Search(request, Near(90.0, 100.0, 100), None, None, lambda *_: None)  # type: ignore[arg-type]
     assert search.prove(scheduled(90.0, 1000).trial).accepted is accepted
     assert opened == ([] if less_us is None else [pytest.approx(0.75 * 0.95)])
+
+
+@pytest.mark.parametrize("name", ["trials", "proof"])
+def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, name: str) -> None:
+    precious, out = tmp_path / "precious", tmp_path / "out"
+    precious.mkdir()
+    out.mkdir()
+    (out / name).symlink_to(precious)
+    with pytest.raises(UserError, match=f"{name}: is a link or a file, a folder is to be written"):
+        check(SimpleNamespace(out=out))  # type: ignore[arg-type]
