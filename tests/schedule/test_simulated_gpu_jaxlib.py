@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.measure.measured import AggregateOptions, aggregate
+from pgle.costs.measure.measured import AggregateOptions, Measured, aggregate, measured_profile
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import parse_statistic
+from pgle.schedule.predict import predict
 from pgle.schedule.simulate import simulate
 from pgle.schedule.simulated_gpu import Noise, record
 from pgle.trace.table import Trace
@@ -104,3 +105,15 @@ def test_with_all_noise_jaxlib_has_our_mean_over_all_executions(testdata: Path, 
     compute = by_run_time_name([cost for cost in costs if cost.kind != CostKind.COLLECTIVE])
     theirs = jaxlib_costs(tmp_path)
     assert compute == pytest.approx({name: theirs[name] for name in compute}, rel=1e-3)
+
+
+def test_contention_is_in_simulated_costs_once(testdata: Path) -> None:
+    module = hlo(testdata, "jax-0.10.2/async")
+    first = predict(module, None, "a100", expand_loops=True)
+    trace = record(module, first.timeline, ranks=2, noise=QUIET)
+    programs = find_programs(trace, [module])
+    profile = measured_profile(Measured(trace, programs, aggregate(trace, programs), AggregateOptions()))
+    again = predict(module, profile, "a100", launch=first.launch)
+    assert first.contended_us > 0.01 * first.step_us
+    assert again.contention.samples == 0
+    assert again.step_us == pytest.approx(first.step_us, rel=0.002)

@@ -58,6 +58,9 @@ class Slowdown:
     samples: int = 0  # launches during collectives that it was measured on; 0: assumed
 
 
+UNMEASURED = Slowdown(1.0, 1.0, 1.0)
+
+
 @dataclass(frozen=True)
 class Contention:
     """How collectives slow kernels."""
@@ -243,7 +246,7 @@ class _Twins:
         here = np.array(chosen or [False], dtype=bool)[self.code]
         time, alone = self.time_us[here], self.alone_us[here]
         if len(time) < MIN_SAMPLES:
-            return Slowdown(1.0, 1.0, 1.0)
+            return UNMEASURED
         ratio = time / alone
         order = np.argsort(ratio)
         at = np.searchsorted(np.cumsum(alone[order]) / alone.sum(), (0.25, 0.75))

@@ -175,15 +175,19 @@ def _program_costs(
 
 
 def _contention(trace: Trace, program: Program, naming: Naming, kept: Flags) -> Contention | None:
-    """None without HLO, and where no GPU ran: a simulated one has no contention."""
-    if program.hlo is None or trace.simulated:
+    """None without HLO. Of a simulated GPU no factors, since they are the model's own."""
+    if program.hlo is None:
         return None
-    from pgle.costs.fit.contention import measure_contention  # knows HLO, which a small conversion does without
+    from pgle.costs.fit.contention import (  # knows HLO, which a small conversion does without
+        UNMEASURED,
+        measure_contention,
+    )
 
     names, owners = [item.name for item in naming.filed], [item.owner for item in naming.filed]
-    return measure_contention(
+    found = measure_contention(
         trace, program.index, kept, program.hlo, names, owners, naming.target, naming.communicates
     )
+    return replace(found, product=UNMEASURED, other=UNMEASURED) if found and trace.simulated else found
 
 
 def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> Profile:
