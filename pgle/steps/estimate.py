@@ -256,8 +256,12 @@ def _about_launches(spread: LaunchSpread, doubt: str) -> str:
             f"({spread.source}), because {doubt}. Give several runs per side (--abba), --history FILE or "
             "--launch-spread"
         )
-    place = "same hosts, GPUs and versions, within hours: " if spread is SAME_PLACE else ""
-    return f"one launch per side: {place}{spread.share:.2%} between launches is assumed ({spread.source})"
+    if spread is SAME_PLACE:
+        return (
+            f"one launch per side, on the same hosts, GPUs and versions, within hours: {spread.share:.2%} between launches "
+            f"is assumed ({spread.source}). --abba measures yours"
+        )
+    return f"one launch per side: {spread.share:.2%} between launches is assumed ({spread.source})"
 
 
 def _too_dependent(times: list[Floats]) -> tuple[str, ...]:

@@ -209,7 +209,9 @@ def test_launches_in_one_place_within_hours_differ_by_what_the_public_record_say
     assert found.verdict is Verdict.SLOWER
     half = t_quantile(0.975, 5) * math.sqrt(2) * 0.0021
     assert found.estimate.half_width == pytest.approx(half, rel=0.05)
-    assert found.warnings[0].startswith("one launch per side: same hosts, GPUs and versions, within hours: 0.21%")
+    assert found.warnings[0].startswith(
+        "one launch per side, on the same hosts, GPUs and versions, within hours: 0.21%"
+    )
 
 
 @pytest.mark.parametrize(
