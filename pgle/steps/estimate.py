@@ -217,7 +217,7 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
         half,
         half + noise,
         n=(one.blocks, two.blocks),
-        pair_variance=variance + launches**2,
+        pair_variance=variance + launches * launches,
         spread=None if spread is NO_SPREAD else spread,
         warnings=tuple(warnings),
     )
@@ -258,8 +258,8 @@ def _about_launches(spread: LaunchSpread, doubt: str) -> str:
         )
     if spread is SAME_PLACE:
         return (
-            f"one launch per side, on the same hosts, GPUs and versions, within hours: {spread.share:.2%} between launches "
-            f"is assumed ({spread.source}). --abba measures yours"
+            f"one launch per side, on the same hosts, GPUs and versions, within hours: {spread.share:.2%} between "
+            f"launches is assumed ({spread.source}). --abba measures yours"
         )
     return f"one launch per side: {spread.share:.2%} between launches is assumed ({spread.source})"
 

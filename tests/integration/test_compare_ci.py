@@ -240,6 +240,19 @@ def test_a_log_whose_name_has_spaces_becomes_the_baseline(tmp_path: Path) -> Non
     assert (tmp_path / ".pgle" / "baselines" / "h100" / "a run.jsonl").exists()
 
 
+@pytest.mark.parametrize(("spread", "kept"), [("0.1%", "0.2005"), ("1%", "0.2")])
+def test_a_run_of_which_the_gate_cannot_tell_does_not_become_the_baseline(
+    spread: str, kept: str, tmp_path: Path
+) -> None:
+    for level in ("0.2", "0.2005"):
+        write_run(tmp_path / level, float(level))
+        done = run_script(tmp_path, pgle=REAL, NEW=level, SAVE_BASELINE="true", LAUNCH_SPREAD=spread)
+        assert done.returncode == 0, done.stderr
+    stored = tmp_path / ".pgle" / "baselines" / "h100" / "steps.jsonl"
+    assert stored.read_text() == (tmp_path / kept / "steps.jsonl").read_text()
+    assert ("The baseline stays: the gate cannot tell." in done.stdout) == (kept == "0.2")
+
+
 def test_words_of_the_command_keep_their_quotes_and_are_not_expanded(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     command = """echo * "two words" $HOME $(id) 'a "b"'"""

@@ -10,7 +10,7 @@
 #   ROUNDS        rounds of four runs of COMMAND (3)
 #   BASELINES     folder of baseline files (.pgle/baselines)
 #   HARDWARE      name of this hardware (default: what nvidia-smi says, else no-gpu)
-#   SAVE_BASELINE true: NEW becomes the baseline of this hardware when the gate passes
+#   SAVE_BASELINE true: NEW becomes the baseline of this hardware if the gate says ok, not if it cannot tell
 #   FAIL_SLOWER   fail if NEW is shown to be slower by more than this (1%); OPTIONS=--fail-undecided fails too if that
 #                 cannot be told
 #   LAUNCH_SPREAD what launches of the program differ by, such as 0.3%: one launch of each side shows little without it
@@ -119,7 +119,9 @@ else
     BASE=$baseline
   fi
   "$PGLE" compare "$@" "$BASE" "$NEW" >"$REPORT/compare.json" || code=$?
-  if [ "$code" -eq 0 ] && [ "${SAVE_BASELINE:-}" = true ]; then keep; fi
+  if [ "$code" -eq 0 ] && [ "${SAVE_BASELINE:-}" = true ]; then
+    if grep -q '^  "ok": true' "$REPORT/compare.json"; then keep; else say "The baseline stays: the gate cannot tell."; fi
+  fi
 fi
 cat "$REPORT/compare.json"
 exit "$code"
