@@ -11,7 +11,7 @@ from pgle.report.text import duration
 from pgle.run.experiment.directory import free
 from pgle.run.experiment.onward import UNKNOWN
 from pgle.run.tune.request import Proof, Tuning
-from pgle.tune.room import Reason, reasons
+from pgle.schedule.why_exposed import Reason, reasons
 from pgle.tune.search import fits
 from pgle.tune.trial import LITTLE, Trial, judge, stands
 from pgle.xla.flags.record import effects_of, summary

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pgle import __version__
 from pgle.errors import UserError
 from pgle.files import check_absent, read_bytes, read_head, sha256, write_files
 from pgle.run.inputs.folder import PAGE_FILES
@@ -114,6 +115,7 @@ def _head(request: TuneRequest, jaxlib: str) -> Mapping[str, Any]:
     """All that a trial depends on, but its flags."""
     return {
         "schema": SCHEMA,
+        "pgle": __version__,
         "module": sha256(read_bytes(request.setting.module)),
         "profile": "" if request.profile is None else sha256(read_bytes(request.profile)),
         "flags": list(request.setting.flags),
