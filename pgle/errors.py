@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pgle.next import Next
+
 
 LONGEST_LINE = 20_000  # characters of a line that are printed: a command with every path that it needs is shorter
 
@@ -95,15 +97,17 @@ class UserError(Exception):
     Args:
         what: what is wrong, a clause without a full stop ("not a SQLite database").
         where: the file, option or line that it is about.
-        remedy: what to do next, best a command to type.
+        remedy: what to do next, best a command to type, as a value: `Next.of("show", path)`.
     """
 
     exit_code = 2
 
-    def __init__(self, what: str, *, where: str | PathLike[str] | None = None, remedy: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str | PathLike[str] | None = None, remedy: str | Next | None = None
+    ) -> None:
         self.what = what
         self.where = None if where is None else str(where)
-        self.remedy = remedy
+        self.remedy = None if remedy is None else str(remedy)
         super().__init__(self.line())
 
     def line(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ def quoted(word: str) -> str:
     if word.isprintable() and "  " not in word:
         return shlex.quote(word)
     text = "".join(
-        char if char.isprintable() else "".join(f"\\x{byte:02x}" for byte in os.fsencode(char))
+        char if char.isprintable() else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
         for char in word.replace("\\", "\\\\").replace("'", "\\'")
     )
     return "$'" + re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text) + "'"

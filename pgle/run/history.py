@@ -94,8 +94,8 @@ def read(path: Path) -> tuple[list[Entry], list[str]]:
     return entries, warnings
 
 
-def _add_to(path: Path) -> str:
-    return str(Next.of("history", "add", "RUN", "--file", path, "--name", "NAME"))
+def _add_to(path: Path) -> Next:
+    return Next.of("history", "add", "RUN", "--file", path, "--name", "NAME")
 
 
 def hardware_name() -> str:

@@ -68,8 +68,8 @@ def _read_directory(folder: Path, pattern: str | None) -> list[Series]:
         return [replace(slowest_rank([_read_file(file, pattern) for file in ranks]), about=_about(folder))]
     children = sorted(item for item in folder.iterdir() if not item.name.startswith("."))
     if all(folder / stage in children for stage in COMPARED):
-        remedy = str(Next.of("compare", *(folder / stage for stage in COMPARED)))
-        raise UserError("holds several stages of one experiment, not one side", where=folder, remedy=remedy)
+        each = Next.of("compare", *(folder / stage for stage in COMPARED))
+        raise UserError("holds several stages of one experiment, not one side", where=folder, remedy=each)
     runs = [item for item in children if _is_run(item)]
     if runs:
         return [_read_directory(item, pattern)[0] if item.is_dir() else _read_file(item, pattern) for item in runs]

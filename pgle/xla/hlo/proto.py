@@ -39,7 +39,7 @@ def module_from_bytes(data: bytes, source: str) -> Module:
     if re.match(rb"\s*costs\s*\{", data):
         raise UserError("a cost profile, not HLO", where=source, remedy=_NOT_HLO)
     if _STABLEHLO.match(data):
-        raise UserError("StableHLO, not yet scheduled", where=source, remedy=str(Next.of("rehearse", PurePath(source))))
+        raise UserError("StableHLO, not yet scheduled", where=source, remedy=Next.of("rehearse", PurePath(source)))
     proto = hlo_pb2.HloProto()
     try:
         proto.ParseFromString(data)
