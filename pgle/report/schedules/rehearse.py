@@ -12,6 +12,7 @@ from pgle.report.page.schedules import Schedule, schedules_page
 from pgle.report.text import WIDTH, console, duration, near, show_rest, table, warn
 from pgle.report.timeline.scene import text_timeline
 from pgle.run.inputs.folder import TRACE
+from pgle.run.launch.captured import STEP_REMEDY
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
 from pgle.run.rehearse.settings import Setting
 from pgle.schedule.moves import Move, Placement
@@ -129,6 +130,8 @@ def default_line(result: Rehearsal) -> str | None:
 
 def advice(result: Rehearsal) -> str:
     """What to do next, and what it could bring."""
+    if result.setting.no_step:
+        return f"Next: {STEP_REMEDY}."
     if not result.good:
         return f"Next: {result.verdict.remedy or _unused(result)}."
     prediction = result.profiled.prediction
@@ -173,7 +176,7 @@ def folder_of(result: Rehearsal) -> Path:
 
 def setting_lines(module: str, devices: int, target: str, jaxlib: str, setting: Setting) -> list[str]:
     """Which module was compiled, for what, by which jaxlib and with which flags; and which others there were."""
-    assumed = f" ({devices} devices (assumed): --devices N takes others)" if setting.assumed else ""
+    assumed = f", {devices} devices (assumed; --devices N takes others)" if setting.assumed else ""
     lines = [
         f"{module} for {devices} × {target}{assumed}, jaxlib {jaxlib}, your flags: {' '.join(setting.flags) or 'none'}"
     ]

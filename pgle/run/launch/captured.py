@@ -39,6 +39,8 @@ HELD_BYTES = 8e6  # constants of a module, from which they are worth a line
 
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
 
+STEP_REMEDY = "wait longer for the step with --quiet-for 600, or name it with --choose"
+
 _DUMPED = re.compile(r"jax_ir\d+_(.+)_compile\.mlir|module_\d+\.(.+?)\.before_optimizations\..*")
 
 
@@ -100,18 +102,16 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
     """What to say of a module of `capture_modules`: how its program ended, and lost moves to host memory."""
     code, lowered = (module.parent / name for name in (CODE, LOWERED))
     program, found = read_captured(module.parent), []
-    if _is_of_jax(module, program):
-        what = "is a function of jax's own, no step: the program seems to have compiled none"
-        found.append(f"{module_name(module)} {what}; have it run a step")
+    if why := no_step(module):
+        found.append(f"{why}; {STEP_REMEDY}")
+    elif (module.parent / STOPPED).is_file() and program.executed and (doubt := doubt_of(module)):
+        found.append(
+            f"the program was stopped before it executed {doubt}, so {module_name(module)} may not be its step; "
+            f"{STEP_REMEDY}"
+        )
     if code.is_file():
         why = f" ({program.error})" if program.error else ""
         found.append(f"the program ended with exit code {code.read_text()}{why} after its step was executed")
-    doubt = (module.parent / STOPPED).is_file() and program.executed and doubt_of(module)
-    if doubt:
-        found.append(
-            f"the program was stopped before it executed {doubt}, so {module_name(module)} may not be its step; "
-            "wait longer for it with --quiet-for 600, or name it with --choose"
-        )
     if lowered.is_file() and f"!{module.name}" in lowered.read_text().splitlines():
         found.append(
             f"jax cannot lower {module_name(module)} for GPUs here, so its code for CPUs is compared, without moves to "
@@ -124,6 +124,17 @@ def capture_warnings(module: Path) -> tuple[str, ...]:
             "of them on every GPU, and slow to compile; pass them as arguments"
         )
     return tuple(found)
+
+
+def no_step(module: Path) -> str:
+    """Why the module that was chosen from a capture is no step, in a clause; empty if it may be one."""
+    program = read_captured(module.parent)
+    if _is_of_jax(module, program):
+        return f"the program compiled no step: {module_name(module)} is a function of jax's own"
+    is_again = program.executed.get(module.name, 0) > 1
+    if (module.parent / STOPPED).is_file() and program.executed and not is_again and not is_training(module):
+        return f"the program was stopped before it executed a step: {module_name(module)} ran once or not at all"
+    return ""
 
 
 def _compiled_twice(module: Path, program: CapturedProgram) -> list[str]:

@@ -103,8 +103,8 @@ class Rehearsal:
 
     @property
     def good(self) -> bool:
-        """Whether the profile was used, where there is anything that it could move."""
-        return self.used or not self.moves
+        """Whether a step was compiled, and used the profile if there is anything that it could move."""
+        return not self.setting.no_step and (self.used or not self.moves)
 
 
 def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -> Rehearsal:
@@ -172,7 +172,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         moves=moves,
         costs_are=costs_are,
         profile=profile,
-        worth=_worth(verdict, baseline, profiled, moves, costs_are),
+        worth=_worth(request.setting, verdict, baseline, profiled, moves, costs_are),
         matches_job=_matches(request, first),
         warnings=(
             *request.setting.warnings,
@@ -185,8 +185,12 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     )
 
 
-def _worth(verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequence[Move], costs_are: str) -> str:
-    """Is PGLE worth a job? Where XLA did not take the profile, the two schedules say nothing about it."""
+def _worth(
+    setting: Setting, verdict: ModuleVerdict, baseline: Side, profiled: Side, moves: Sequence[Move], costs_are: str
+) -> str:
+    """Is PGLE worth a job? Schedules of no step, or for which XLA did not take the profile, say nothing about it."""
+    if setting.no_step:
+        return f"Cannot tell: {setting.no_step}."
     if moves and verdict.verdict is not ProfileUse.USED:
         used = "used only a part of" if verdict.verdict is ProfileUse.PARTLY_USED else "did not use"
         return f"Cannot tell: XLA {used} the profile here ({verdict.why})."

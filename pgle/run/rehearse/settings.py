@@ -13,7 +13,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
-from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module
+from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module, no_step
 from pgle.run.launch.environment import EFFORTS, OF_CPUS, checked_effort, flags_with, user_flags
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.xla.flags.text import Finding, FlagList, typed_flag
@@ -45,6 +45,7 @@ class Setting:
     # part of the GPU's memory that the job's allocator has; 0: it has no limit
     memory_fraction: float = DEFAULT_FRACTION
     topology: str | None = None  # of a captured step that is for other devices than were asked for
+    no_step: str = ""  # why the module is no step of its captured program
     assumed: bool = False  # nobody said how many devices the captured program has
 
     def request(
@@ -83,7 +84,8 @@ def settle(modules: Sequence[Path], choose: str | None, program: CapturedProgram
         warnings = (*warnings, f"the CUDA plugin: {doubt.what}; {doubt.line}")
     others = candidates([path for path in modules if path != module])
     said = (*capture_warnings(module), *warnings, *more)
-    return Setting(module, tuple(others), python, kept, said, memory_fraction(os.environ))
+    unsure = "" if choose else no_step(module)
+    return Setting(module, tuple(others), python, kept, said, memory_fraction(os.environ), no_step=unsure)
 
 
 def memory_fraction(environment: Mapping[str, str]) -> float:

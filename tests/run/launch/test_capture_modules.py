@@ -12,6 +12,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +37,8 @@ from pgle.run.launch.captured import (
     read_captured,
 )
 from pgle.run.launch.hook import HOOK_SITE
+from pgle.run.rehearse.rehearse import Rehearsal
+from pgle.run.rehearse.settings import settle
 from pgle.xla.targets import load_target
 
 H100 = load_target("h100")
@@ -310,7 +313,7 @@ def test_a_program_without_a_step_of_its_own_is_a_warning(tmp_path):
     module.write_text("module @jit__multi_slice {}")
     (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "of_jax": [module.name]}))
     (said,) = capture_warnings(module)
-    assert said.endswith("no step: the program seems to have compiled none; have it run a step")
+    assert said.startswith("the program compiled no step: jit__multi_slice is a function of jax's own; wait longer")
 
 
 @pytest.mark.parametrize(
@@ -352,8 +355,19 @@ def test_of_a_program_that_was_stopped_before_its_step_the_choice_is_called_a_gu
     module.write_text(f"module @jit_init {{\n{main}    %0 = stablehlo.dot_general %arg0, %arg0\n")
     (tmp_path / ".stopped").touch()
     (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12], "executed": {module.name: times}}))
-    warnings = [line for line in capture_warnings(module) if "jit_init may not be its step" in line]
+    warnings = [line for line in capture_warnings(module) if "before it executed" in line]
     assert [f"before it executed {missing}" in line for line in warnings] == [True] * bool(missing)
+
+
+@pytest.mark.parametrize(("choose", "good"), [(None, False), ("jit_init", True)])
+def test_a_rehearsal_of_what_is_no_step_is_not_good_unless_it_was_named(tmp_path, choose, good):
+    module = tmp_path / "jax_ir0000_jit_init_compile.mlir"
+    module.write_text("module @jit_init {\n  func.func public @main(%arg0: tensor<i32>) -> (tensor<8xf32>) {\n")
+    (tmp_path / ".stopped").touch()
+    program = {"python": sys.executable, "version": [3, 12], "executed": {module.name: 1}}
+    (tmp_path / ".program.json").write_text(json.dumps(program))
+    setting = settle([module], choose, read_captured(tmp_path), ())
+    assert Rehearsal.good.fget(SimpleNamespace(setting=setting, used=True, moves=())) == good
 
 
 def test_a_module_is_chosen_by_its_name(captured):

@@ -72,6 +72,9 @@ class Lowering:
         except Exception:
             zeros = for_gpus and _signature(for_gpus.module, 0)
             if not zeros:
+                if for_gpus:
+                    warn("%s runs on GPUs alone, and this jax does not say how its results are sharded; "
+                         "set JAX_USE_SHARDY_PARTITIONER=true" % name)  # fmt: skip
                 raise
             return self._note(for_gpus, for_gpus.module, zeros)
         if why is not None:
