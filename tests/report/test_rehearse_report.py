@@ -42,7 +42,13 @@ def test_where_nothing_is_independent_flags_that_make_other_instructions_are_nam
     moves = [Move("all-gather", placed, placed)]
     side = SimpleNamespace(prediction=prediction)
     result: Any = SimpleNamespace(
-        good=True, baseline=side, profiled=side, moves=moves, tune="pgle tune step.hlo", costs_are="measured"
+        setting=SimpleNamespace(no_step=""),
+        good=True,
+        baseline=side,
+        profiled=side,
+        moves=moves,
+        tune="pgle tune step.hlo",
+        costs_are="measured",
     )
     assert worth in judge_worth(prediction, prediction, moves, "measured")
     assert following in advice(result)
