@@ -90,8 +90,8 @@ def command(
             **options,
         )
 
-        with phases() as on_phase:
-            found = tune(request, on_trial=report.announcer(request.budget), on_phase=on_phase)
+        with phases() as on_phase, report.search_ended(request.memory_limit) as watched:
+            found = tune(request, on_trial=watched(report.announcer(request.budget)), on_phase=on_phase)
         found = replace(found, launch=launch(by_file(asked, setting)))
         page = report.write_pages(found, out)
     if as_json:

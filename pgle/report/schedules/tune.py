@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -39,6 +41,7 @@ from pgle.run.tune.experiment import TUNED, TunedRun
 from pgle.run.tune.record import NAME
 from pgle.run.tune.request import Tuning
 from pgle.run.tune.tune import OnTrial
+from pgle.tune.search import best
 from pgle.tune.trial import Trial, judge
 from pgle.xla.flags.record import effects_of
 
@@ -95,6 +98,32 @@ def announcer(budget: int) -> OnTrial:
             say(f"{number}{trial.label}: {words}{took}")
 
     return announce
+
+
+@contextmanager
+def search_ended(memory_limit: int | None) -> Iterator[Callable[[OnTrial], OnTrial]]:
+    """If a signal ends the search, say what it found so far and how to continue; `watched` keeps the trials."""
+    seen: list[Trial] = []
+    alone: list[Trial] = []
+
+    def watched(on_trial: OnTrial) -> OnTrial:
+        def keep(trial: Trial, pgle: Trial) -> None:
+            alone[:] = [pgle]
+            seen.append(trial)
+            on_trial(trial, pgle)
+
+        return keep
+
+    try:
+        yield watched
+    except (KeyboardInterrupt, SystemExit):
+        if alone:
+            found, pgle = best(alone[0], seen, memory_limit), alone[0]
+            words = " ".join(f"--{name}={value}" for name, value in found.flags.items())
+            change = f"{words}, {figures(found, pgle)[1]} (predicted, not proven)"
+            say(f"best so far: {'the profile alone' if found is pgle else change}")
+            say("the trials are kept; run the same command again to continue")
+        raise
 
 
 def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from pgle.errors import UserError, points_into
 from pgle.files import is_bare, read_head
+from pgle.masking import mask_file
+from pgle.run.rehearse.compiler.dumps import LOG
 
 _UNFINISHED = ".unfinished"
 _MOST_BYTES = 1 << 20  # of that list
@@ -45,13 +47,26 @@ def opened(named: str | None, resumes: Callable[[Path], bool]) -> Iterator[Path]
             if resumes(out):
                 mark.unlink(missing_ok=True)
             elif named:
+                log = None if isinstance(error, Exception) else _log_kept(out)  # a signal: it may tell what took long
                 _remove_made(out, error)
+                if log is not None:
+                    mark.write_text(f"{log.name}\n", encoding="utf-8")
                 if not there_before and out.is_dir() and not any(out.iterdir()):
                     out.rmdir()
             elif not points_into(error, out):
                 shutil.rmtree(out, ignore_errors=True)
             raise
         mark.unlink(missing_ok=True)
+
+
+def _log_kept(out: Path) -> Path | None:
+    """Move the compiler's last log out of the folders that are deleted; None if there is none."""
+    logs = [path for name in _made(out) for path in (out / name).rglob(LOG) if path.is_file()]
+    if not logs or (out / LOG).exists():
+        return None
+    kept = max(logs, key=lambda path: path.stat().st_mtime_ns).rename(out / LOG)
+    mask_file(kept)
+    return kept
 
 
 def check_folder(out: Path, resumes: Callable[[Path], bool]) -> None:

@@ -190,3 +190,16 @@ def test_of_a_real_run_count_the_flags_that_its_program_had(hook: dict[str, str]
     with prepared(of_run(rehearsal_of(str(tmp_path), out=tmp_path / "out"))) as (_, setting):
         assert setting.flags == (own,)
         assert any("is not known" in line for line in setting.warnings) == (not hook)
+
+
+def test_after_a_signal_the_compilers_log_stays_until_the_next_rehearsal(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), opened(str(tmp_path), lambda out: False) as out:
+        claim(out / "baseline")
+        (out / "baseline").mkdir()
+        (out / "baseline/xla.log").write_text("slow pass")
+        (out / "baseline/module.hlo.pb").touch()
+        raise SystemExit(143)
+    assert (tmp_path / "xla.log").read_text() == "slow pass"
+    assert not (tmp_path / "baseline").exists()
+    with opened(str(tmp_path), lambda out: False) as out:
+        assert [path.name for path in out.iterdir()] == [".unfinished"]

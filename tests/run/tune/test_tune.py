@@ -11,7 +11,7 @@ import pytest
 from pgle.cli.tune import _seconds
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.report.schedules.tune import announcer
+from pgle.report.schedules.tune import announcer, search_ended
 from pgle.report.schedules.tune_words import advice, promising
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.run.rehearse.settings import Setting
@@ -234,3 +234,18 @@ def test_a_link_in_the_folder_is_not_followed(tmp_path: Path, name: str) -> None
     (out / name).symlink_to(precious)
     with pytest.raises(UserError, match=f"{name}: is a link or a file, a folder is to be written"):
         check(SimpleNamespace(out=out))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [SystemExit(143), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+def test_a_search_that_a_signal_ends_says_what_is_best_so_far(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pgle, trial = scheduled(100.0, 1).trial, replace(scheduled(90.0, 1).trial, flags={"xla_f": "7"})
+    with pytest.raises(type(error)), search_ended(None) as watched:
+        announce = watched(lambda trial, pgle: None)
+        for done in (pgle, replace(trial, worlds_us=pgle.worlds_us), trial):
+            announce(done, pgle)
+        raise error
+    best, how = capsys.readouterr().err.splitlines()
+    assert "best so far: --xla_f=7, -10.0%" in best.replace("−", "-").replace(" %", "%")
+    assert "run the same command again to continue" in how
