@@ -71,6 +71,8 @@ def tried(bin_folder: Path, name: str, folder: Path) -> tuple[str, bool]:
     try:
         found: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
+        found = {}
+    if "comparison" not in found:
         return f"**exit {done.returncode}**", False
     compared = found["comparison"]
     step = "no step times" if compared is None else f"{100 * (compared['ratio'] - 1):+.1f} %".replace("-", "−")
