@@ -430,3 +430,10 @@ ENTRY %main (p: s32[]) -> s32[] {
 }
 """
     assert hook("capture.uncomputed").executed_in(text) == 2 + 1000 * (1 + 10 * 2) + 2
+
+
+def test_shardings_are_not_propagated_by_the_release_that_crashes_over_them(hook, monkeypatch):
+    monkeypatch.setattr("jaxlib.version.__version__", "0.9.2")
+    mesh = SimpleNamespace(operation=SimpleNamespace(name="sdy.mesh"))
+    module = SimpleNamespace(body=SimpleNamespace(operations=[mesh]))
+    assert hook("jax_private")._propagated(module) is None
