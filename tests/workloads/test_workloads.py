@@ -9,6 +9,7 @@ SMALL = {
     "fsdp": "--model-dim 64 --ff-dim 128 --heads 4 --length 32 --layers 2",
     "fsdp --scan": "--model-dim 64 --ff-dim 128 --heads 4 --length 32 --layers 2",
     "ring": "--contracting 64 --width 64 --matmuls 2",
+    "moe": "--model-dim 64 --ff-dim 128 --tokens 256 --layers 2",
     "tensor": "--model-dim 64 --ff-dim 128 --length 32 --layers 2",
     "offload": "--model-dim 64 --batch 64",
     "overlap": "--big-rows 64 --small-rows 8 --width 32 --dim 64",
