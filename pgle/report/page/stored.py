@@ -80,7 +80,8 @@ def _read_part(item: Mapping[str, Any]) -> Part:
         find = tuple(map(_text, item["find"]))
         if any(len(row) != len(columns) for row in rows) or (find and len(find) != len(rows)):
             raise ValueError("rows of other lengths")
-        return Table(columns, rows, frozenset(map(int, item["right"])), find, int(item["shown"]))
+        right = frozenset(map(int, item["right"])) & frozenset(range(len(columns)))
+        return Table(columns, rows, right, find, min(int(item["shown"]), len(rows)))
     if kind == "prose":
         return Prose(_text(item["text"]), bool(item["code"]), _tone(item["tone"]))
     if kind == "chart":

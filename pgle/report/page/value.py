@@ -6,7 +6,7 @@ same: what was looked at, the verdict, one table, at most three actions, and the
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -40,7 +40,7 @@ class Table(msgspec.Struct, frozen=True, tag="table", omit_defaults=True):
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
     find: tuple[str, ...] = ()  # of each row the instruction whose bar it leads to, empty where none; or nothing at all
-    shown: int = 12  # rows that are not folded away
+    shown: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 12  # rows that are not folded away
     more: int = 0  # further rows that there are, but that are not here
 
     def heads(self) -> list[str]:
