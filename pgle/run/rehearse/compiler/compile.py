@@ -16,7 +16,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
+
+import msgspec
 
 import pgle
 from pgle.errors import UserError
@@ -262,13 +264,26 @@ def _module(folder: Path, request: RehearsalRequest, answer: dict[str, Any]) -> 
     return scheduled_module(folder, str(answer.get("module_name")))
 
 
+class _Answer(TypedDict):
+    """What is kept of a compilation beside its files."""
+
+    module_name: str
+    num_partitions: int
+    num_replicas: int
+    compile_s: float
+    read_s: float
+    cpu_s: float
+    peak_bytes: int
+    jaxlib: str
+
+
 def _is_whole(answer: dict[str, Any], module: Path | None) -> bool:
     """Whether a kept answer says all that is needed, and its module is there."""
-    figures = [
-        answer.get(name) for name in ("num_partitions", "num_replicas", "compile_s", "read_s", "cpu_s", "peak_bytes")
-    ]
-    stated = all(isinstance(figure, int | float) for figure in figures) and isinstance(answer.get("jaxlib"), str)
-    return stated and isinstance(answer.get("module_name"), str) and module is not None and module.is_file()
+    try:
+        msgspec.convert(answer, _Answer)
+    except msgspec.ValidationError:
+        return False
+    return module is not None and module.is_file()
 
 
 def rehearse_compile(request: RehearsalRequest, python: str = sys.executable) -> RehearsalResult:
