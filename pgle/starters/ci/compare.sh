@@ -13,7 +13,7 @@
 #   SAVE_BASELINE true: NEW becomes the baseline of this hardware if the gate says ok, not if it cannot tell
 #   FAIL_SLOWER   fail if NEW is shown to be slower by more than this (1%); OPTIONS=--fail-undecided fails too if that
 #                 cannot be told
-#   LAUNCH_SPREAD what launches of the program differ by, such as 0.3%: one launch of each side shows little without it
+#   LAUNCH_SPREAD how much launches of the program differ, such as 0.3%; without it the gate sees only large changes
 #   HISTORY       a pgle history in which that is measured instead
 #   OPTIONS       more options of pgle compare, as words of COMMAND
 #   REPORT        folder for report.html, junit.xml and compare.json (pgle-report)
