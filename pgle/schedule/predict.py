@@ -97,14 +97,15 @@ class Prediction:
 
         What estimates were off elsewhere, contention from none to twice the likely, and costs that data decides have
         nothing to do with each other, so their reaches add up as the sides of a right angle; the model's error comes on
-        top. Never below what the GPU's peaks and links allow.
+        top. Never below what the GPU's peaks and links allow; without end if the step is a lower bound.
         """
         down, up = (abs(factor - 1) * self.estimated_share * self.step_us for factor in ESTIMATE_RANGE)
         likely, *ends = self.steps_us
         contention, data = ([end - likely for end in pair] for pair in (ends[:2], ends[2:]))
         low = math.hypot(down, min(0.0, *contention), min(0.0, *data)) + MODEL_ERROR * self.step_us
         high = math.hypot(up, max(0.0, *contention), max(0.0, *data)) + MODEL_ERROR * self.step_us
-        return max(self.step_us - low, min(self.program.least_us, self.step_us)), self.step_us + high
+        most_us = math.inf if self.lower_bound else self.step_us + high
+        return max(self.step_us - low, min(self.program.least_us, self.step_us)), most_us
 
 
 @dataclass(frozen=True, slots=True)

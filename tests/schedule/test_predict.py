@@ -1,5 +1,7 @@
 """Measured where there is a measurement, estimated elsewhere, and said so."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from pgle.costs.fit.launch import DEFAULT
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError
 from pgle.schedule.predict import predict
+from pgle.schedule.worth import judge_worth
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 ENTRY = tuple(Instruction(name, "fusion", Shape("f32", (1 << 20,)), "e", fusion_kind="kLoop") for name in ("a", "b"))
@@ -68,6 +71,22 @@ def test_costs_of_other_shapes_are_left_out_and_said() -> None:
     found = predict(MODULE, Profile((Cost("a", 3.0, opcode="fusion", shape="f32[7]"), Cost("b", 4.0))), "a100")
     assert found.costs_are == "mixed"
     assert "another opcode or shape here: 1 (first a)" in found.timeline.warnings[0]
+
+
+def test_a_step_with_a_loop_of_unknown_length_is_a_lower_bound_without_an_upper_end() -> None:
+    loop = Instruction("w", "while", Shape("tuple"), "e", called=("body",))
+    body = Computation("body", (Instruction("x", "add", Shape("f32", (8,)), "body"),), "x")
+    module = Module("jit_step", 1, "", "e", {"e": Computation("e", (loop,), "w"), "body": body}, is_scheduled=True)
+    found = predict(module, Profile((Cost("x", 500.0),)), "h100")
+    assert found.lower_bound
+    assert (found.step_us, found.interval_us[1]) == (500, math.inf)
+    assert found.not_modelled == ("all but one iteration of loops of unknown length (w)",)
+    assert judge_worth(found, found, [], "measured").startswith("Cannot tell: the program has a loop of unknown length")
+
+
+def test_what_could_change_the_answer_is_listed() -> None:
+    found = predict(MODULE, Profile((Cost("a", 30.0), Cost("b", 40.0))), "a100")
+    assert found.not_modelled == ("CUDA graphs (XLA's command buffers): they may save up to 1 µs of launch gaps",)
 
 
 SCATTER = Module(
