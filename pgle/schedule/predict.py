@@ -192,7 +192,7 @@ def predict(
     )
     return Prediction(
         timeline=timeline,
-        ceiling=ceiling(module, likely, launch, timeline.breakdown),
+        ceiling=ceiling(module, likely, launch, timeline.breakdown, slower=min(factors)),
         program=likely,
         costs_are="measured" if share < 1e-9 else "estimated" if share > 1 - 1e-9 else "mixed",
         estimated_share=share,

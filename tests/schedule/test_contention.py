@@ -120,6 +120,11 @@ def test_perfect_overlap_saves_no_more_than_what_is_exposed(order: str) -> None:
     assert found.ceiling.step_us >= found.step_us - found.exposed_us - 1e-6
 
 
+def test_perfect_overlap_has_the_contention_of_the_kernels_that_it_slows_least() -> None:
+    found = predict(step("start done gemm"), measured(0.0), "h100")  # 400 µs exposed; a product takes twice as long
+    assert found.step_us - found.ceiling.step_us == pytest.approx(400 / 2)
+
+
 def test_a_step_without_collectives_has_nothing_to_save() -> None:
     x, out = (Shape("bf16", (64, 64)) for _ in range(2))
     items = [Instruction("x", "parameter", x, "e")]
