@@ -1,8 +1,9 @@
 """Predicted effects of flags against the public record (`pgle flags explain`): what others measured on real GPUs.
 
 Every effect of the record that can be compiled here is compiled twice, before and after the change, by XLA's own costs
-as the jobs did it (no profile), and both schedules are simulated with pgle's estimates. The program is a stand-in
-(`benchmarks/moe_fsdp.py`). No figure of pgle was fitted to these effects. All misses are shown.
+as the jobs did it (no profile), and both schedules are simulated with pgle's estimates. With `--profiled` XLA gets
+these estimates as a profile, which is what `pgle tune` compares. The program is a stand-in (`benchmarks/moe_fsdp.py`).
+No figure of pgle was fitted to these effects. All misses are shown.
 
     python benchmarks/public_record.py --python /path/to/jaxlib-0.11/bin/python --target gb200 -o record
 
@@ -17,10 +18,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
+from pgle.costs.estimate.estimate import estimate_profile
+from pgle.costs.profile.files import profile_files
+from pgle.files import write_files
 from pgle.run.rehearse.compiler.compile import Compiler
 from pgle.run.rehearse.settings import DEFAULT_FRACTION, Setting
 from pgle.schedule.predict import predict
@@ -80,8 +84,10 @@ def _flag_of_jax(flags: tuple[str, ...]) -> tuple[str, ...]:
 class Bench:
     """Programs lowered and compiled once each."""
 
-    def __init__(self, python: str, target: str, fraction: float, flags: tuple[str, ...], out: Path) -> None:
-        self.python, self.out, self.fraction = python, out, fraction
+    def __init__(
+        self, python: str, target: str, fraction: float, flags: tuple[str, ...], out: Path, profiled: bool
+    ) -> None:
+        self.python, self.out, self.fraction, self.profiled = python, out, fraction, profiled
         self.target, self.flags = load_target(target), (*COMMON, *flags)
         self.known: dict[Side, Step] = {}
 
@@ -100,6 +106,11 @@ class Bench:
             setting = Setting(self.module(side), (), self.python, flags, (), self.fraction)
             request = setting.request(self.target, self.out / f"arm{len(self.known)}", topology=TOPOLOGY, flags=flags)
             made = compiler.compile(request)
+            if self.profiled:
+                module = made.scheduled if made.lhs is None else made.lhs.module
+                profile = request.dump_dir.with_suffix(".pbtxt")
+                write_files(profile_files(profile, estimate_profile(module, find_hardware(self.target))), force=True)
+                made = compiler.compile(replace(request, dump_dir=profile.with_suffix(".profiled"), profile=profile))
             found = predict(made.scheduled, None, find_hardware(self.target))
             steps = [
                 run_program(found.program, found.launch, found.contention.at(times)).step_us for times in (0, 1, 2)
@@ -146,11 +157,13 @@ def main() -> None:
     parser.add_argument("--memory-fraction", type=float, default=DEFAULT_FRACTION)
     parser.add_argument("--flag", action="append", default=[], help="one more XLA flag for all")
     parser.add_argument("--only", default="")
+    parser.add_argument("--profiled", action="store_true", help="give XLA the estimates as a profile")
     parser.add_argument("-o", "--out", type=Path, required=True)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     record = {effect.id: effect for effect in public_record()}
-    bench = Bench(options.python, options.target, options.memory_fraction, tuple(options.flag), options.out)
+    flags, fraction = tuple(options.flag), options.memory_fraction
+    bench = Bench(options.python, options.target, fraction, flags, options.out, options.profiled)
     rows: list[dict[str, object]] = []
     with Compiler(options.python) as compiler:
         for name, sides in arms(record).items():

@@ -202,7 +202,9 @@ def _measuring(found: Tuning, *flags: object) -> str:
 def promising(found: Tuning) -> Trial | None:
     """The best that is shorter by half a per cent on average, but not in enough worlds; None if there is none."""
     pgle, limit = found.pgle.trial, found.request.memory_limit
-    within = [trial for trial in found.trials if trial.step_us is not None and fits(trial, limit)]
+    refused = tuple(line.partition(": ")[0] for line in found.refused)
+    left = [trial for trial in found.trials if trial.step_us is not None and trial.label not in refused]
+    within = [trial for trial in left if fits(trial, limit)]
     least_us, least_mean_us = ((1 - LITTLE) * (us or 0.0) for us in (pgle.step_us, pgle.mean_us))
     good = [item for item in within if (item.step_us or 0.0) <= least_us and item.mean_us <= least_mean_us]
     return min(good, key=lambda trial: trial.mean_us, default=None)

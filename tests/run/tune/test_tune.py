@@ -108,11 +108,21 @@ def test_what_helps_and_needs_more_memory_than_allowed_is_named_with_what_it_nee
     pgle, greedy = scheduled(100.0, 1 << 30), scheduled(90.0, 3 << 30)
     prediction = SimpleNamespace(step_us=100.0, ceiling=SimpleNamespace(step_us=50.0))
     found: Any = SimpleNamespace(
-        proof=None, complete=True, verdict="not-better", trials=(greedy.trial,),
+        proof=None, complete=True, verdict="not-better", trials=(greedy.trial,), refused=(),
         request=SimpleNamespace(memory_limit=2 << 30),
         pgle=SimpleNamespace(trial=pgle.trial, prediction=prediction),
     )  # fmt: skip
     assert "2.00 GiB: 'a' makes the step 10.0% shorter over the worlds, and needs 3.00 GiB" in advice(found, Path())
+    assert promising(found) is None
+
+
+def test_what_the_proof_refused_is_not_worth_a_measurement() -> None:
+    good = scheduled(90.0, 1).trial
+    found: Any = SimpleNamespace(
+        trials=(good,), refused=(), request=SimpleNamespace(memory_limit=None), pgle=scheduled(100.0, 1)
+    )
+    assert promising(found) is good
+    found.refused = (f"{good.label}: if the job has 5% less memory, the step changes by +0.2%",)
     assert promising(found) is None
 
 
