@@ -43,7 +43,9 @@ def show(verdict: LogVerdict) -> None:
     )
     show_rest(out, len(verdict.modules) - MAX_ROWS, "more modules")
     if verdict.sub_modules:
-        out.print(f"left out: {verdict.sub_modules} modules of the kernel autotuner and of fusions", style="dim")
+        out.print(
+            f"not shown: {many(verdict.sub_modules, 'module')} of the kernel autotuner and of fusions", style="dim"
+        )
     for path, times in sorted(verdict.reads.items(), key=lambda item: -item[1])[:3]:
         out.print(Text(f"{printable(path)} was read for {many(times, 'module')}"), style="dim", soft_wrap=True)
     if len(verdict.ranks) > 1:
@@ -64,7 +66,7 @@ def main_lines(main: ModuleVerdict) -> list[str]:
     if note := _uncounted(main):
         lines.append(f"  {note}")
     if main.remedy:
-        lines.append(f"  to do: {main.remedy}")
+        lines.append(f"  {'note' if main.verdict is ProfileUse.USED else 'to do'}: {main.remedy}")
     return lines
 
 

@@ -72,10 +72,10 @@ def sentence(found: Tuning) -> str:
             f"Nothing better in {tried(found)}{so_far}: none is shorter by 0.5 %, and in nine of ten worlds; hiding "
             f"all communication would save {room:.1%} ({by})."
         )
-    judged = found.proof.judged
+    judged, unproven = found.proof.judged, "" if found.proof.used else ", but not proven"
     return (
-        f"Better{so_far}: the step gets {-judged.mean:.1%} shorter than with the profile alone. Over {judged.of} "
-        f"worlds it changes by {judged.best:+.1%} to {judged.worst:+.1%}, and is shorter in {judged.won} ({by}; "
+        f"Better{so_far}{unproven}: the step gets {-judged.mean:.1%} shorter than with the profile alone. "
+        f"Over {judged.of} worlds it changes by {judged.best:+.1%} to {judged.worst:+.1%}, and is shorter in {judged.won} ({by}; "
         f"{modelled(found.tuned.trial)})."
     )
 
@@ -117,7 +117,7 @@ def proven(proof: Proof) -> str:
     head = (
         "proven by a whole compilation"
         if proof.used
-        else "NOT proven: compiled whole, the profile does not count as used"
+        else "not proven: in a whole compilation XLA did not use enough of the profile"
     )
     moved = f"changes by {proof.change:+.2%}" if abs(proof.change) > 1e-4 else "is the same"
     same = f"against the trial its step {moved}"
