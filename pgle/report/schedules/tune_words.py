@@ -75,8 +75,8 @@ def sentence(found: Tuning) -> str:
     judged, unproven = found.proof.judged, "" if found.proof.used else ", but not proven"
     return (
         f"Better{so_far}{unproven}: the step gets {-judged.mean:.1%} shorter than with the profile alone. "
-        f"Over {judged.of} worlds it changes by {judged.best:+.1%} to {judged.worst:+.1%}, and is shorter in {judged.won} ({by}; "
-        f"{modelled(found.tuned.trial)})."
+        f"Over {judged.of} worlds it changes by {judged.best:+.1%} to {judged.worst:+.1%}, and is shorter in "
+        f"{judged.won} ({by}; {modelled(found.tuned.trial)})."
     )
 
 
