@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.window import DeviceWindow
-from pgle.costs.estimate.communication import bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
+from pgle.costs.estimate.communication import collective_us, group_of, payload_bytes
+from pgle.costs.estimate.network import bus_bandwidth_gb_s
 from pgle.costs.measure.naming import Filed, Naming
 from pgle.costs.profile.value import Cost
 from pgle.schedule.timeline import Stream

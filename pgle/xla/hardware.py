@@ -9,14 +9,16 @@ of f32 take ``tf32``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pgle.errors import UserError
 from pgle.xla.targets import ALIASES, Target
 
 MATMUL_EFFICIENCY = 0.8
-"""Large bf16 matmuls reach 78 to 87 % of the data-sheet peak on A100, H100, H200 and B200 (stas00/ml-engineering,
-"Maximum Achievable Matmul FLOPS" comparison)."""
+"""Large bf16 matmuls reach 80.3 % of the data-sheet peak on H100 (stas00/ml-engineering at b9e29720eebd,
+`compute/accelerator/README.md`, "Maximum Achievable Matmul FLOPS"). An A100 reaches more."""
+
+A100_EFFICIENCY = 0.869  # the same table: A100 SXM
 
 ATTENTION_EFFICIENCY = 0.6
 """Fused attention reaches 50 to 73 % of the A100's peak (FlashAttention-2, arXiv 2307.08691) and up to 75 % of the
@@ -42,7 +44,7 @@ class Hardware:
     """One GPU and its links."""
 
     name: str  # of the target
-    tflops: Mapping[str, float]  # peak by dtype, 10^12 operations per second
+    tflops: Mapping[str, float] = field(hash=False)  # peak by dtype, 10^12 operations per second
     memory_gb_s: float  # device memory bandwidth, 10^9 bytes per second
     cores: int  # streaming multiprocessors
     clock_ghz: float  # of the cores, boosted
@@ -56,10 +58,21 @@ class Hardware:
     measured_as: str
     devices_per_host: int = 8  # GPUs that share NVLink
     nccl: tuple[int, int] = (2, 22)  # release of NCCL whose rules are taken
+    matmul_efficiency: float = MATMUL_EFFICIENCY  # part of the peak that large matrix products reach
 
     def peak_tflops(self, dtype: str) -> float:
-        """Peak of dots of that type; unknown types count as f32."""
-        return self.tflops.get(dtype_family(dtype)) or self.tflops["f32"]
+        """Peak of dots of that type."""
+        return self.peak_of(dtype_family(dtype))
+
+    def peak_of(self, family: str) -> float:
+        """Peak of dots of a `dtype_family`; a type that the GPU lacks is converted to the next wider one."""
+        while family not in self.tflops:
+            family = _WIDER.get(family, "f32")
+        return self.tflops[family]
+
+    def lacks(self, dtype: str) -> bool:
+        """Whether its tensor cores lack a type, so that XLA converts operands of it."""
+        return dtype_family(dtype) in _WIDER and dtype_family(dtype) not in self.tflops
 
     def host(self, device: int) -> int:
         """The host of a device id; ids are numbered host by host."""
@@ -69,6 +82,9 @@ class Hardware:
 _FAMILY = {
     "bf": "f16", "f1": "f16", "f8": "f8", "f4": "f4", "s8": "s8", "u8": "s8", "f6": "f64", "f3": "tf32", "tf": "tf32",
 }  # fmt: skip
+
+
+_WIDER = {"f4": "f8", "f8": "f16"}
 
 
 def dtype_family(dtype: str) -> str:
@@ -83,8 +99,8 @@ _GB200_TFLOPS = {"f16": 2500.0, "tf32": 1250.0, "f32": 80.0, "f64": 40.0, "s8": 
 _GB300_TFLOPS = {"f16": 2500.0, "tf32": 1250.0, "f32": 80.0, "f64": 1.3, "s8": 165.0, "f8": 5000.0, "f4": 15000.0}
 
 _GPUS = (
-    Hardware("a100-40gb", _A100_TFLOPS, 1555, 108, 1.41, 235.0, 25, 32, "h100-sxm"),
-    Hardware("a100-80gb", _A100_TFLOPS, 2039, 108, 1.41, 235.0, 25, 32, "h100-sxm"),
+    Hardware("a100-40gb", _A100_TFLOPS, 1555, 108, 1.41, 235.0, 25, 32, "h100-sxm", matmul_efficiency=A100_EFFICIENCY),
+    Hardware("a100-80gb", _A100_TFLOPS, 2039, 108, 1.41, 235.0, 25, 32, "h100-sxm", matmul_efficiency=A100_EFFICIENCY),
     Hardware("h100-sxm", _H100_TFLOPS, 3350, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
     Hardware("h200-sxm", _H100_TFLOPS, 4800, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
     Hardware("b200", _B200_TFLOPS, 8000, 148, 1.965, 18 * 40.1, 50, 64, "b200"),
@@ -120,6 +136,16 @@ def find_hardware(target: str | Target, *, devices_per_host: int | None = None) 
             raise UserError(f"no target called {target!r}", remedy=_KNOWN)
         found = named
     return found if devices_per_host is None else replace(found, devices_per_host=devices_per_host)
+
+
+def weaker(hardware: Hardware) -> list[Hardware]:
+    """The GPUs of `TABLE` before that which XLA measured in its place, on the same network and with no faster links."""
+    order = list(TABLE)
+    return [
+        replace(each, nic_gb_s=min(each.nic_gb_s, hardware.nic_gb_s), devices_per_host=hardware.devices_per_host)
+        for each in map(TABLE.__getitem__, order[: order.index(hardware.measured_as)])
+        if each.nvlink_gb_s <= hardware.nvlink_gb_s
+    ]
 
 
 def by_capability(capability: tuple[int, int] | None) -> Hardware:

@@ -12,8 +12,8 @@ from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words
 from pgle.analyze.layers import Phase, phases_of
-from pgle.costs.estimate import perf_tables
-from pgle.costs.estimate.communication import LAUNCH_US
+from pgle.costs.estimate.communication import group_us
+from pgle.costs.estimate.network import LAUNCH_US, Group
 from pgle.errors import many
 from pgle.schedule.moves import DISABLE_ASYNC
 from pgle.xla.hlo.module import Module
@@ -165,7 +165,7 @@ def small_collectives(step: MeasuredStep) -> Finding | None:
     for (kind, computation, group), items in groups.items():
         if len(items) >= THRESHOLDS["small-collectives"].limit and step.hardware is not None:
             table = KINDS[kind].measured
-            fixed = perf_tables.collective_us(step.hardware.measured_as, table, group, 1) or LAUNCH_US
+            fixed = group_us(table, Group(group, 1), 1, step.hardware) if table else LAUNCH_US
             launches = sum(item.count for item in items) - max(item.count for item in items)
             saved = min(launches * fixed, sum(item.transfer_exposed_us for item in items))
             size = sum(item.link.payload_bytes for item in items if item.link) / len(items) / 1024

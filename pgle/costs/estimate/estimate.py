@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pgle.costs.estimate.communication import LAUNCH_US, collective_us
+from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.kernels import compute_us
+from pgle.costs.estimate.network import LAUNCH_US
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.xla.checker import compute_capability

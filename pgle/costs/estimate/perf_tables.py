@@ -10,19 +10,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
-from itertools import accumulate, product
-from math import exp, log, prod
+from itertools import accumulate
+from math import exp, inf, log
+
+import numpy as np
+import numpy.typing as npt
 
 Curve = tuple[Sequence[float], Sequence[float]]  # logarithms of bytes, ascending, and of microseconds, never falling
 
 GRID_K = (256, 512, 1024, 2048, 4096)
 GRID_B = (1, 2, 4)
-_STAND_IN = {"gb200": "b200", "gb300": "b200"}
+MATMULS_OF = {"h100-sxm": "h100-sxm", "b200": "b200", "gb200": "b200", "gb300": "b200"}
+"""By `Hardware.measured_as`: the GPU with the nearest table of matrix products."""
 
 
-def collective_us(gpu: str, kind: str, group: int, size_bytes: float) -> float | None:
+def collective_us(gpu: str, kind: str, group: int, size_bytes: float, slower: float = 1.0) -> float:
     """What a collective takes inside one NVLink domain.
 
     Args:
@@ -30,79 +34,79 @@ def collective_us(gpu: str, kind: str, group: int, size_bytes: float) -> float |
         kind: ``all-gather``, ``permute-ring`` …, as the table has them.
         group: devices; between those of the table read on a logarithmic scale, beyond them the nearest.
         size_bytes: as nccl-tests count them.
+        slower: how much longer the bytes take than in the table, without the latency.
 
     Returns:
         Microseconds; below the smallest size of the table those of the smallest, above the largest in proportion to
-        the bytes. None where there is no such table.
+        the bytes.
+
+    Raises:
+        KeyError: there is no such table (`groups_measured`).
     """
-    curves = _curves().get((gpu, kind))
-    if curves is None:
-        return None
-    groups = sorted(curves)
-    times = [_read(curves[known], size_bytes) for known in groups]
-    return exp(_between(log(max(group, 1)), [log(known) for known in groups], times))
+    curves, x = _curves(gpu, kind, slower), log(max(size_bytes, 1.0))
+    times = [_at(each, x) for each in curves.values()]
+    return exp(_between(log(max(group, 1)), [log(known) for known in curves], times))
 
 
 def groups_measured(gpu: str, kind: str) -> Sequence[int]:
     """The group sizes of a table, ascending."""
-    return sorted(_curves().get((gpu, kind), ()))
+    return sorted(_points().get((gpu, kind), ()))
 
 
-def _read(curve: Curve, size_bytes: float) -> float:
-    """The logarithm of the microseconds at that size."""
+def sizes_measured(gpu: str, kind: str) -> Sequence[float]:
+    """The bytes of a table, ascending, of all its groups."""
+    return sorted({exp(size) for points in _points()[gpu, kind].values() for size, _ in points})
+
+
+def read(curve: Curve, size_bytes: float) -> float:
+    """Microseconds of a curve at that size; above its largest in proportion to the bytes."""
+    return exp(_at(curve, log(max(size_bytes, 1.0))))
+
+
+def _at(curve: Curve, x: float) -> float:
     sizes, times = curve
-    x = log(max(size_bytes, 1.0))
     return _between(x, sizes, times) + max(x - sizes[-1], 0.0)
 
 
 @cache
-def _curves() -> Mapping[tuple[str, str], Mapping[int, Curve]]:
+def _points() -> Mapping[tuple[str, str], Mapping[int, list[tuple[float, float]]]]:
     points: dict[tuple[str, str], dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     for gpu, kind, group, size, us in rows("collectives.tsv"):
         points[gpu, kind][int(group)].append((log(float(size)), log(float(us))))
-    return {key: {group: curve(rows) for group, rows in groups.items()} for key, groups in points.items()}
+    return points
+
+
+@lru_cache(maxsize=256)
+def _curves(gpu: str, kind: str, slower: float) -> Mapping[int, Curve]:
+    """Curves by group, ascending, of which a larger group never takes less; all have the sizes of all."""
+    groups = _points()[gpu, kind]
+    sizes = sorted({size for points in groups.values() for size, _ in points})
+    found: dict[int, Curve] = {}
+    beyond = [inf] * len(sizes)
+    for group in sorted(groups, reverse=True):
+        own = _slowed(curve(groups[group]), slower)
+        beyond = [min(_at(own, size), more) for size, more in zip(sizes, beyond, strict=True)]
+        found[group] = sizes, beyond
+    return dict(sorted(found.items()))
+
+
+def _slowed(curve: Curve, slower: float) -> Curve:
+    """A curve whose times above its least are so much longer."""
+    sizes, times = curve
+    least = exp(times[0])
+    return sizes, [log(least + (exp(time) - least) * slower) for time in times]
 
 
 def curve(points: Sequence[tuple[float, float]]) -> Curve:
     """Points as a curve that never falls: each takes the least time of all that move as many bytes or more.
 
-    More bytes take no less time, and what disturbs a measurement, a cold start above all, only adds to it: the tables
-    have 123 µs for an all-reduce of a kilobyte between two H100s, 15 µs for one of 64.
+    More bytes take no less time, and what disturbs a measurement only adds to it. The tables of H100 and B200 have
+    123 µs for an all-reduce of a kilobyte between two GPUs, 15 µs for one of 64; up to 1 MiB this curve is a fifth
+    below their median. XLA's later and quieter tables (GB200) and real jobs agree with the curve, not with the median
+    (docs/evidence/estimates.md).
     """
     sizes, times = zip(*sorted(points), strict=True)
     return sizes, tuple(accumulate(reversed(times), min))[::-1]
-
-
-def matmul_us(gpu: str, dtype: str, b: float, m: float, n: float, k: float) -> float | None:
-    """What `b` products of m × k and k × n take, inside the grid of the table.
-
-    Args:
-        gpu: of `Hardware.measured_as`.
-        dtype: ``bf16``, ``f32`` (on TF32 tensor cores) or ``f8``.
-        b, m, n, k: each within 1 … 4 and 256 … 4096.
-
-    Returns:
-        Microseconds, read between the corners of the cell on logarithmic scales; None where there is no such table.
-    """
-    grid = _grids().get((_STAND_IN.get(gpu, gpu), dtype))
-    if grid is None:
-        return None
-    axes = [_position(GRID_B, b), *(_position(GRID_K, value) for value in (m, n, k))]
-    corners = product(*([(index, 1 - part), (index + 1, part)] for index, part in axes))
-    total, weight = 0.0, 0.0
-    for corner in corners:
-        share = prod(part for _, part in corner)
-        value = grid.get(tuple(index for index, _ in corner))
-        if share > 0 and value is not None:
-            total, weight = total + share * value, weight + share
-    return exp(total / weight) if weight else None
-
-
-def _position(grid: Sequence[int], value: float) -> tuple[int, float]:
-    """The cell of a grid that holds a value, and how far inside it, from 0 to 1."""
-    x = _between(log(value), [log(point) for point in grid], range(len(grid)))
-    index = min(int(x), len(grid) - 2)
-    return index, x - index
 
 
 def _between(x: float, places: Sequence[float], values: Sequence[float]) -> float:
@@ -114,17 +118,21 @@ def _between(x: float, places: Sequence[float], values: Sequence[float]) -> floa
     return values[index - 1] * (1 - part) + values[index] * part
 
 
-Grid = Mapping[tuple[int, ...], float]  # logarithms of microseconds by position in `GRID_B` and three times `GRID_K`
-
-
 @cache
-def _grids() -> Mapping[tuple[str, str], Grid]:
-    grids: dict[tuple[str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
-    for gpu, dtype, *dimensions, tflops in rows("matmuls.tsv"):
-        b, m, n, k = map(int, dimensions)
-        place = (GRID_B.index(b), GRID_K.index(m), GRID_K.index(n), GRID_K.index(k))
-        grids[gpu, dtype][place] = log(2.0 * b * m * n * k / (float(tflops) * 1e6))
-    return grids
+def matmuls(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
+    """Microseconds of matrix products, over `GRID_B` and three times `GRID_K` (m, n, k); nan where none was kept.
+
+    Args:
+        gpu: of `MATMULS_OF`.
+        dtype: ``bf16``, ``f32`` (on TF32 tensor cores) or ``f8``.
+    """
+    grid = np.full((len(GRID_B), *[len(GRID_K)] * 3), np.nan)
+    for name, of, *dimensions, tflops in rows("matmuls.tsv"):
+        if (name, of) == (gpu, dtype):
+            b, m, n, k = map(int, dimensions)
+            place = GRID_B.index(b), GRID_K.index(m), GRID_K.index(n), GRID_K.index(k)
+            grid[place] = 2.0 * b * m * n * k / (float(tflops) * 1e6)
+    return grid
 
 
 def rows(name: str) -> list[list[str]]:

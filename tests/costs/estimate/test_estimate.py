@@ -6,16 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.estimate.communication import Group, bus_bandwidth_gb_s, collective_us, group_of, payload_bytes
+from pgle.costs.estimate.communication import collective_us, group_of, payload_bytes
 from pgle.costs.estimate.estimate import estimate_profile, estimator, transferred_bytes
 from pgle.costs.estimate.kernels import ELEMENTS_PER_CLOCK, bytes_accessed, compute_us
+from pgle.costs.estimate.network import Group, bus_bandwidth_gb_s
 from pgle.costs.estimate.products import Matmul, attention_operations, matmuls
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import UserError
 from pgle.trace.nsys.read import read_nsys
-from pgle.xla.hardware import KERNEL_US, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY, TABLE, find_hardware
+from pgle.xla.hardware import A100_EFFICIENCY, KERNEL_US, MEMORY_EFFICIENCY, TABLE, find_hardware
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import BUILT_IN, load_target
@@ -42,7 +43,7 @@ def dot(m: int, n: int, k: int) -> tuple[Instruction, ...]:
 
 def test_a_large_matmul_takes_its_operations_at_the_efficient_peak() -> None:
     items = dot(16384, 16384, 8192)
-    seconds = 2 * 16384 * 16384 * 8192 / (312e12 * MATMUL_EFFICIENCY)
+    seconds = 2 * 16384 * 16384 * 8192 / (312e12 * A100_EFFICIENCY)
     assert compute_us(module(*items), items[-1], A100) == pytest.approx(seconds * 1e6, rel=0.05)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pgle.costs.estimate import perf_tables
-from pgle.costs.estimate.communication import Group, _measured_us
+from pgle.costs.estimate.communication import group_us
+from pgle.costs.estimate.network import Group
 from pgle.costs.estimate.perf_tables import GRID_B, GRID_K, curve
 from pgle.costs.estimate.products import Matmul, matmul_us
 from pgle.xla.hardware import TABLE, find_hardware
@@ -39,7 +40,7 @@ def test_a_collective_left_out_of_the_table_is_read_within_a_tenth(gpu: str) -> 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [*product(("h100-sxm", "b200"), ("bf16", "f32", "f8"))])
 def test_a_matmul_left_out_of_the_table_is_read_within_a_tenth(gpu: str, dtype: str) -> None:
-    grid = perf_tables._grids()[gpu, dtype]
+    grid = np.log(perf_tables.matmuls(gpu, dtype))
     errors = []
     for place in product(range(len(GRID_B)), *[range(1, len(GRID_K) - 1)] * 3):
         beside = []
@@ -47,10 +48,10 @@ def test_a_matmul_left_out_of_the_table_is_read_within_a_tenth(gpu: str, dtype: 
             below, above = list(place), list(place)
             below[axis] -= 1
             above[axis] += 1
-            if {tuple(below), tuple(above), place} <= grid.keys():
-                beside.append((grid[tuple(below)] + grid[tuple(above)]) / 2)
-        errors += [abs(exp(float(np.mean(beside) - grid[place])) - 1)] if beside else []
-    assert np.median(errors) < 0.1
+            beside.append((grid[tuple(below)] + grid[tuple(above)]) / 2)
+        if not np.isnan(beside).all():
+            errors.append(abs(exp(float(np.nanmean(beside) - grid[place])) - 1))
+    assert np.nanmedian(errors) < 0.1
 
 
 def test_no_shipped_matmul_is_faster_than_its_gpu() -> None:
@@ -65,7 +66,6 @@ def test_a_point_of_the_table_is_read_as_it_stands() -> None:
 
 def test_beyond_the_table_time_grows_with_the_bytes() -> None:
     last, twice = (perf_tables.collective_us("h100-sxm", "all-gather", 8, size) for size in (1 << 31, 1 << 32))
-    assert last is not None
     assert twice == pytest.approx(2 * last)
 
 
@@ -77,15 +77,13 @@ def test_a_message_of_no_size_takes_the_shortest_time() -> None:
 @pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "reduce-scatter", "all-to-all"])
 def test_more_bytes_never_take_less_time(kind: str) -> None:
     for group in (Group(4, 1), Group(8, 1), Group(32, 4)):
-        times = [_measured_us(kind, 1 << bits, group, find_hardware("h100")) for bits in range(33)]
+        times = [group_us(kind, group, 1 << bits, find_hardware("h100")) for bits in range(33)]
         assert times == sorted(times)
 
 
 def test_across_hosts_takes_longer_than_inside_one() -> None:
     h100 = find_hardware("h100")
-    inside, across = (_measured_us("all-gather", 1 << 28, group, h100) for group in (Group(8, 1), Group(8, 8)))
-    assert inside is not None
-    assert across is not None
+    inside, across = (group_us("all-gather", group, 1 << 28, h100) for group in (Group(8, 1), Group(8, 8)))
     assert across > 3 * inside
 
 
@@ -108,8 +106,7 @@ MAXTEXT = [
 
 @pytest.mark.parametrize(("kind", "size", "measured"), MAXTEXT)
 def test_the_tables_hold_on_a_job_that_they_were_not_made_on(kind: str, size: int, measured: float) -> None:
-    found = _measured_us(kind, size, Group(4, 1), find_hardware("h100"))
-    assert found is not None
+    found = group_us(kind, Group(4, 1), size, find_hardware("h100"))
     assert 0.5 < found / measured < 2
 
 
@@ -117,8 +114,7 @@ def published() -> Iterator[tuple[str, float]]:
     """What others measured with nccl-tests: which, and its estimate over it."""
     for row in DictReader((TESTDATA / "nccl_tests" / "all_reduce.tsv").open(), delimiter="\t"):
         group = Group(int(row["devices"]), int(row["domains"]))
-        found = _measured_us("all-reduce", int(row["bytes"]), group, find_hardware(row["gpu"]))
-        assert found is not None
+        found = group_us("all-reduce", group, int(row["bytes"]), find_hardware(row["gpu"]))
         yield f"{row['gpu']} x {row['devices']}, NCCL {row['nccl']}", found / float(row["us"])
 
 
