@@ -35,8 +35,12 @@ ALIASES: Mapping[str, str] = {
 }
 """Shorter names of the shipped targets: ``a100-80`` of a100-80gb; ``a100`` of the first that begins so."""
 
-# What releases before 0.8 do not know, and can do without: their models use none of it.
-_RECENT_SCALAR = re.compile(r"\b(?:feature_extension|pcie_bandwidth)\s*:\s*\w+")
+# What releases before 0.10 do not know, and can do without: their models use none of it.
+_RECENT_SCALAR = re.compile(
+    r"\b(?:feature_extension|pcie_bandwidth|thread_dim_limit_[xyz]|device_vendor|platform_version|model_str|name"
+    r"|device_address_bits|ecc_enabled|driver_version|runtime_version|compile_time_toolkit_version|dnn_version"
+    r'|cub_version)\s*:\s*(?:"[^"]*"|[-\w.]+)'
+)
 _RECENT_BLOCKS = ("scalar_unit_description", "matrix_unit_description", "device_interconnect_info")
 
 
@@ -55,7 +59,10 @@ class Target:
 
     @property
     def portable_text(self) -> str:
-        """`text` without the fields that older XLA does not know; XLA refuses a description with an unknown field."""
+        """`text` without the fields that older XLA does not know; XLA refuses a description with an unknown field.
+
+        It keeps ``runtime_version { … }``, which releases before 0.6 do not know (`without_runtime`).
+        """
         return _top_level(_RECENT_SCALAR.sub("", self.text))
 
 
@@ -83,7 +90,18 @@ def load_target(name_or_path: str) -> Target:
         text = data.decode()
     except UnicodeDecodeError:
         raise UserError("not a text description of a GPU", where=path, remedy=_DUMP_HINT) from None
+    if "runtime_version" not in text:  # of a dump by a release before 0.6; XLA would take CUDA for too old for fp8
+        text = f"{text.rstrip()}\n{_RUNTIME}\n"
     return parse_target(text, name=name_or_path)
+
+
+def without_runtime(text: str) -> str:
+    """A description for releases that do not know ``runtime_version { … }``."""
+    return _without_block(text, "runtime_version")
+
+
+_RUNTIME = "runtime_version { major: 12 minor: 9 }"
+"""What ``jax[cuda12]`` installs."""
 
 
 def target_beside(source: str) -> Target | None:
@@ -139,7 +157,7 @@ def parse_target(text: str, *, name: str) -> Target:
         memory_bytes=int(_figure(clean, "device_memory_size", name)),
         memory_bandwidth=int(_figure(clean, "memory_bandwidth", name)),
         core_count=int(_figure(clean, "core_count", name)),
-        # clock_rate_ghz also stands in the unit descriptions; the device's own is outside of every nested block
+        # the unit descriptions have a clock_rate_ghz, too; the device's own is outside of every nested block
         clock_ghz=_figure(_top_level(clean), "clock_rate_ghz", name),
         compute_capability=(parts.get("major", 0), parts.get("minor", 0)),
     )

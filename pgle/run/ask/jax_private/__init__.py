@@ -107,7 +107,7 @@ def compile_program(
 
 def _accepted(plugin: Plugin, target: str, portable: str, topology: str) -> str:
     """The description of the GPU that this XLA understands."""
-    for text in (target, portable):
+    for text in (target, portable, without_runtime(portable)):
         try:
             plugin.check_topology(text, topology)
             return text
