@@ -19,7 +19,7 @@ import click
 from pgle.errors import cut, one_line
 
 SECTIONS: dict[str, str] = {
-    "GPU and topology": "target devices topology devices-per-host",
+    "GPU and topology": "target devices topology devices-per-host network",
     "What runs, and what is traced": "window mode choose quiet-for python jaxlib jax runs percentile then-nsys "
     "cache job",
     "XLA flags": "flag flags-file",

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import force_option, hlo_option, json_option, module_option, one_blas_thread, page_options
+from pgle.cli.options import (
+    force_option,
+    hlo_option,
+    json_option,
+    module_option,
+    network_option,
+    one_blas_thread,
+    page_options,
+)
 from pgle.cli.paths import HLO, LOCAL, PAGE_OUT, PATH, TARGET
 
 if TYPE_CHECKING:
@@ -152,6 +160,7 @@ def analyze_command(
 )
 @module_option("Which module of a dump directory; else the one with the longest step.")
 @click.option("--devices-per-host", type=click.IntRange(1), metavar="N", help="GPUs that share NVLink; else 8, or 72.")
+@network_option
 @json_option
 def predict_command(as_json: bool, **options: Any) -> None:
     """What a step of a scheduled module takes, and why: no compiler, no GPU.

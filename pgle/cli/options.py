@@ -80,6 +80,13 @@ target_option = click.option(
 topology_option = click.option(
     "--topology", metavar="SxHxD", help="Topology: slices x hosts per slice x devices per host."
 )
+network_option = click.option(
+    "--network",
+    "network_gb_s",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    metavar="GB/s",
+    help="Network bandwidth per GPU, one direction; else 25 (A100), 50, or 100 (GB300).",
+)
 
 
 def _read_flags(ctx: click.Context, _: click.Parameter, path: AnyPath | None) -> None:
@@ -148,6 +155,7 @@ module_options = _together(
         "--devices", type=click.IntRange(1), metavar="N", help="Devices on one host; short for --topology 1x1xN."
     ),
     topology_option,
+    network_option,
     flag_option,
 )
 """What every command has that compiles a module for GPUs that are not there: rehearse, tune; `asked_of` takes them."""
@@ -161,7 +169,10 @@ def asked_of(
 
     if ctx.get_parameter_source("target") is click.core.ParameterSource.DEFAULT:
         options["target"] = ""  # of a run directory its own
-    taken = {name: options.pop(name) for name in ("profile", "target", "devices", "flags", "choose", "quiet_s")}
+    taken = {
+        name: options.pop(name)
+        for name in ("profile", "target", "devices", "network_gb_s", "flags", "choose", "quiet_s")
+    }
     shape = options.pop("topology") or (f"1x1x{taken['devices']}" if taken["devices"] else None)
     taken["profile"], out = (None if path is None else str(path) for path in (taken["profile"], output))
     return RehearseCommand(

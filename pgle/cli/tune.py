@@ -85,6 +85,7 @@ def command(
             out=out,
             profile=Path(asked.profile) if asked.profile else None,
             topology=asked.topology,
+            network_gb_s=asked.network_gb_s,
             memory_limit=most_bytes,
             time_limit_s=most_s,
             **options,

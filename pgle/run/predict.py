@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from pgle.costs.estimate.unsure import opaque_warnings
+from pgle.costs.estimate.unsure import assumed_warnings, opaque_warnings
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
 from pgle.files import AnyPath
@@ -32,6 +32,7 @@ class PredictRequest:
     target: str | None = None  # the GPU, by name or description; None: as the dump says
     module: str = ""  # regular expression searched in module names; empty: the one whose step is longest
     devices_per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
+    network_gb_s: float | None = None  # per GPU and direction; None: as the target usually has
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,22 @@ def predict_file(request: PredictRequest) -> Predicted:
     found = []
     for module in chosen:
         hardware, target_from = _hardware(module) if given is None else (given, "option")
-        hardware = replace(hardware, devices_per_host=request.devices_per_host or hardware.devices_per_host)
-        found.append((predict(module, profile, hardware), module, hardware.name, target_from))
-    prediction, module, target, target_from = max(found, key=lambda item: item[0].step_us)
+        hardware = replace(
+            hardware,
+            devices_per_host=request.devices_per_host or hardware.devices_per_host,
+            nic_gb_s=request.network_gb_s or hardware.nic_gb_s,
+        )
+        found.append((predict(module, profile, hardware), module, hardware, target_from))
+    prediction, module, chosen_hardware, target_from = max(found, key=lambda item: item[0].step_us)
     return Predicted(
         asked=request,
         module=module,
-        target=target,
+        target=chosen_hardware.name,
         target_from=target_from,
         prediction=prediction,
         warnings=(
             *opaque_warnings(module, () if profile is None else effective_costs(profile, module.fingerprint)),
+            *assumed_warnings(module, chosen_hardware, is_named=request.network_gb_s is not None),
             *(profile.warnings if profile is not None else ()),
             *prediction.timeline.warnings,
         ),

@@ -1,18 +1,19 @@
 """What the GPUs can do at best, for estimates: one table, each figure with its public source.
 
 Peaks are dense tensor-core figures of NVIDIA's data sheets (A100: nvidia-a100-datasheet; H100: h100-datasheet; H200:
-h200-datasheet; B200: HGX B200, an eighth of the board's; GB200 and GB300: NVL72, a 72nd of the rack's). FP32 without
-tensor cores stands under ``f32``; XLA uses TF32 tensor cores for f32 dots only where the precision allows it, so dots
-of f32 take ``tf32``.
+h200-datasheet; B200: HGX B200, an eighth of the board's; GB200 and GB300: NVL72, a 72nd of the rack's). Memory
+bandwidth, cores and clock are those of XLA's descriptions (`data/targets`). FP32 without tensor cores is under ``f32``;
+XLA uses TF32 tensor cores for f32 dots only where the precision allows it, so dots of f32 take ``tf32``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from pgle.errors import UserError
-from pgle.xla.targets import ALIASES, Target
+from pgle.xla.targets import ALIASES, Target, shipped_name
 
 MATMUL_EFFICIENCY = 0.8
 """Large bf16 matmuls reach 80.3 % of the data-sheet peak on H100 (stas00/ml-engineering at b9e29720eebd,
@@ -34,9 +35,9 @@ KERNEL_US = 1.8
 trips to device memory, one to read and one to write, of about 0.4 µs each (466 and 479 cycles on A100 and H100: Luo et
 al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""
 
-PCIE_EFFICIENCY = 0.8
+HOST_LINK_EFFICIENCY = 0.8
 """Pinned copies reach about 0.8 of the line rate: 25 GB/s of 32 on PCIe 4, 50 of 64 on PCIe 5 (`bandwidthTest` of
-NVIDIA/cuda-samples)."""
+NVIDIA/cuda-samples), 346 of 450 on the NVLink-C2C of a GH200 (NVIDIA/nvbandwidth issue 23)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,13 @@ class Hardware:
     # `src/graph/topo.h` and `tuning.cc`)
     nvlink_gb_s: float
     nic_gb_s: float  # network bandwidth per GPU and direction: DGX A100 200 Gbit/s, DGX H100, H200 and B200 400 Gbit/s
-    pcie_gb_s: float  # line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64
+    # line rate of the link to the host per direction: PCIe 4 x16 32, PCIe 5 x16 64; NVLink-C2C 225, since the two GPUs
+    # of a GB200 or GB300 share the 900 GB/s of both directions (NVIDIA, GB200 NVL72)
+    host_gb_s: float
     # the GPU of `TABLE` whose measured tables (`costs.estimate.perf_tables`) are nearest: itself where there are some
     measured_as: str
-    devices_per_host: int = 8  # GPUs that share NVLink
+    devices_per_host: int = 8  # GPUs that share NVLink: of one host, in a rack of all its hosts
+    is_rack: bool = False  # whether NVLink joins hosts
     nccl: tuple[int, int] = (2, 22)  # release of NCCL whose rules are taken
     matmul_efficiency: float = MATMUL_EFFICIENCY  # part of the peak that large matrix products reach
 
@@ -101,11 +105,11 @@ _GB300_TFLOPS = {"f16": 2500.0, "tf32": 1250.0, "f32": 80.0, "f64": 1.3, "s8": 1
 _GPUS = (
     Hardware("a100-40gb", _A100_TFLOPS, 1555, 108, 1.41, 235.0, 25, 32, "h100-sxm", matmul_efficiency=A100_EFFICIENCY),
     Hardware("a100-80gb", _A100_TFLOPS, 2039, 108, 1.41, 235.0, 25, 32, "h100-sxm", matmul_efficiency=A100_EFFICIENCY),
-    Hardware("h100-sxm", _H100_TFLOPS, 3350, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
+    Hardware("h100-sxm", _H100_TFLOPS, 3352, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
     Hardware("h200-sxm", _H100_TFLOPS, 4800, 132, 1.98, 18 * 20.6, 50, 64, "h100-sxm"),
-    Hardware("b200", _B200_TFLOPS, 8000, 148, 1.965, 18 * 40.1, 50, 64, "b200"),
-    Hardware("gb200", _GB200_TFLOPS, 8000, 152, 1.965, 18 * 40.1, 50, 64, "gb200", devices_per_host=72),
-    Hardware("gb300", _GB300_TFLOPS, 8000, 152, 1.965, 18 * 40.1, 100, 64, "gb300", devices_per_host=72),
+    Hardware("b200", _B200_TFLOPS, 7672, 148, 1.965, 18 * 40.1, 50, 64, "b200"),
+    Hardware("gb200", _GB200_TFLOPS, 7928, 152, 2.062, 18 * 40.1, 50, 225, "gb200", 72, is_rack=True),
+    Hardware("gb300", _GB300_TFLOPS, 7928, 152, 2.07, 18 * 40.1, 100, 225, "gb300", 72, is_rack=True),
 )
 TABLE: Mapping[str, Hardware] = {hardware.name: hardware for hardware in _GPUS}
 """By the names of `pgle.xla.targets`, and the NVL72 racks."""
@@ -114,19 +118,28 @@ _BY_CAPABILITY = (((8, 0), "a100-40gb"), ((9, 0), "h100-sxm"), ((10, 0), "b200")
 """The GPU that stands for a compute capability and those above it, up to the next row."""
 
 
-def find_hardware(target: str | Target, *, devices_per_host: int | None = None) -> Hardware:
-    """The hardware of a target.
+def find_hardware(
+    target: str | Target,
+    *,
+    topology: str | None = None,
+    devices_per_host: int | None = None,
+    network_gb_s: float | None = None,
+) -> Hardware:
+    """The hardware of a target, of which one answer uses one value.
 
     Args:
-        target: a name of `TABLE` or an alias of it, or a described GPU: memory bandwidth, cores and clock are its own,
-            the rest is that of the table's GPU of the same or the next lower compute capability (`by_capability`).
-        devices_per_host: where it is not 8.
+        target: a name of `TABLE` or an alias of it, or a described GPU: memory bandwidth, cores and clock are its own.
+            The rest is that of the same GPU in the table, else of the one that stands for its compute capability.
+        topology: ``SxHxD``: slices, hosts of each, devices of each host. Devices of one host share NVLink, in a rack
+            those of one slice, but never more than the GPU has in one NVLink domain.
+        devices_per_host: GPUs that share NVLink; goes before `topology`.
+        network_gb_s: network bandwidth per GPU and direction, 10^9 bytes per second; None: the table's.
 
     Raises:
         UserError: nothing is known of it.
     """
     if isinstance(target, Target):
-        found = TABLE.get(target.name) or by_capability(target.compute_capability)
+        found = TABLE.get(target.name) or TABLE.get(shipped_name(target)) or by_capability(target.compute_capability)
         found = replace(found, name=target.name, memory_gb_s=target.memory_bandwidth / 1e9)
         found = replace(found, cores=target.core_count, clock_ghz=target.clock_ghz)
     else:
@@ -135,7 +148,21 @@ def find_hardware(target: str | Target, *, devices_per_host: int | None = None) 
         if named is None:
             raise UserError(f"no target called {target!r}", remedy=_KNOWN)
         found = named
-    return found if devices_per_host is None else replace(found, devices_per_host=devices_per_host)
+    return replace(
+        found,
+        devices_per_host=devices_per_host or _nvlink_domain(found, topology),
+        nic_gb_s=network_gb_s or found.nic_gb_s,
+    )
+
+
+def _nvlink_domain(hardware: Hardware, topology: str | None) -> int:
+    """Devices that share NVLink in a topology."""
+    most = hardware.devices_per_host
+    match = re.fullmatch(r"[1-9]\d{0,8}x([1-9]\d{0,8})x([1-9]\d{0,8})", topology or "")
+    if match is None or int(match[2]) > most:
+        return most
+    hosts, devices = int(match[1]), int(match[2])
+    return devices * min(hosts, most // devices) if hardware.is_rack else devices
 
 
 def weaker(hardware: Hardware) -> list[Hardware]:

@@ -120,10 +120,13 @@ def target_beside(source: str) -> Target | None:
     for file in found[:1]:
         with suppress(UserError):
             given = load_target(str(file))
-            shipped = (load_target(name) for name in BUILT_IN)
-            name = next((item.name for item in shipped if _is_same(item, given)), given.device)
-            return replace(given, name=name)
+            return replace(given, name=shipped_name(given) or given.device)
     return None
+
+
+def shipped_name(target: Target) -> str:
+    """The name of the shipped target that is the same GPU by its figures; empty if there is none."""
+    return next((name for name in BUILT_IN if _is_same(load_target(name), target)), "")
 
 
 def _is_same(one: Target, other: Target) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.xla.targets import ALIASES, BUILT_IN, load_target, parse_target
+from pgle.xla.targets import ALIASES, BUILT_IN, load_target, parse_target, without_runtime
 
 
 # Data sheets of NVIDIA: SMs, memory GB (decimal), memory bandwidth TB/s, compute capability
@@ -20,6 +20,8 @@ from pgle.xla.targets import ALIASES, BUILT_IN, load_target, parse_target
         ("h100-sxm", 132, 80, 3.35, (9, 0)),
         ("h200-sxm", 132, 141, 4.8, (9, 0)),
         ("b200", 148, 180, 7.7, (10, 0)),
+        ("gb200", 152, 186, 8, (10, 0)),
+        ("gb300", 152, 288, 8, (10, 3)),
     ],
 )
 def test_shipped_targets_agree_with_data_sheets(
@@ -99,3 +101,17 @@ def test_a_figure_that_no_gpu_has(tmp_path: Path, figure: str) -> None:
     path.write_text(load_target("h100").text.replace("core_count: 132", f"core_count: {figure}"))
     with pytest.raises(UserError, match=f"core_count: {figure}"):
         load_target(str(path))
+
+
+def test_a_description_of_an_old_dump_gets_a_cuda_runtime(testdata: Path) -> None:
+    """Without one XLA takes CUDA for too old and compiles fp8 products as bf16."""
+    dump = testdata / "pax_fsdp4/proc0/dump/module_0040.pjit__wrapped_step_fn.gpu_target_config.pbtxt.xz"
+    assert "runtime_version { major: 12 minor: 9 }" in load_target(str(dump)).text
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_shipped_target_has_what_a_real_device_has(name: str) -> None:
+    target = load_target(name)
+    assert f'name: "{target.device}"' in target.text  # by which XLA finds its own figures of the GPU
+    assert "runtime_version { major: 12 minor: 9 }" in target.portable_text
+    assert "runtime_version" not in without_runtime(target.portable_text)

@@ -16,7 +16,7 @@ from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.xla.checker import compute_capability
 from pgle.xla.collectives import collective_kind, is_host_copy, result_shape
-from pgle.xla.hardware import PCIE_EFFICIENCY, Hardware, by_capability
+from pgle.xla.hardware import HOST_LINK_EFFICIENCY, Hardware, by_capability
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.names import FREE_TARGETS
 
@@ -40,7 +40,7 @@ def estimator(module: Module, hardware: Hardware) -> Callable[[Instruction], flo
             return collective_us(module, kind, wrapped or instruction, hardware)
         if is_host_copy(module, instruction) or instruction.is_host_transfer:
             size = transferred_bytes(module, instruction)
-            return LAUNCH_US + size / (hardware.pcie_gb_s * PCIE_EFFICIENCY * 1e3)
+            return LAUNCH_US + size / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
         return compute_us(module, wrapped or instruction, hardware)
 
     return estimate

@@ -7,9 +7,9 @@ from math import ceil, inf, log2, prod
 from pgle.costs.estimate.products import attention_operations, first_array, matmul_us, matmuls, operand_shape
 from pgle.xla.hardware import (
     ATTENTION_EFFICIENCY,
+    HOST_LINK_EFFICIENCY,
     KERNEL_US,
     MEMORY_EFFICIENCY,
-    PCIE_EFFICIENCY,
     Hardware,
 )
 from pgle.xla.hlo.module import BITS, HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
@@ -45,7 +45,7 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
     needed = _needed(module, instruction)
     device, host = _bytes(module, instruction, needed)
     memory = device * _passes(instruction) / (hardware.memory_gb_s * MEMORY_EFFICIENCY * 1e3)
-    link = host / (hardware.pcie_gb_s * PCIE_EFFICIENCY * 1e3)
+    link = host / (hardware.host_gb_s * HOST_LINK_EFFICIENCY * 1e3)
     threads = _unvectorized(instruction, needed) / (hardware.cores * hardware.clock_ghz * ELEMENTS_PER_CLOCK * 1e3)
     return max(products + pointwise, KERNEL_US + max(pointwise, memory, link, threads))
 

@@ -36,7 +36,7 @@ def least_us(module: Module, instruction: Instruction, hardware: Hardware, *, ho
     if kind is not None:
         return _transfer_us(module, kind, inner, hardware, hosts=hosts)
     if is_host_copy(module, instruction) or instruction.is_host_transfer:
-        return transferred_bytes(module, instruction) / (hardware.pcie_gb_s * 1e3)
+        return transferred_bytes(module, instruction) / (hardware.host_gb_s * 1e3)
     if is_convolution(inner) or (inner.opcode == "custom-call" and "__cublas" not in inner.custom_call_target):
         return 0.0
     return sum(item.operations / (peak_tflops(item.dtype, hardware) * 1e6) for item in matmuls(module, instruction))

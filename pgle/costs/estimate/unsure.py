@@ -7,16 +7,24 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from pgle.costs.estimate.communication import group_of
 from pgle.costs.estimate.kernels import sort_passes
-from pgle.costs.estimate.products import attention_operations, is_attention, is_convolution, matmuls, operand_shape
+from pgle.costs.estimate.products import (
+    attention_operations,
+    first_array,
+    is_attention,
+    is_convolution,
+    matmuls,
+    operand_shape,
+)
 from pgle.xla.collectives import collective_kind, is_host_copy
 from pgle.xla.hardware import ATTENTION_EFFICIENCY, ATTENTION_RANGE, Hardware
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.names import FREE_TARGETS
 
-SERIAL_UPDATE_US = 12.2
-"""A row added to one that others add to at the same time, one after the other by compare and swap: 40,960 rows into the
-same one took 500 ms (openxla/xla issue 46225, RTX 3080 Ti; 1 ms where the GPU adds by itself)."""
+SWAPPED_ROW_US, ADDED_ROW_US = 12.2, 0.0244
+"""A row added to one that others add to at the same time: by compare and swap, and where the GPU adds by itself. Of
+40,960 rows into the same one, each took 500 ms and 1 ms (openxla/xla issue 46225, RTX 3080 Ti)."""
 
 SECTOR_BYTES = 32  # what device memory reads at least (NVIDIA, "CUDA C++ Best Practices Guide", coalesced access)
 WINOGRAD = 2.25  # multiplications that Winograd's F(2×2, 3×3) saves (Lavin and Gray, arXiv 1509.09308)
@@ -57,7 +65,7 @@ def range_of(module: Module, instruction: Instruction, hardware: Hardware, estim
 
 def _of_one(module: Module, item: Instruction, hardware: Hardware, us: float) -> Range | None:
     if item.opcode == "scatter":
-        return Range(us, us + _rows(module, item) * SERIAL_UPDATE_US, "rows that repeat are added one after the other")
+        return Range(us, us + _repeated_us(module, item, hardware), "rows that repeat are added one after the other")
     if item.opcode == "gather":
         apart = prod(item.shape.dimensions) * SECTOR_BYTES / (hardware.memory_gb_s * 1e3)
         return Range(us, apart, "elements may lie apart or in the cache") if apart > us else None
@@ -74,11 +82,49 @@ def _of_one(module: Module, item: Instruction, hardware: Hardware, us: float) ->
     return None
 
 
+def _repeated_us(module: Module, scatter: Instruction, hardware: Hardware) -> float:
+    """What a scatter takes more if all its rows are one: nothing if it overwrites.
+
+    GPUs add f32 and f64 by themselves, bf16 from Hopper on, the generation with fp8 (openxla/xla `lower_tensors.cc`).
+    """
+    combiner = [module.computations[name] for name in scatter.called if name in module.computations]
+    if combiner and all(item.opcode == "parameter" for one in combiner for item in one.instructions):
+        return 0.0
+    shape = first_array(scatter.shape) or scatter.shape
+    native = shape.dtype in ("f32", "f64", "f16", "s32", "u32") or (shape.dtype == "bf16" and not hardware.lacks("f8"))
+    return _rows(module, scatter) * (ADDED_ROW_US if native else SWAPPED_ROW_US)
+
+
 def _rows(module: Module, scatter: Instruction) -> int:
     """Places that a scatter writes to: its indices, whose last dimension says where where it is short."""
     indices = operand_shape(module, scatter, len(scatter.operands) // 2)
     dimensions = indices.dimensions if indices is not None else ()
     return prod(dimensions[:-1] if dimensions and dimensions[-1] <= len(scatter.shape.dimensions) else dimensions)
+
+
+def assumed_warnings(module: Module, hardware: Hardware, *, is_named: bool) -> list[str]:
+    """What an estimate assumes of hardware that the user has not named, or that the GPU lacks: one line each.
+
+    Args:
+        module: scheduled or not.
+        hardware: the GPU and its network.
+        is_named: whether the user named the network.
+    """
+    lines = []
+    kinds = ((collective_kind(module, item), module.wrapped(item) or item) for item in module.walk())
+    crossing = (group_of(module, item, hardware).hosts > 1 for kind, item in kinds if kind is not None)
+    if not is_named and module.num_devices > hardware.devices_per_host and any(crossing):
+        lines.append(
+            f"collectives cross hosts of {hardware.devices_per_host} GPUs; a network of {hardware.nic_gb_s:g} GB/s per "
+            "GPU and direction is assumed: name yours with --network"
+        )
+    types = {item.shape.dtype for item in module.walk() if item.shape.dtype.startswith(("f8", "f4"))}
+    if lacking := sorted(dtype for dtype in types if hardware.lacks(dtype)):
+        lines.append(
+            f"{hardware.name} has no tensor cores for {' and '.join(lacking)}: XLA converts such operands, and their "
+            "products take as long as wider ones"
+        )
+    return lines
 
 
 def opaque_calls(module: Module, measured: Collection[str]) -> Mapping[str, int]:

@@ -25,7 +25,7 @@ from pgle.run.rehearse.compiler.messages import devices_in
 from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.rehearse.folder import opened
 from pgle.run.rehearse.rehearse import Rehearsal, RehearseRequest, rehearse
-from pgle.run.rehearse.settings import Setting, settle
+from pgle.run.rehearse.settings import Setting, settle, told_of_hosts
 from pgle.xla.flags.modes import Mode, flags_for
 from pgle.xla.flags.text import format_flags, parse_flags
 from pgle.xla.targets import load_target
@@ -52,6 +52,7 @@ class RehearseCommand:
     choose: str | None  # name of a module, or a regular expression on file names
     quiet_s: float  # stop a command that has compiled nothing new for so long
     cached: bool = True  # as in `RehearseRequest`
+    network_gb_s: float | None = None  # as in `RehearseRequest`
     # the command line as it was, where its words are the modules of a run directory
     typed: RehearseCommand | None = None
     ran: CapturedProgram | None = None  # the program of a run directory whose stages ran for real
@@ -69,6 +70,7 @@ def run(command: RehearseCommand, on_phase: OnPhase = lambda phase: None) -> Reh
             out=out / "rehearsal" if setting.module.is_relative_to(out) else out,
             profile=Path(command.profile) if command.profile else None,
             topology=command.topology,
+            network_gb_s=command.network_gb_s,
             job=command.job,
             cached=command.cached,
         )
@@ -139,7 +141,7 @@ def launch(command: RehearseCommand) -> Launch:
     """How pgle runs the program of a command line: as in its run directory, else as it was named."""
     if command.typed is not None:
         return launch_of(RunDirectory(Path(command.typed.words[0]))).with_flags(command.typed.flags)
-    options = _named(command, "target", "topology", "choose")
+    options = _named(command, "target", "topology", "network_gb_s", "choose")
     if command.topology and "--devices" not in options:
         options += ["--devices", str(devices_in(command.topology))]
     options += [f"--flag={flag}" for flag in command.flags]
@@ -159,7 +161,7 @@ def measure(command: RehearseCommand) -> str:
 def tune_line(command: RehearseCommand) -> str:
     """The command line of `pgle tune` for the same words."""
     given = command.typed or command
-    options = _named(given, "profile", "target", "topology", "choose")
+    options = _named(given, "profile", "target", "topology", "network_gb_s", "choose")
     flags = [word for flag in given.flags for word in ("--flag", flag)]
     folder = free(Path(given.words[0]) / "tuned" if command.typed else Path("tuned"))
     words = ("--", *kept_argv(given.words)) if _is_program(given) else given.words
@@ -173,6 +175,8 @@ def _named(command: RehearseCommand, *names: str) -> list[str]:
         value = getattr(command, name)
         if name == "topology" and value and value == f"1x1x{command.devices}":
             words += ["--devices", str(command.devices)]
+        elif name == "network_gb_s" and value:
+            words += ["--network", f"{value:g}"]
         elif value:
             words += [f"--{name}", value]
     return words
@@ -210,7 +214,8 @@ def prepared(
     with opened(command.out, resumes) as out:
         modules, program = _modules(command, out)
         try:
-            yield out, _fitted(settle(modules, command.choose, program, command.flags), command)
+            setting = _fitted(settle(modules, command.choose, program, command.flags), command)
+            yield out, told_of_hosts(setting, load_target(command.target), command.topology, command.network_gb_s)
         except UserError as error:
             if command.words == (STDIN,) and error.where == str(modules[0]):
                 raise UserError(error.what, where=STDIN, remedy=error.remedy) from None

@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimate_profile
+from pgle.costs.estimate.unsure import assumed_warnings
 from pgle.costs.fit.contention import Contention
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import encode_profile, read_profile, sidecar_path
@@ -24,7 +25,13 @@ from pgle.run.rehearse.compiler.request import OnPhase, RehearsalResult
 from pgle.run.rehearse.compiler.session import open_session
 from pgle.run.rehearse.folder import claim
 from pgle.run.rehearse.settings import Setting
-from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings, unread_warnings
+from pgle.run.rehearse.warnings import (
+    belief_warnings,
+    custom_call_warnings,
+    lhs_warnings,
+    memory_warnings,
+    unread_warnings,
+)
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.worth import judge_worth
@@ -37,7 +44,7 @@ from pgle.xla.targets import Target
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 LHS_BY_LEVEL = tuple(f"--jax_optimization_level=O{level}" for level in (1, 2, 3))
-LHS_BY_DEFAULT = (9, 0)  # compute capability from which on XLA runs LHS without being asked (jaxlib 0.9 and later)
+LHS_BY_DEFAULT = (9, 0)  # compute capability from which on XLA runs LHS without being asked (jaxlib 0.8 and later)
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,13 @@ class RehearseRequest:
     # dump directory or fingerprint of the job that wrote the module, to say whether it recompiles to the same
     job: str | None = None
     cached: bool = True  # take compilations from the user's cache, and keep them there
+    network_gb_s: float | None = None  # network bandwidth per GPU and direction; None: the target's
+
+    @property
+    def hardware(self) -> Hardware:
+        """The GPU, its hosts and its network: one value for the whole answer."""
+        topology = self.setting.topology or self.topology
+        return find_hardware(self.target, topology=topology, network_gb_s=self.network_gb_s)
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     Raises:
         UserError: the module, target, profile or a flag is bad, or the CUDA plugin is missing.
     """
-    hardware = find_hardware(request.target)
+    hardware = request.hardware
     base = request.setting.request(
         request.target, request.out, topology=request.topology, as_job=request.job is not None
     )
@@ -124,7 +138,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
     with (
         ThreadPoolExecutor(3) as pool,  # outside the session, whose end ends what still compiles
         open_session(
-            base, request.out, python=python, cached=request.cached, checked=True, on_phase=on_phase
+            base, request.out, hardware, python=python, cached=request.cached, checked=True, on_phase=on_phase
         ) as session,
     ):
         # The other schedules are made while the module is compiled whole, and while it is tried whether its scheduling
@@ -150,7 +164,8 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
 
         baseline = side(first)
         measured = baseline.prediction.contention
-        default = None if plain is None else side(plain.result(), measured)
+        # A schedule dump of LHS shows that XLA runs it unasked; then this is the baseline again.
+        default = None if plain is None or plain.result().lhs is not None else side(plain.result(), measured)
         second = None if ahead is None else ahead.result()
         if second is None or profile.read_bytes() != estimates:
             shutil.rmtree(request.out / "profiled", ignore_errors=True)
@@ -179,6 +194,9 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
             *given.warnings,
             *custom_call_warnings(baseline.module, () if request.profile is None else _names(given, baseline)),
             *memory_warnings(first, base.allocator_bytes, request.target),
+            *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
+            *lhs_warnings(request.setting.flags, runs=first.lhs is not None),
+            *belief_warnings(baseline.believed_exposed_us, baseline.prediction.step_us),
             *unread_warnings(baseline.prediction, [move.before for move in moves if move.before is not None]),
             *_of_both(baseline, profiled),
         ),
@@ -201,7 +219,7 @@ def _has_default(request: RehearseRequest) -> bool:
     """Whether the user's flags alone make another schedule: no LHS by default for the GPU, nor by the user's choice."""
     jaxlib = release(installed(request.setting.python).jaxlib)
     asked = any(flag.startswith((LHS.partition("=")[0], *LHS_BY_LEVEL)) for flag in request.setting.flags)
-    recent = request.target.compute_capability >= LHS_BY_DEFAULT and jaxlib >= (0, 9)
+    recent = request.target.compute_capability >= LHS_BY_DEFAULT and jaxlib >= (0, 8)
     return not asked and not recent
 
 

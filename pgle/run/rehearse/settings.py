@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pgle.errors import UserError
@@ -15,8 +15,11 @@ from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
 from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module, no_step
 from pgle.run.launch.environment import EFFORTS, OF_CPUS, checked_effort, flags_with, user_flags
+from pgle.run.rehearse.compiler.messages import devices_in
 from pgle.run.rehearse.compiler.request import RehearsalRequest
+from pgle.xla.flags.catalogue import known_in
 from pgle.xla.flags.text import Finding, FlagList, typed_flag
+from pgle.xla.hardware import find_hardware
 from pgle.xla.targets import Target
 
 OURS: Mapping[str, str] = {
@@ -28,6 +31,9 @@ OURS: Mapping[str, str] = {
 MEMORY_FRACTION = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 """Variables that say which part of a GPU's memory jax's allocator takes, the newer first."""
 DEFAULT_FRACTION = 0.75
+
+MODEL_OPTIONS = "xla_gpu_analytical_latency_estimator_options"
+OF_XLA = 8  # GPUs of a host, as XLA's model assumes (openxla/xla `sol_gpu_cost_model.cc`)
 
 _ENDS_XLA = ("unknown", "removed", "too-new", "needs-value", "bad-value")
 OLDEST_PYTHON = (3, 11)  # that can run pgle's half of the compiler's process
@@ -86,6 +92,32 @@ def settle(modules: Sequence[Path], choose: str | None, program: CapturedProgram
     said = (*capture_warnings(module), *warnings, *more)
     unsure = "" if choose else no_step(module)
     return Setting(module, tuple(others), python, kept, said, memory_fraction(os.environ), no_step=unsure)
+
+
+def told_of_hosts(setting: Setting, target: Target, topology: str | None, network_gb_s: float | None) -> Setting:
+    """The setting with a flag by which XLA's speed-of-light model, too, knows the hosts and the network of the user.
+
+    XLA assumes hosts of 8 GPUs and a network of its own. Nothing changes if that is right, if no collective can cross
+    hosts, if the user has set the flag, or if the jaxlib does not know it.
+
+    Args:
+        setting: as the user has it.
+        target: the GPU.
+        topology: ``SxHxD``; None: not known.
+        network_gb_s: what the user says of the network, per GPU and direction.
+    """
+    shape = setting.topology or topology
+    hardware = find_hardware(target, topology=shape, network_gb_s=network_gb_s)
+    together, devices = hardware.devices_per_host, devices_in(shape) if shape else math.inf
+    options = {"gpus_per_node": f"{together}"} if together != OF_XLA and devices > min(together, OF_XLA) else {}
+    if network_gb_s and devices > together:
+        options["nic_speed_gbps"] = f"{network_gb_s:g}"  # in GB/s, whatever its name says
+    given = any(typed_flag(flag).name == MODEL_OPTIONS for flag in setting.flags)
+    if not options or given or known_in(MODEL_OPTIONS, installed(setting.python).jaxlib) is False:
+        return setting
+    flag = f"--{MODEL_OPTIONS}={','.join(f'{name}={value}' for name, value in options.items())}"
+    line = f"XLA's own cost model gets your topology and network by {flag}; give your job the same flag"
+    return replace(setting, flags=(*setting.flags, flag), warnings=(*setting.warnings, line))
 
 
 def memory_fraction(environment: Mapping[str, str]) -> float:

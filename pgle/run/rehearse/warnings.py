@@ -9,6 +9,8 @@ from pgle.run.rehearse.compiler.request import RehearsalResult
 from pgle.run.rehearse.settings import MEMORY_FRACTION
 from pgle.schedule.moves import Placement
 from pgle.schedule.predict import Prediction
+from pgle.xla.flags.choices import LHS, SOL
+from pgle.xla.flags.text import FlagList, typed_flag
 from pgle.xla.hlo.module import Module
 from pgle.xla.log.wordings import SCHEDULER_MEMORY
 from pgle.xla.targets import Target
@@ -99,3 +101,32 @@ def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]
             "module: their operands are gathered here; rehearse a job's *.after_spmd_partitioner dump (--xla_dump_to)"
         )
     return lines
+
+
+def lhs_warnings(flags: Iterable[str], *, runs: bool) -> list[str]:
+    """Whether LHS runs though the user's flags turn it off.
+
+    Args:
+        flags: of the user, ``--name=value``; the last of a name counts.
+        runs: whether the compilation left a schedule dump of LHS.
+    """
+    if not runs or FlagList(tuple(map(typed_flag, flags))).is_true(LHS) is not False:
+        return []
+    return [
+        f"LHS runs though --{LHS} is false: on this GPU --{SOL} turns it on, and it is on by default; for a schedule "
+        f"without LHS add --{SOL}=false"
+    ]
+
+
+def belief_warnings(believed_us: float | None, step_us: float) -> list[str]:
+    """Whether LHS without a profile takes more time to be exposed than the whole step has.
+
+    jaxlib 0.11 takes asynchronous fusions of slices for milliseconds.
+    """
+    if believed_us is None or believed_us <= step_us:
+        return []
+    return [
+        f"without a profile LHS expects {believed_us / 1e3:,.1f} ms of exposed time, more than the predicted step of "
+        f"{step_us / 1e3:,.1f} ms: its guesses are far off, and so may be its order; use a profile, or compare with "
+        "another jaxlib"
+    ]

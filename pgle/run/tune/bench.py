@@ -36,7 +36,7 @@ from pgle.tune.prices import Prices, priced, prices_of
 from pgle.tune.trial import Flags, Trial, exposed_by_kind, key_of
 from pgle.tune.worlds import World, steps_in, worlds
 from pgle.xla.flags.text import typed_flag
-from pgle.xla.hardware import Hardware, find_hardware
+from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Module
 
 AT_ONCE = min(os.cpu_count() or 1, 3)
@@ -68,7 +68,7 @@ class Bench:
     @property
     def hardware(self) -> Hardware:
         """The GPU."""
-        return find_hardware(self.request.target)
+        return self.request.hardware
 
     def start(self) -> None:
         """Compile by the user's own flags; again, by all passes, where the session does not trust fewer any more."""
@@ -223,7 +223,9 @@ def open_bench(request: TuneRequest, on_phase: OnPhase = lambda phase: None) -> 
     base = request.setting.request(request.target, request.out, topology=request.topology, flags=flags)
     folder = request.out / "trials"
     shutil.rmtree(folder, ignore_errors=True)
-    with open_session(base, folder, python=request.setting.python, cached=request.cached, on_phase=on_phase) as session:
+    with open_session(
+        base, folder, request.hardware, python=request.setting.python, cached=request.cached, on_phase=on_phase
+    ) as session:
         try:
             yield Bench(request, session)
         except BaseException as error:

@@ -121,6 +121,7 @@ def _head(request: TuneRequest, jaxlib: str) -> Mapping[str, Any]:
         "flags": list(request.setting.flags),
         "target": sha256(request.target.text.encode()),
         "topology": request.topology,
+        "network_gb_s": request.network_gb_s,
         "memory_fraction": request.setting.memory_fraction,
         "jaxlib": jaxlib,
         "worlds": request.worlds,

@@ -11,6 +11,7 @@ from pgle.run.rehearse.settings import Setting
 from pgle.schedule.moves import Placement
 from pgle.schedule.predict import Prediction
 from pgle.tune.trial import Judged, Trial
+from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
 from pgle.xla.targets import Target
 
@@ -43,6 +44,13 @@ class TuneRequest:
     seed: int = 0  # of the worlds
     executor: str = ""  # where trials run (`pgle.run.executor`); empty: this process, which forks a compiler for each
     cached: bool = True  # take compilations from the user's cache, and keep them there
+    network_gb_s: float | None = None  # network bandwidth per GPU and direction; None: the target's
+
+    @property
+    def hardware(self) -> Hardware:
+        """The GPU, its hosts and its network: one value for the whole answer."""
+        topology = self.setting.topology or self.topology
+        return find_hardware(self.target, topology=topology, network_gb_s=self.network_gb_s)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pgle.costs.estimate.unsure import assumed_warnings
 from pgle.costs.fit.coverage import cover
 from pgle.costs.profile.files import profile_files
 from pgle.errors import UserError
@@ -91,6 +92,7 @@ def tune(
             *_ended_early(found),
             *request.setting.warnings,
             *pgle.prediction.timeline.warnings,
+            *assumed_warnings(pgle.module, request.hardware, is_named=request.network_gb_s is not None),
             *_warnings(request, pgle, proof),
         ),
     )

@@ -4,7 +4,7 @@ import pytest
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.kernels import sort_passes
-from pgle.costs.estimate.unsure import SERIAL_UPDATE_US, Range, opaque_calls, opaque_warnings, range_of
+from pgle.costs.estimate.unsure import ADDED_ROW_US, SWAPPED_ROW_US, Range, opaque_calls, opaque_warnings, range_of
 from pgle.schedule.predict import predict
 from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
@@ -28,15 +28,25 @@ def operand(name: str, dtype: str, *dimensions: int, memory: int = 0) -> Instruc
     return Instruction(name, "parameter", Shape(dtype, dimensions, memory_space=memory), "e", parameter_number=1)
 
 
-def test_a_scatter_takes_up_to_one_row_after_the_other() -> None:
-    scatter = Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"))
-    known = found(operand("i", "s32", 1000, 1), operand("u", "f32", 1000, 128), scatter)
-    assert known.most_us - known.least_us == pytest.approx(1000 * SERIAL_UPDATE_US)
+@pytest.mark.parametrize(
+    ("dtype", "gpu", "row_us"),
+    [
+        ("f32", "a100-40gb", ADDED_ROW_US),
+        ("bf16", "a100-40gb", SWAPPED_ROW_US),
+        ("bf16", "h100-sxm", ADDED_ROW_US),
+    ],
+)
+def test_a_scatter_takes_up_to_one_row_after_the_other(dtype: str, gpu: str, row_us: float) -> None:
+    scatter = Instruction("s", "scatter", Shape(dtype, (4096, 128)), "e", ("x", "i", "u"))
+    of = module(operand("i", "s32", 1000, 1), operand("u", dtype, 1000, 128), scatter)
+    known = range_of(of, scatter, TABLE[gpu], 5.0)
+    assert known is not None
+    assert known.most_us - known.least_us == pytest.approx(1000 * row_us)
 
 
 def test_a_gather_takes_up_to_a_sector_for_each_element() -> None:
     gather = Instruction("g", "gather", Shape("f32", (1 << 20, 128)), "e", ("x", "i"))
-    assert found(operand("i", "s32", 1 << 20, 1), gather).most_us == pytest.approx(32 * (1 << 27) / 3350e3)
+    assert found(operand("i", "s32", 1 << 20, 1), gather).most_us == pytest.approx(32 * (1 << 27) / 3352e3)
 
 
 def test_a_sort_by_comparison_moves_all_once_for_each_distance_beyond_a_block() -> None:
@@ -101,4 +111,4 @@ def test_the_interval_of_a_step_holds_what_data_decides() -> None:
     items = (operand("i", "s32", 1000, 1), operand("u", "f32", 1000, 128))
     prediction = predict(module(*items, Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"))), None, H100)
     assert [item.name for item in prediction.unsure] == ["s"]
-    assert prediction.interval_us[1] > prediction.step_us + 1000 * SERIAL_UPDATE_US
+    assert prediction.interval_us[1] > prediction.step_us + 1000 * ADDED_ROW_US

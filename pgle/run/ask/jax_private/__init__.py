@@ -13,6 +13,7 @@ from pgle.errors import UserError
 from pgle.run.ask.jax_private.pjrt import Plugin, XlaError, library
 from pgle.run.ask.jax_private.programs import Program, first_line, read_program
 from pgle.run.ask.jax_private.wire import number_field, submessage
+from pgle.xla.targets import without_runtime
 
 __all__ = [
     "Plugin", "Program", "XlaError", "compile_options", "compile_program", "first_line", "fitted_flags", "library",

@@ -36,8 +36,7 @@ from pgle.run.rehearse.compiler.request import (
     same_schedule,
 )
 from pgle.schedule.predict import Prediction, predict
-from pgle.xla.hardware import find_hardware
-from pgle.xla.targets import parse_target
+from pgle.xla.hardware import Hardware
 
 T = TypeVar("T")
 
@@ -48,7 +47,8 @@ _GRAPHS = "--xla_gpu_enable_command_buffer="
 
 @contextmanager
 def open_session(
-    base: RehearsalRequest, folder: Path, *, python: str, cached: bool, checked: bool = False, combining: bool = True,
+    base: RehearsalRequest, folder: Path, hardware: Hardware, *, python: str, cached: bool,
+    checked: bool = False, combining: bool = True,
     on_phase: OnPhase = lambda phase: None,
 ) -> Iterator[Session]:  # fmt: skip
     """A session with a compiler of its own.
@@ -56,6 +56,7 @@ def open_session(
     Args:
         base: as of `Session`.
         folder: as of `Session`.
+        hardware: as of `Session`.
         python: the interpreter whose jaxlib compiles.
         cached: take compilations from the user's cache, and keep them there.
         checked: the scheduling passes alone are held against a whole compilation of this module with these flags, too,
@@ -66,7 +67,7 @@ def open_session(
     cache = Cache.of_user() if cached else None
     trusted = cache.trusted(python) if cache and not checked else None
     with Compiler(python, cache=cache, on_phase=on_phase) as compiler:
-        yield Session(compiler, base, folder, trusted, combining=combining)
+        yield Session(compiler, base, folder, hardware, trusted, combining=combining)
 
 
 class Session:
@@ -76,18 +77,21 @@ class Session:
         compiler: that compiles.
         base: what all schedules share: module, target and topology.
         folder: for everything that is compiled.
+        hardware: that predictions are for.
         trusted: a file that says that this jaxlib's scheduling passes alone gave the same; written once they did.
         combining: other flags than the first may start from the module before combining. Then what XLA makes from there
             on may have other names than in a job.
     """
 
     def __init__(
-        self, compiler: Compiler, base: RehearsalRequest, folder: Path, trusted: Path | None = None, *,
+        self, compiler: Compiler, base: RehearsalRequest, folder: Path, hardware: Hardware,
+        trusted: Path | None = None, *,
         combining: bool = True,
     ) -> None:  # fmt: skip
         self.compiler = compiler
         self.base = base
         self.folder = folder
+        self.hardware = hardware
         self._trusted = trusted
         self.is_distrusted = self._same = False
         self._lock = threading.Lock()
@@ -144,8 +148,7 @@ class Session:
     def predicted(self, made: RehearsalResult) -> Prediction:
         """A schedule's step with estimated costs; predicted once."""
         if made.after_optimizations not in self._predicted:
-            hardware = find_hardware(parse_target(self.base.target, name="target"))
-            self._predicted[made.after_optimizations] = predict(made.scheduled, None, hardware)
+            self._predicted[made.after_optimizations] = predict(made.scheduled, None, self.hardware)
         return self._predicted[made.after_optimizations]
 
     def program(self, compiled: RehearsalResult) -> str:

@@ -17,6 +17,7 @@ from pgle.run.rehearse.compiler.dumps import BEFORE
 from pgle.run.rehearse.compiler.messages import PASSES
 from pgle.run.rehearse.compiler.request import RehearsalRequest, RehearsalResult, holds, same_schedule
 from pgle.run.rehearse.compiler.session import Session
+from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.reader import read_module
 from pgle.xla.hlo.schedule_dump import Slot, read_schedule_dump
 from pgle.xla.protos import hlo_pb2
@@ -25,6 +26,7 @@ from pgle.xla.targets import load_target
 pytestmark = pytest.mark.rehearse
 
 LHS = "--xla_gpu_enable_latency_hiding_scheduler=true"
+HARDWARE = TABLE["h100-sxm"]
 COSTS = 'costs { name: "all-gather-start" cost_us: 500.0 }\ncosts { name: "all-gather-start.1" cost_us: 900.0 }\n'
 
 
@@ -48,7 +50,7 @@ def test_scheduling_passes_alone_make_the_schedule_of_a_whole_compilation(
     profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
     profile.write_text(COSTS)
     with Compiler() as compiler:
-        session = Session(compiler, base, tmp_path / "session", trusted)
+        session = Session(compiler, base, tmp_path / "session", HARDWARE, trusted)
         schedules = [session.schedule("plain", [LHS]), session.schedule("costs", [LHS], profile)]
         whole = [
             compiler.compile(replace(base, dump_dir=tmp_path / name, profile=costs))
@@ -88,7 +90,7 @@ def test_the_listed_passes_are_those_of_a_whole_compilation_from_scheduling_on(
     environment = compiling.environment()
     monkeypatch.setattr(compiling, "environment", lambda: environment | {"TF_CPP_VMODULE": "hlo_pass_pipeline=1"})
     with Compiler() as compiler:
-        session = Session(compiler, replace(base, before_stages=True), tmp_path)
+        session = Session(compiler, replace(base, before_stages=True), tmp_path, HARDWARE)
         session.schedule("plain", [LHS])
         alone = session.schedule("again", [LHS, "--xla_gpu_memory_limit_slop_factor=90"])
     whole = tmp_path / "all-passes"
@@ -107,7 +109,7 @@ def test_without_lhs_the_rest_is_scheduled_as_in_a_whole_compilation(base: Rehea
     target = load_target("a100")  # where XLA runs no LHS by itself
     ampere = replace(base, target=target.text, portable_target=target.portable_text)
     with Compiler() as compiler:
-        session = Session(compiler, ampere, tmp_path / "session")
+        session = Session(compiler, ampere, tmp_path / "session", HARDWARE)
         session.schedule("lhs", [LHS])
         alone = session.schedule("default", [])
         whole = compiler.compile(replace(ampere, dump_dir=tmp_path / "whole", flags=()))
@@ -136,7 +138,7 @@ def test_what_saves_time_before_scheduling_leaves_the_schedule_as_in_a_job(
 
 def test_flags_of_other_passes_compile_the_module_again(base: RehearsalRequest, tmp_path: Path) -> None:
     with Compiler() as compiler:
-        session = Session(compiler, base, tmp_path)
+        session = Session(compiler, base, tmp_path, HARDWARE)
         session.schedule("plain", [LHS])
         session.schedule("slop", [LHS, "--xla_gpu_memory_limit_slop_factor=80"])
         assert len(list(tmp_path.glob(f"*/{BEFORE['scheduling']}"))) == 1
@@ -152,7 +154,7 @@ def test_other_thresholds_start_before_combining_and_make_the_program_of_a_whole
     trusted = tmp_path / "trusted"
     trusted.touch()
     with Compiler() as compiler:
-        session = Session(compiler, base, tmp_path / "session", trusted)
+        session = Session(compiler, base, tmp_path / "session", HARDWARE, trusted)
         first, combined = (
             session.begun(name, given).result() for name, given in (("first", [LHS]), ("combined", flags))
         )
@@ -167,15 +169,18 @@ def test_other_thresholds_start_before_combining_and_make_the_program_of_a_whole
 def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -> None:
     flags = (LHS, "--xla_disable_hlo_passes=rematerialization,collective-permute-motion")
     with Compiler() as compiler:
-        result = Session(compiler, base, tmp_path).schedule("plain", flags)
+        result = Session(compiler, base, tmp_path, HARDWARE).schedule("plain", flags)
     config = next(result.log.parent.glob("*.config.pbtxt")).read_text()
     assert 'xla_enable_hlo_passes_only: "remat-pipeline"' in config
     assert 'xla_enable_hlo_passes_only: "rematerialization"' not in config
 
 
 def test_no_step_is_wrapped_into_command_buffers(base: RehearsalRequest, tmp_path: Path) -> None:
+    flags = ("--xla_gpu_enable_command_buffer=FUSION", LHS)
     with Compiler() as compiler:
-        result = Session(compiler, base, tmp_path).schedule("plain", ["--xla_gpu_enable_command_buffer=FUSION", LHS])
+        result = Session(compiler, base, tmp_path, HARDWARE).schedule(
+            "plain", ["--xla_gpu_enable_command_buffer=FUSION", LHS]
+        )
     config = next(result.log.parent.glob("*.config.pbtxt")).read_text()
     assert "xla_gpu_all_reduce_combine_threshold_bytes" in config
     assert "xla_gpu_enable_command_buffer: " not in config
@@ -185,7 +190,7 @@ def test_a_session_that_is_not_trusted_any_more_compiles_whole(base: RehearsalRe
     profile, trusted = tmp_path / "p.pbtxt", tmp_path / "trusted"
     profile.write_text(COSTS)
     with Compiler() as compiler:
-        session = Session(compiler, base, tmp_path / "session", trusted)
+        session = Session(compiler, base, tmp_path / "session", HARDWARE, trusted)
         session.schedule("plain", [LHS])
         session.distrust()
         shutil.rmtree(tmp_path / "session" / "plain")
@@ -202,7 +207,7 @@ def test_where_passes_alone_give_another_schedule_all_of_them_run(
     steps = iter((100.0, 100.2))  # microseconds, a little more than the part by which they may differ
     monkeypatch.setattr(Session, "predicted", lambda session, made: SimpleNamespace(step_us=next(steps)))
     with Compiler() as compiler:
-        result = Session(compiler, base, tmp_path, tmp_path / "trusted").schedule("plain", [LHS])
+        result = Session(compiler, base, tmp_path, HARDWARE, tmp_path / "trusted").schedule("plain", [LHS])
     assert "xla_enable_hlo_passes_only" not in next(result.log.parent.glob("*.config.pbtxt")).read_text()
     assert not (tmp_path / "trusted").exists()
 
