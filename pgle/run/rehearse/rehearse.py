@@ -176,6 +176,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         placements(baseline.module, baseline.prediction.timeline, request.setting.flags),
         placements(profiled.module, profiled.prediction.timeline, request.setting.flags),
     )
+    is_modelled = request.target.compute_capability >= LHS_BY_DEFAULT  # XLA guesses a constant for any older GPU
     costs_are = "estimated" if request.profile is None else baseline.prediction.costs_are
     return Rehearsal(
         setting=request.setting,
@@ -196,7 +197,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
             *memory_warnings(first, base.allocator_bytes, request.target),
             *assumed_warnings(baseline.module, hardware, is_named=request.network_gb_s is not None),
             *lhs_warnings(request.setting.flags, runs=first.lhs is not None),
-            *belief_warnings(baseline.believed_exposed_us, baseline.prediction.step_us),
+            *(belief_warnings(baseline.believed_exposed_us, baseline.prediction.step_us) if is_modelled else ()),
             *unread_warnings(baseline.prediction, [move.before for move in moves if move.before is not None]),
             *_of_both(baseline, profiled),
         ),

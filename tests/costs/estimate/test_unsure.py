@@ -1,10 +1,20 @@
 """Costs that data decides have a range; custom calls of which nothing is known are named."""
 
+from dataclasses import replace
+
 import pytest
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.kernels import sort_passes
-from pgle.costs.estimate.unsure import ADDED_ROW_US, SWAPPED_ROW_US, Range, opaque_calls, opaque_warnings, range_of
+from pgle.costs.estimate.unsure import (
+    ADDED_ROW_US,
+    SWAPPED_ROW_US,
+    Range,
+    assumed_warnings,
+    opaque_calls,
+    opaque_warnings,
+    range_of,
+)
 from pgle.schedule.predict import predict
 from pgle.xla.hardware import TABLE
 from pgle.xla.hlo.module import HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
@@ -28,20 +38,20 @@ def operand(name: str, dtype: str, *dimensions: int, memory: int = 0) -> Instruc
     return Instruction(name, "parameter", Shape(dtype, dimensions, memory_space=memory), "e", parameter_number=1)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "gpu", "row_us"),
-    [
-        ("f32", "a100-40gb", ADDED_ROW_US),
-        ("bf16", "a100-40gb", SWAPPED_ROW_US),
-        ("bf16", "h100-sxm", ADDED_ROW_US),
-    ],
-)
-def test_a_scatter_takes_up_to_one_row_after_the_other(dtype: str, gpu: str, row_us: float) -> None:
+@pytest.mark.parametrize(("dtype", "row_us"), [("f32", ADDED_ROW_US), ("bf16", SWAPPED_ROW_US)])
+def test_a_scatter_takes_up_to_one_row_after_the_other(dtype: str, row_us: float) -> None:
     scatter = Instruction("s", "scatter", Shape(dtype, (4096, 128)), "e", ("x", "i", "u"))
-    of = module(operand("i", "s32", 1000, 1), operand("u", dtype, 1000, 128), scatter)
-    known = range_of(of, scatter, TABLE[gpu], 5.0)
-    assert known is not None
+    known = found(operand("i", "s32", 1000, 1), operand("u", dtype, 1000, 128), scatter)
     assert known.most_us - known.least_us == pytest.approx(1000 * row_us)
+
+
+def test_a_scatter_that_overwrites_has_no_rows_that_wait() -> None:
+    scatter = Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"), called=("replace",))
+    items = operand("i", "s32", 1000, 1), operand("u", "f32", 1000, 128), scatter
+    combiner = Computation("replace", (operand("a", "f32"), operand("b", "f32")), "b")
+    of = module(*items)
+    of = replace(of, computations={**of.computations, "replace": combiner})
+    assert range_of(of, scatter, H100, 5.0) == Range(5.0, 5.0, "rows that repeat are added one after the other")
 
 
 def test_a_gather_takes_up_to_a_sector_for_each_element() -> None:
@@ -112,3 +122,23 @@ def test_the_interval_of_a_step_holds_what_data_decides() -> None:
     prediction = predict(module(*items, Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"))), None, H100)
     assert [item.name for item in prediction.unsure] == ["s"]
     assert prediction.interval_us[1] > prediction.step_us + 1000 * ADDED_ROW_US
+
+
+def reduced(*devices: int) -> Module:
+    item = Instruction("r", "all-reduce", X.shape, "e", ("x",), replica_groups=(devices,))
+    return replace(module(item), num_partitions=16)
+
+
+def test_a_network_that_nobody_named_is_assumed() -> None:
+    across = reduced(0, 8)
+    (line,) = assumed_warnings(across, H100, is_named=False)
+    assert "50 GB/s per GPU and direction is assumed: name yours with --network" in line
+    assert assumed_warnings(across, H100, is_named=True) == []
+    assert assumed_warnings(reduced(0, 1), H100, is_named=False) == []
+
+
+def test_a_gpu_without_fp8_is_said() -> None:
+    of = module(operand("p", "f8e4m3fn", 128, 128))
+    (line,) = assumed_warnings(of, TABLE["a100-80gb"], is_named=True)
+    assert line.startswith("a100-80gb has no tensor cores for f8e4m3fn: XLA converts such operands")
+    assert assumed_warnings(of, H100, is_named=True) == []

@@ -11,7 +11,8 @@ import pytest
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed
 from pgle.run.launch.captured import CapturedProgram
-from pgle.run.rehearse.settings import Setting, memory_fraction, settle
+from pgle.run.rehearse.settings import Setting, memory_fraction, settle, told_of_hosts
+from pgle.xla.targets import load_target
 
 OURS = CapturedProgram(sys.executable, sys.version_info[:3], installed().jaxlib, plugin=True)
 
@@ -114,3 +115,26 @@ def test_the_allocators_part_of_the_memory(environment: dict[str, str], fraction
 def test_what_is_no_part_of_a_memory(value: str) -> None:
     with pytest.raises(UserError, match=f"XLA_CLIENT_MEM_FRACTION={value}: is no part of a memory; 0.75 is jax's own"):
         memory_fraction({"XLA_CLIENT_MEM_FRACTION": value})
+
+
+@pytest.mark.parametrize(
+    ("target", "topology", "network", "options"),
+    [
+        ("h100", "2x1x8", None, None),  # as XLA assumes
+        ("h100", "1x1x4", 25.0, None),  # nothing crosses hosts
+        ("h100", "1x4x4", None, "gpus_per_node=4"),
+        ("h100", "1x4x8", 25.0, "nic_speed_gbps=25"),
+        ("gb200", "1x16x4", None, "gpus_per_node=64"),
+        ("gb200", "2x16x4", 12.5, "gpus_per_node=64,nic_speed_gbps=12.5"),
+    ],
+)
+def test_xlas_own_model_gets_hosts_and_network(settled, target, topology, network, options) -> None:
+    setting = told_of_hosts(settled(), load_target(target), topology, network)
+    flag = f"--xla_gpu_analytical_latency_estimator_options={options}"
+    assert setting.flags == ((flag,) if options else ())
+    assert [flag in line for line in setting.warnings] == [True] * bool(options)
+
+
+def test_the_users_own_options_of_xlas_model_stay(settled) -> None:
+    given = settled("", "--xla_gpu_analytical_latency_estimator_options=rtt_us=20")
+    assert told_of_hosts(given, load_target("gb200"), "1x16x4", None) is given

@@ -9,7 +9,7 @@ import pytest
 
 from pgle.run.rehearse.compiler.dumps import memory_of
 from pgle.run.rehearse.compiler.request import RehearsalResult
-from pgle.run.rehearse.warnings import custom_call_warnings, memory_warnings
+from pgle.run.rehearse.warnings import belief_warnings, custom_call_warnings, lhs_warnings, memory_warnings
 from pgle.xla.hlo.text import module_from_text
 from pgle.xla.targets import load_target
 
@@ -74,3 +74,22 @@ def test_host_memory_is_not_counted_as_the_gpus(tmp_path: Path) -> None:
     dump.write_bytes(field(1, field(1, b"m")))
     (tmp_path / "m-memory-usage-report.pb").write_bytes(b"".join(field(1, space) for space in spaces))
     assert memory_of(dump) == {"argument": 0, "output": 0, "temp": 90, "total": 100}
+
+
+OFF = "--xla_gpu_enable_latency_hiding_scheduler=false"
+
+
+def test_lhs_that_runs_though_it_is_off() -> None:
+    (line,) = lhs_warnings([OFF], runs=True)
+    assert "add --xla_gpu_enable_analytical_sol_latency_estimator=false" in line
+
+
+@pytest.mark.parametrize(("flags", "runs"), [([OFF], False), ([], True), ([OFF, OFF.replace("false", "true")], True)])
+def test_lhs_as_its_flag_says(flags: list[str], runs: bool) -> None:
+    assert lhs_warnings(flags, runs=runs) == []
+
+
+def test_lhs_that_expects_more_than_the_step() -> None:
+    (line,) = belief_warnings(57_000.0, 451.0)
+    assert "LHS expects 57.0 ms of exposed time, more than the predicted step of 0.5 ms" in line
+    assert belief_warnings(400.0, 451.0) == belief_warnings(None, 451.0) == []

@@ -176,7 +176,6 @@ def test_disabled_passes_stay_disabled(base: RehearsalRequest, tmp_path: Path) -
 
 
 def test_no_step_is_wrapped_into_command_buffers(base: RehearsalRequest, tmp_path: Path) -> None:
-    flags = ("--xla_gpu_enable_command_buffer=FUSION", LHS)
     with Compiler() as compiler:
         result = Session(compiler, base, tmp_path, HARDWARE).schedule(
             "plain", ["--xla_gpu_enable_command_buffer=FUSION", LHS]

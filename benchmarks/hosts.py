@@ -1,0 +1,60 @@
+"""The law of hosts, `1 / bandwidth = a + b * log2(hosts)`: fitted on one public series, judged on others.
+
+python benchmarks/hosts.py
+
+Fitted: NVIDIA/nccl issue 1229, reduce-scatter on 4, 8 and 16 hosts of 8 H100. Judged: the same on 32, 64 and 128; issue
+1218 (32 hosts); `testdata/nccl_tests`; and how data-parallel all-reduces of one program grow from 4 to 8 hosts, by the
+profiles of AI-Hypercomputer/maxtext (`MaxText/configs/a3/llama_2_70b/bf16/pgle/`, 64vm.pbtxt and 128vm.pbtxt at
+a64a93f95543, Apache-2.0; A3 Mega, 25 GB/s per GPU). Their sizes are not known: each is taken as the one that makes the
+estimate on 4 hosts the measured time, so that only the growth is judged.
+"""
+
+from csv import DictReader
+from pathlib import Path
+
+import numpy as np
+
+from pgle.costs.estimate.communication import group_us
+from pgle.costs.estimate.network import HOSTS_A, HOSTS_B, Group
+from pgle.xla.hardware import find_hardware
+
+REDUCE_SCATTER = {4: 360.0, 8: 345.0, 16: 320.0, 32: 300.0, 64: 280.0, 128: 260.0}  # GB/s of bus bandwidth by hosts
+FITTED = (4, 8, 16)
+GROWTH = ((1131.452, 1693.0), (1030.557, 2019.0), (1400.508, 1814.0), (3012.952, 4122.0))  # microseconds on 4, 8 hosts
+PUBLISHED = Path(__file__).parent.parent / "testdata/nccl_tests/all_reduce.tsv"
+H100, A3 = find_hardware("h100"), find_hardware("h100", network_gb_s=25)
+
+
+def main() -> None:
+    inverse = [H100.nvlink_gb_s / REDUCE_SCATTER[hosts] for hosts in FITTED]
+    slope, constant = np.polyfit(np.log2(FITTED), inverse, 1)
+    print(f"fitted: a = {constant:.4f}, b = {slope:.4f} (in use: {HOSTS_A}, {HOSTS_B})\n")
+    print("reduce-scatter of 8 GiB, bus bandwidth in GB/s: hosts, published, by the law alone, estimated")
+    size = 8 << 30
+    for hosts, published in REDUCE_SCATTER.items():
+        law = H100.nvlink_gb_s / (constant + slope * np.log2(hosts))
+        devices = 8 * hosts
+        found = size * (devices - 1) / devices / group_us("reduce-scatter", Group(devices, hosts), size, H100) / 1e3
+        held_out = "" if hosts in FITTED else "  held out"
+        print(f"{hosts:6}{published:8.0f}{law:8.0f} ({law / published - 1:+.1%}){found:8.0f} ", end="")
+        print(f"({found / published - 1:+.1%}){held_out}")
+    print("\n32 hosts, 2 GiB, bus bandwidth in GB/s (issue 1218): published, estimated")
+    size = 2 << 30
+    for kind, rounds, published in (("all-gather", 1, 200), ("all-reduce", 2, 340)):
+        found = rounds * size * 255 / 256 / group_us(kind, Group(256, 32), size, H100) / 1e3
+        print(f"{kind:12}{published:8}{found:8.0f} ({found / published - 1:+.0%})")
+    print("\nall-reduces of nccl-tests: devices, hosts or racks, GiB, estimate over measurement")
+    for row in DictReader(PUBLISHED.open(), delimiter="\t"):
+        group, size = Group(int(row["devices"]), int(row["domains"])), int(row["bytes"])
+        us = group_us("all-reduce", group, size, find_hardware(row["gpu"]))
+        print(f"{row['gpu']:12}{row['devices']:>5}{row['domains']:>4}{size / 2**30:7.2f}{us / float(row['us']):7.2f}")
+    print("\ndata-parallel all-reduces of one program: measured on 4 and 8 hosts, estimate on 8 over measurement")
+    for four, eight in GROWTH:
+        sizes = 2.0 ** np.linspace(10, 40, 3001)
+        near = min(sizes, key=lambda size: abs(group_us("all-reduce", Group(4, 4), size, A3) - four))
+        found = group_us("all-reduce", Group(8, 8), near, A3)
+        print(f"{four:8.0f}{eight:8.0f}{found / eight:7.2f}  ({near / 2**20:.0f} MiB)")
+
+
+if __name__ == "__main__":
+    main()
