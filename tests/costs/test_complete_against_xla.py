@@ -88,6 +88,6 @@ def test_half_a_profile_without_completion_can_be_worse_than_the_whole() -> None
 
 
 def test_without_costs_of_collectives_completion_makes_a_better_schedule_than_the_gaps() -> None:
-    """Estimates do not know by how much the true collectives differ, so a few per cent stay (0 to 5 % of four draws)."""
+    """Estimates do not know by how much the true collectives differ, so up to 5 % stay (four draws)."""
     blind = Profile(tuple(cost for cost in truth().costs if cost.kind is not CostKind.COLLECTIVE))
     assert step_us(completed(blind)) < min(1.05 * full_us(), step_us(compiled(blind)))

@@ -15,15 +15,7 @@ from importlib import resources
 from itertools import accumulate
 from math import exp, inf, log
 
-import numpy as np
-import numpy.typing as npt
-
 Curve = tuple[Sequence[float], Sequence[float]]  # logarithms of bytes, ascending, and of microseconds, never falling
-
-GRID_K = (256, 512, 1024, 2048, 4096)
-GRID_B = (1, 2, 4)
-MATMULS_OF = {"h100-sxm": "h100-sxm", "b200": "b200", "gb200": "b200", "gb300": "b200"}
-"""By `Hardware.measured_as`: the GPU with the nearest table of matrix products."""
 
 
 def collective_us(gpu: str, kind: str, group: int, size_bytes: float, slower: float = 1.0) -> float:
@@ -116,23 +108,6 @@ def _between(x: float, places: Sequence[float], values: Sequence[float]) -> floa
         return values[max(index - 1, 0)]
     part = (x - places[index - 1]) / (places[index] - places[index - 1])
     return values[index - 1] * (1 - part) + values[index] * part
-
-
-@cache
-def matmuls(gpu: str, dtype: str) -> npt.NDArray[np.float64]:
-    """Microseconds of matrix products, over `GRID_B` and three times `GRID_K` (m, n, k); nan where none was kept.
-
-    Args:
-        gpu: of `MATMULS_OF`.
-        dtype: ``bf16``, ``f32`` (on TF32 tensor cores) or ``f8``.
-    """
-    grid = np.full((len(GRID_B), *[len(GRID_K)] * 3), np.nan)
-    for name, of, *dimensions, tflops in rows("matmuls.tsv"):
-        if (name, of) == (gpu, dtype):
-            b, m, n, k = map(int, dimensions)
-            place = GRID_B.index(b), GRID_K.index(m), GRID_K.index(n), GRID_K.index(k)
-            grid[place] = 2.0 * b * m * n * k / (float(tflops) * 1e6)
-    return grid
 
 
 def rows(name: str) -> list[list[str]]:

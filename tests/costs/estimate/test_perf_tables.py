@@ -12,8 +12,9 @@ import pytest
 from pgle.costs.estimate import perf_tables
 from pgle.costs.estimate.communication import group_us
 from pgle.costs.estimate.network import Group
-from pgle.costs.estimate.perf_tables import GRID_B, GRID_K, curve
+from pgle.costs.estimate.perf_tables import curve
 from pgle.costs.estimate.products import Matmul, matmul_us
+from pgle.costs.estimate.surface import GRID_B, GRID_K, measured_products
 from pgle.xla.hardware import TABLE, find_hardware
 
 TESTDATA = Path(__file__).parents[3] / "testdata"
@@ -40,7 +41,7 @@ def test_a_collective_left_out_of_the_table_is_read_within_a_tenth(gpu: str) -> 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [*product(("h100-sxm", "b200"), ("bf16", "f32", "f8"))])
 def test_a_matmul_left_out_of_the_table_is_read_within_a_tenth(gpu: str, dtype: str) -> None:
-    grid = np.log(perf_tables.matmuls(gpu, dtype))
+    grid = np.log(measured_products(gpu, dtype))
     errors = []
     for place in product(range(len(GRID_B)), *[range(1, len(GRID_K) - 1)] * 3):
         beside = []
