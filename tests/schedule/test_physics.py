@@ -130,7 +130,7 @@ def faster(gpu: Hardware, times: float) -> Hardware:
         clock_ghz=gpu.clock_ghz * times,
         nvlink_gb_s=gpu.nvlink_gb_s * times,
         nic_gb_s=gpu.nic_gb_s * times,
-        pcie_gb_s=gpu.pcie_gb_s * times,
+        host_gb_s=gpu.host_gb_s * times,
     )
 
 
