@@ -125,9 +125,9 @@ _SECRET_NAME = re.compile(rf"{_ANY}|{_KEYED}|{_LAST}")
 _IN_A_VARIABLE = re.compile(r"(?:^|_)(PASS|PW|PIN|PAT|CREDS?|SID|OTP|JWT|KEY)(?:_|\d|$)", re.I)
 
 _PEM_BEGINS, _PEM_ENDS = re.compile(_PEM), re.compile("-----END [A-Z0-9 ]*KEY")
-_PEM_BODY = re.compile(
-    r"[^\r\n]*?(?:(?<![\w+/=.-])[A-Za-z0-9+/]{40,76}={0,2}|^[ \t\"'|]*[A-Za-z0-9+/]{1,76}={0,2}[\"',\\n]*)\s*"
-)
+_PEM_BODY = re.compile(r"[ \t\"'|]*[A-Za-z0-9+/]{1,76}={0,2}[\"',\\n]*\s*")
+_PEM_AT_END = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+][A-Za-z0-9+/]{39,75}={0,2}(?=[\"',\\n]*\s*\Z)")
+"""A line of a private key, and one behind a logger's prefix."""
 MOST_KEY_LINES = 1000
 """Lines after the first of a private key whose end does not come, in which more of it is looked for."""
 
@@ -149,11 +149,10 @@ class Masker:
     def _line(self, line: str) -> str:
         if self._key_lines_left:
             self._key_lines_left = 0 if _PEM_ENDS.search(line) else self._key_lines_left - 1
-            found = _PEM_BODY.fullmatch(line)
-            if found and (self._in_body or len(line.strip()) >= 40):
-                self._in_body = True
+            self._in_body = (self._in_body or len(line.strip()) >= 40) and _PEM_BODY.fullmatch(line) is not None
+            if self._in_body:
                 return MASK + line[len(line.rstrip("\r\n")) :]
-            self._in_body = False
+            line = _PEM_AT_END.sub(MASK, line)
         if _PEM_BEGINS.search(line) and not _PEM_ENDS.search(line):
             self._key_lines_left, self._in_body = MOST_KEY_LINES, True
         return kept_text(line)
