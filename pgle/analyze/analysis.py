@@ -8,10 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pgle.analyze.collectives import MeasuredCollective, measured_collectives, transfer_exposed_us
+from pgle.analyze.collectives import (
+    LateRanks,
+    MeasuredCollective,
+    find_arrivals,
+    late_ranks,
+    measured_collectives,
+    transfer_exposed_us,
+)
 from pgle.analyze.layers import Layers, Ran, find_layers
 from pgle.analyze.memory import Memory
 from pgle.analyze.overlap import Overlap, find_overlap
+from pgle.analyze.parts import Parts, step_parts
 from pgle.analyze.window import DeviceWindow, device_windows, mean_breakdown, mean_us, row_streams
 from pgle.analyze.work import Multiplied, Multiplying, Products, Work, find_products, slowest, work_of
 from pgle.costs.measure.naming import Naming, name_instructions
@@ -20,8 +28,9 @@ from pgle.costs.measure.programs import Program
 from pgle.costs.measure.ranks import align_program, renumbered
 from pgle.costs.profile.value import Cost, CostKind, Profile
 from pgle.schedule.timeline import Breakdown, Stream
+from pgle.trace.column import median
 from pgle.trace.table import Trace
-from pgle.trace.windows import find_executions
+from pgle.trace.windows import Executions, find_executions
 from pgle.xla.flags.modes import SYNC_MODES
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module
@@ -68,11 +77,14 @@ class MeasuredStep:
     breakdown: Breakdown  # of a step, mean over steps and devices
     collectives: tuple[MeasuredCollective, ...]  # the one with most exposed time first
     compute: tuple[MeasuredInstruction, ...]  # the costliest first
+    parts: Parts  # every step, by rows that add up to it
+    late: LateRanks  # the ranks that the others wait for
     async_exposed_us: float  # of asynchronous collectives together, after the last rank arrived, in a step
     layers: Layers | None = None  # by part of the program; None without HLO
     products: tuple[Products, ...] = ()  # matrix products by the type that they were computed in
     memory: Memory | None = None  # of the main module; None without scheduled HLO
-    # what the scheduler knew and could still hide; None without scheduled HLO and hardware
+    # what the scheduler knew and could still hide; None without scheduled HLO and hardware, and of a profile run whose
+    # collectives are synchronous, which no schedule of a plain run has
     overlap: Overlap | None = None
     # of the profile run that recorded it, whose flags are pgle's and not the program's; empty: no profile run
     mode: str = ""
@@ -104,6 +116,17 @@ class MeasuredStep:
         }
         return {name: mean_us(self.windows, part) for name, part in names.items()}
 
+    def rank_name(self, device: int) -> str:
+        """``device 0 of HOST:PID``."""
+        found = self.trace.devices[device]
+        return f"device {found.ordinal} of {found.process}"
+
+    @property
+    def late_rank(self) -> str:
+        """The rank that the others wait for most; empty where it is not one, or they wait for none."""
+        device, us, _ = self.late.devices[0] if self.late.devices else (0, 0.0, 0)
+        return self.rank_name(device) if us > self.late.us / 2 else ""
+
     @property
     def waiting_us(self) -> float:
         """Exposed communication of a step that is a wait for another rank: before the last one arrived."""
@@ -134,7 +157,8 @@ def measure_step(
     executions = find_executions(trace, of_main == Stream.COMMUNICATION)
     windows = device_windows(trace, executions, main, stream)
     by_name = {name: cost for cost in costs.costs for name in (cost.traced, cost.name)}
-    collectives = measured_collectives(trace, windows, naming, by_name, module, hardware)
+    arrivals = find_arrivals(trace, windows, naming)
+    collectives = measured_collectives(trace, windows, naming, by_name, module, hardware, arrivals)
     hidden = frozenset(item.trace_name for item in collectives if not item.sync)
     breakdown, compute = mean_breakdown(windows), _compute(naming, by_name, costs.window.used, program, trace.kernels)
     return MeasuredStep(
@@ -146,15 +170,41 @@ def measure_step(
         breakdown=breakdown,
         collectives=collectives,
         compute=compute,
-        async_exposed_us=transfer_exposed_us(trace, windows, naming, by_name, hidden),
+        parts=step_parts(trace, windows, main, arrivals.done, _row_names(trace, naming)),
+        late=_late(arrivals.ranks, executions, main, windows),
+        async_exposed_us=transfer_exposed_us(trace, windows, naming, arrivals, hidden),
         layers=_layers(module, compute, collectives, breakdown.step_us, hardware),
         products=find_products((item.multiplying for item in compute), hardware),
         memory=memory,
         overlap=find_overlap(module, costs.costs, collectives, hardware, used=used, flags=trace.xla_flags.split())
-        if module is not None and module.is_scheduled and hardware is not None
+        if module is not None and module.is_scheduled and hardware is not None and mode not in SYNC_MODES
         else None,
         mode=mode,
     )
+
+
+def _row_names(trace: Trace, naming: Naming) -> list[str]:
+    """Of each traced instruction, the traced name of what its time is filed under; else its own."""
+    named = [naming.filed[target].traced if target >= 0 else "" for target in naming.target.tolist()]
+    return [name or own for name, own in zip(named, trace.instructions, strict=True)]
+
+
+def _late(waits: LateRanks, executions: Executions, main: int, windows: Sequence[DeviceWindow]) -> LateRanks:
+    """The late ranks by what the others wait, or by their compute where recorded waits do not show it."""
+    if len(windows) < 2:
+        return waits
+    numbers = sorted(set.intersection(*(set(window.numbers.tolist()) for window in windows)))
+    compute = np.zeros((len(numbers), len(windows)))
+    for at, window in enumerate(windows):
+        here = (executions.module == main) & (executions.device == window.device)
+        here &= np.isin(executions.execution, numbers)
+        compute[:, at] = executions.compute_ns[here]
+    lead = np.zeros_like(compute)
+    for row, times in zip(lead, compute, strict=True):
+        slowest = int(times.argmax())
+        row[slowest] = times[slowest] - median(np.delete(times, slowest))
+    by_compute = late_ranks(lead, [window.device for window in windows])
+    return by_compute if by_compute.us > 2 * waits.us else waits
 
 
 def _layers(

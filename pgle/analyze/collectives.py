@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,11 @@ import numpy.typing as npt
 from pgle.analyze.window import DeviceWindow
 from pgle.costs.estimate.communication import collective_us, group_of, payload_bytes
 from pgle.costs.estimate.network import bus_bandwidth_gb_s
-from pgle.costs.measure.naming import Filed, Naming
+from pgle.costs.measure.naming import Filed, Naming, group_of_device
 from pgle.costs.profile.value import Cost
+from pgle.costs.statistic import heads
 from pgle.schedule.timeline import Stream
+from pgle.trace.column import distinct, usual_values
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace
 from pgle.xla.collectives import collective_kind, is_sync
@@ -47,7 +49,7 @@ class MeasuredCollective:
     count: float  # executions in a step
     time_us: float  # of one execution, after the last rank arrived
     exposed_us: float  # of all executions in a step, the part during which nothing computes
-    wait_us: float  # the part of `exposed_us` before the last rank arrived
+    wait_us: float  # the part of `exposed_us` that is a wait for the last rank
     beside: tuple[str, ...] = ()  # instructions that ran meanwhile in the first step on the first device, longest first
     link: Link | None = None  # None without HLO or hardware
     instruction: Instruction | None = None  # of the final module; None without HLO
@@ -60,7 +62,7 @@ class MeasuredCollective:
 
     @property
     def transfer_exposed_us(self) -> float:
-        """Exposed time after the last rank arrived, in a step."""
+        """Exposed time without the wait for the last rank, in a step."""
         return self.exposed_us - self.wait_us
 
     @property
@@ -74,6 +76,91 @@ class MeasuredCollective:
         return None if self.link is None or self.time_us <= 0 else self.link.moved_bytes / self.time_us / 1e3
 
 
+@dataclass(frozen=True)
+class LateRanks:
+    """What ranks wait for the last one: in each collective, the median over the ranks of their exposed wait.
+
+    Of two ranks it is what the other one waits.
+
+    Ranks are compared within one execution only. Of the sums per execution the unusual ones are left out, then the mean
+    counts.
+    """
+
+    us: float = 0.0  # in a step
+    # index into the trace's devices, microseconds in a step that the others wait for it, and the steps in which it is
+    # the rank that they wait for most; the longest first
+    devices: tuple[tuple[int, float, int], ...] = ()
+    steps: int = 0  # that these stand on
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """What of each collective is a wait for the last rank: it takes as long as on the rank for which it is shortest.
+
+    Had all ranks been there at its start, it would have ended so much earlier. So the wait is its last part: what
+    computes at its beginning hides the transfer.
+    """
+
+    done: tuple[npt.NDArray[np.float64], ...]  # by window, float64[rows]: when a row would have ended without a wait
+    ranks: LateRanks
+
+
+def find_arrivals(trace: Trace, windows: Sequence[DeviceWindow], naming: Naming) -> Arrivals:
+    """What of each collective of the main module is a wait."""
+    done = [window.end for window in windows]
+    columns: list[tuple[npt.NDArray[Any], ...]] = []
+    groups = group_of_device(naming.filed, trace.devices)
+    for number, window in enumerate(windows):
+        rows, name = _own_rows(trace, window, naming)
+        known = trace.execution[window.rows[rows]] >= 0
+        rows, name = rows[known], name[known]
+        execution = trace.execution[window.rows[rows]].astype(np.int64)
+        order = np.lexsort((rows, name, execution))
+        first = heads(execution[order], name[order])
+        occurrence = np.empty(len(rows), np.int64)
+        occurrence[order] = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+        group = groups[name, window.device]
+        columns.append((np.full(len(rows), number), rows, execution, name, group, occurrence))
+    place, row, execution, name, group, occurrence = (np.concatenate(column) for column in zip(*columns, strict=True))
+    length = np.concatenate([w.end[rows] - w.start[rows] for w, (_, rows, *_) in zip(windows, columns, strict=True)])
+    order = np.lexsort((length, occurrence, group, name, execution))
+    if len(order) == 0:
+        return Arrivals(tuple(done), LateRanks())
+    first = heads(execution[order], name[order], group[order], occurrence[order])
+    sizes = np.diff(np.append(first, len(order)))
+    wait = np.empty(len(order))
+    wait[order] = length[order] - np.repeat(length[order][first], sizes)
+    exposed = np.empty(len(order))
+    for number, window in enumerate(windows):
+        here = np.flatnonzero(place == number)
+        end = window.end[row[here]]
+        done[number][row[here]] = end - wait[here]
+        exposed[here] = wait[here] - covered(window.busy(Stream.COMPUTE), end - wait[here], end)
+    numbers, last = distinct(execution), order[first]  # the rank with the least time comes first
+    by_exposed = order[np.lexsort((exposed[order], np.repeat(np.arange(len(first)), sizes)))]
+    low = np.where(sizes == 2, 1, (sizes - 1) // 2)  # of two ranks, what the other one waits
+    middle = (exposed[by_exposed[first + low]] + exposed[by_exposed[first + sizes // 2]]) / 2
+    waited = np.zeros((len(numbers), len(windows)))
+    np.add.at(waited, (np.searchsorted(numbers, execution[last]), place[last]), np.where(sizes > 1, middle, 0.0))
+    return Arrivals(tuple(done), late_ranks(waited, [window.device for window in windows]))
+
+
+def late_ranks(waited: npt.NDArray[np.float64], devices: Sequence[int]) -> LateRanks:
+    """The ranks that the others wait for.
+
+    Args:
+        waited: float64[executions, devices], ns that the others wait for this device.
+        devices: indices into the trace's devices.
+    """
+    usual = waited[usual_values(waited.sum(axis=1))]
+    if not len(usual) or len(devices) < 2:
+        return LateRanks()
+    mean_us, most = usual.mean(axis=0) / 1e3, np.bincount(usual.argmax(axis=1), minlength=len(devices))
+    order = np.argsort(-mean_us, kind="stable").tolist()
+    rows = tuple((devices[at], float(mean_us[at]), int(most[at])) for at in order)
+    return LateRanks(float(mean_us.sum()), rows, len(usual))
+
+
 def measured_collectives(
     trace: Trace,
     windows: Sequence[DeviceWindow],
@@ -81,6 +168,7 @@ def measured_collectives(
     costs: Mapping[str, Cost],
     module: Module | None,
     hardware: Hardware | None,
+    arrivals: Arrivals,
 ) -> tuple[MeasuredCollective, ...]:
     """Every collective of the main module, the one with most exposed time first.
 
@@ -91,14 +179,14 @@ def measured_collectives(
         return ()
     size, last_ns = len(naming.filed), _last_ns(naming, costs)
     launches, total, exposed, transfer, in_turn = (np.zeros(size) for _ in range(5))
-    for window in windows:
-        rows, name, late = _own_rows(trace, window, naming, last_ns)
-        start, end, compute = window.start[rows], window.end[rows], window.busy(Stream.COMPUTE)
+    for window, arrived in zip(windows, arrivals.done, strict=True):
+        rows, name = _own_rows(trace, window, naming)
+        start, end, compute, done = window.start[rows], window.end[rows], window.busy(Stream.COMPUTE), arrived[rows]
         launches += np.bincount(name, minlength=size)
         for column, values in (
             (total, end - start),
             (exposed, end - start - covered(compute, start, end)),
-            (transfer, end - late - covered(compute, late, end)),
+            (transfer, done - start - covered(compute, start, done)),
             (in_turn, trace.stream[window.rows[rows]] == _compute_stream(trace, window)),
         ):
             column += np.bincount(name, weights=values, minlength=size)
@@ -130,15 +218,15 @@ def measured_collectives(
 
 
 def transfer_exposed_us(
-    trace: Trace, windows: Sequence[DeviceWindow], naming: Naming, costs: Mapping[str, Cost], names: frozenset[str]
+    trace: Trace, windows: Sequence[DeviceWindow], naming: Naming, arrivals: Arrivals, names: frozenset[str]
 ) -> float:
-    """Exposed time of some collectives together after the last rank arrived: of one step, a union."""
-    last_ns = _last_ns(naming, costs)
+    """Exposed time of some collectives together without waits for other ranks: of one step, a union."""
     wanted = np.array([item.traced in names for item in naming.filed] or [False])
     total = 0.0
-    for window in windows:
-        rows, name, late = _own_rows(trace, window, naming, last_ns)
-        busy = union(late[wanted[name]], window.end[rows][wanted[name]])
+    for window, done in zip(windows, arrivals.done, strict=True):
+        rows, name = _own_rows(trace, window, naming)
+        rows = rows[wanted[name]]
+        busy = union(window.start[rows], done[rows])
         total += busy.length - float(covered(window.busy(Stream.COMPUTE), busy.start, busy.end).sum())
     return total / max(sum(window.steps for window in windows), 1) / 1e3
 
@@ -148,13 +236,11 @@ def _last_ns(naming: Naming, costs: Mapping[str, Cost]) -> npt.NDArray[np.float6
     return np.array([costs[item.name].cost_us * 1e3 if item.name in costs else np.inf for item in naming.filed])
 
 
-def _own_rows(
-    trace: Trace, window: DeviceWindow, naming: Naming, last_ns: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-    """The window's rows that are collectives of the main module, their names, and when their last rank arrived."""
+def _own_rows(trace: Trace, window: DeviceWindow, naming: Naming) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+    """The window's rows that are collectives of the main module, and their names."""
     name = naming.target[trace.instruction[window.rows]]
     rows = np.flatnonzero((window.stream == Stream.COMMUNICATION) & (name >= 0) & naming.communicates[name])
-    return rows, name[rows], np.maximum(window.start[rows], window.end[rows] - last_ns[name[rows]])
+    return rows, name[rows]
 
 
 def _compute_stream(trace: Trace, window: DeviceWindow) -> int:

@@ -1,5 +1,8 @@
 """Two measured steps of one program: what got slower, is hidden less, appeared or is gone.
 
+Rows are those of `pgle.analyze.parts`, so they add up to the difference of the steps: instructions, collectives, waits
+for other ranks, copies, other modules, idle time by cause, slow steps, and what is not explained.
+
 Instructions are matched by what they are, never by their number alone: opcode, the framework's name, shape, and the
 place among those that share all three; names of a compiler change with every flag. What is left is matched by the
 framework's name and place alone, so that a product which another kernel now computes stays one row.
@@ -9,22 +12,35 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pgle.analyze.analysis import MeasuredStep
+import numpy as np
+
+from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep
+from pgle.analyze.parts import Group, StepTime
+from pgle.costs.profile.align import EndTable, Window, align
+from pgle.costs.profile.match import Evidence
 from pgle.schedule.timeline import Breakdown
 from pgle.xla.hlo.module import Instruction, Module
 
-NOISE = 0.0005  # of the step; changes below it are told together
+NOISE = 0.0005  # of the step; changes below it are added up
 
 EXECUTIONS_DIFFER = 0.02
 """A collective whose own time changed by less than this share did not get slower; it is hidden more or less."""
 
 
+LAUNCHES_DIFFER = 0.0054
+"""Nineteen times of twenty, two launches of one program on the same hosts within hours differ by less than this share:
+of five public pairs the standard deviation is 0.21 % (marin-community/marin#7012, #8277, #8822, #7912)."""
+
+SAME = 1e-6  # of the step; simulated steps that differ by less are the same
+LEAST_STEPS = 3  # on each side; fewer do not say how much steps differ
+
+
 class Kind(StrEnum):
-    """What happened to an instruction."""
+    """What happened to a row."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -32,6 +48,17 @@ class Kind(StrEnum):
     GONE = "gone"
     HIDDEN_LESS = "hidden less"
     HIDDEN_MORE = "hidden more"
+    # of rows that are no instructions
+    LONGER = "longer"
+    SHORTER = "shorter"
+
+
+class Verdict(StrEnum):
+    """What can be said of the typical step."""
+
+    LONGER = "longer"
+    SHORTER = "shorter"
+    CANNOT_TELL = "cannot tell"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +66,7 @@ class Part:
     """What an instruction takes of a step."""
 
     name: str  # in its trace
-    us: float  # what counts: of compute its GPU time in a step, of collectives the exposed part
+    us: float  # its own part of a step, see `pgle.analyze.parts`
     each_us: float  # one execution; of collectives after the last rank arrived
     count: float  # executions in a step
     sync: bool = False  # a collective in turn with compute
@@ -48,7 +75,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One instruction in both steps."""
+    """One row in both steps."""
 
     kind: Kind  # what happened
     # before, after: None where it is not in that step
@@ -60,6 +87,7 @@ class Change:
     # op_name, source: the framework's name, file and line; empty where unknown
     op_name: str
     source: str
+    group: str  # a `Group` of `pgle.analyze.parts`, ``slow steps`` or ``not explained``
     note: str = ""  # what else differs, in words
 
     @property
@@ -76,13 +104,20 @@ class Differences:
     before: Breakdown  # breakdown of the step compared with
     after: Breakdown  # breakdown of this step; the four parts of the difference add up to that of the steps
     waiting_us: float  # by how much waits for other ranks grew
-    changes: tuple[Change, ...]  # of instructions, the largest first
+    changes: tuple[Change, ...]  # the largest first; with `other_us` they add up to `delta_us`
     # scope, phase, GPU time before and after, those that changed most first
     layers: tuple[tuple[str, str, float, float], ...]
     # matched, renamed: instructions in both steps, and those of them under another name
     matched: int
     renamed: int
     other_us: float  # changes below `NOISE` together
+    verdict: Verdict  # of the typical step, without slow ones
+    typical_us: float  # by how much that got longer
+    noise_us: float | None  # by how much it must differ to be told; None where a side has too few steps
+    why: str  # why it cannot be told; else empty
+    # what the other ranks wait for the last one in a step, before and after, and which rank that is after, if it is one
+    late_us: tuple[float, float]
+    late_rank: str
 
     @property
     def delta_us(self) -> float:
@@ -103,15 +138,22 @@ class _Item:
     shape: str
     op_name: str
     source: str
+    group: Group
+    kernels: float = 0.0  # in a step
+    multiplied: str = ""  # type and unit that it multiplied in; empty where it is no product
 
 
 def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
-    """Match the instructions of two steps and say what each adds."""
+    """Match the rows of two steps and say what each adds."""
     by_name = before.module is None or after.module is None  # what HLO alone tells cannot be compared
     pairs = _match(_items(before, by_name), _items(after, by_name))
     step_us = max(before.breakdown.step_us, 1e-9)
     changes = [change for pair in pairs if (change := _change(*pair, step_us)) is not None]
+    changes += _other_rows(before, after, step_us)
+    delta_us = after.breakdown.step_us - before.breakdown.step_us
+    changes.append(_row("not explained", "", 0.0, delta_us - sum(change.delta_us for change in changes), step_us))
     shown = [change for change in changes if abs(change.share) >= NOISE]
+    verdict, typical_us, noise_us, why = _verdict(before, after)
     both = [(one, two) for one, two in pairs if one is not None and two is not None]
     return Differences(
         before=before.breakdown,
@@ -122,23 +164,131 @@ def find_differences(before: MeasuredStep, after: MeasuredStep) -> Differences:
         matched=len(both),
         renamed=sum(one.part.name != two.part.name for one, two in both),
         other_us=sum(change.delta_us for change in changes if abs(change.share) < NOISE),
+        verdict=verdict,
+        typical_us=typical_us,
+        noise_us=noise_us,
+        why=why,
+        late_us=(before.late.us, after.late.us),
+        late_rank=after.late_rank,
     )
+
+
+def _verdict(before: MeasuredStep, after: MeasuredStep) -> tuple[Verdict, float, float | None, str]:
+    """Whether typical steps differ by more than steps of one run do (Welch's test at 5 %), and launches do.
+
+    Returns:
+        The verdict, by how much the typical step got longer, by how much it must differ, and why that cannot be told.
+    """
+    delta_us = float(after.parts.typical_us.sum() - before.parts.typical_us.sum())
+    noise_us = before.breakdown.step_us * LAUNCHES_DIFFER
+    sides = [_typical_steps(side.parts.steps) for side in (before, after)]
+    if before.trace.simulated and after.trace.simulated:
+        noise_us = SAME * before.breakdown.step_us
+    elif _is_one_run(before, after):
+        return Verdict.CANNOT_TELL, delta_us, None, "both sides are ranks of one run"
+    elif (fewest := min(map(len, sides))) < LEAST_STEPS:
+        return Verdict.CANNOT_TELL, delta_us, None, f"a side has {fewest} steady steps; {LEAST_STEPS} are needed"
+    else:
+        noise_us = max(noise_us, _welch_us(*sides))
+    if abs(delta_us) <= noise_us:
+        return Verdict.CANNOT_TELL, delta_us, noise_us, "steps and launches of one program differ as much"
+    return Verdict.LONGER if delta_us > 0 else Verdict.SHORTER, delta_us, noise_us, ""
+
+
+def _typical_steps(steps: Sequence[StepTime]) -> list[float]:
+    """Each step that is not slow; after the last one, the mean pause."""
+    typical = [step for step in steps if not step.is_slow]
+    pauses = [step.pause_us for step in typical if step.pause_us is not None]
+    pause_us = sum(pauses) / max(len(pauses), 1)
+    return [step.span_us + (pause_us if step.pause_us is None else step.pause_us) for step in typical]
+
+
+def _welch_us(before: Sequence[float], after: Sequence[float]) -> float:
+    """The half width of Welch's 95 % confidence interval of the difference of two means."""
+    from scipy.special import stdtrit  # only here: it takes longer to import than all else
+
+    errors = [np.var(side, ddof=1) / len(side) if len(side) > 1 else np.inf for side in (before, after)]
+    total = float(sum(errors))
+    if not 0 < total < np.inf:
+        return total
+    freedom = total**2 / sum(error**2 / (len(side) - 1) for error, side in zip(errors, (before, after), strict=True))
+    return float(stdtrit(freedom, 0.975) * np.sqrt(total))
+
+
+def _is_one_run(before: MeasuredStep, after: MeasuredStep) -> bool:
+    """Whether other processes of the same run are on the two sides: their collectives end alike."""
+    processes = [{name.rpartition(":")[2] for name in _processes(side)} for side in (before, after)]
+    if processes[0] & processes[1]:
+        return False
+    windows = []
+    for side in (before, after):
+        tables = tuple(EndTable(one.columns, np.array(one.ns, np.float64), one.first) for one in side.costs.ends)
+        windows += [Window("", tables)] if tables else []
+    if len(windows) < 2:
+        return False
+    found = align(windows)
+    return found.evidence == Evidence.ENDS and not found.unclear
+
+
+def _processes(step: MeasuredStep) -> set[str]:
+    return {step.trace.devices[window.device].process for window in step.windows}
+
+
+def _other_rows(before: MeasuredStep, after: MeasuredStep, step_us: float) -> Iterator[Change]:
+    """The rows that are no instructions of the main module."""
+    for group in (Group.WAIT, Group.LAUNCH, Group.HOST, Group.BETWEEN):
+        one, two = (sum(step.parts.of(group).values()) for step in (before, after))
+        yield _row(str(group), _where(group, before, after), one, two, step_us)
+    sides = [step.parts.of(Group.MODULE) for step in (before, after)]
+    for name in dict.fromkeys(name for side in sides for name in side):
+        yield _row(str(Group.MODULE), "", sides[0].get(name), sides[1].get(name), step_us, name=name)
+    told = [f"execution {item.execution}" for item in after.parts.steps if item.is_slow]
+    yield _row("slow steps", ", ".join(told[:5]), before.parts.slow_us, after.parts.slow_us, step_us)
+
+
+def _where(group: Group, before: MeasuredStep, after: MeasuredStep) -> str:
+    """What of a row changed most, in words."""
+    if group == Group.WAIT:
+        return f"for {after.late_rank}" if after.late_rank else ""
+    if group != Group.HOST:
+        return ""
+    one, two = before.parts.of(group), after.parts.of(group)
+    most = max({**one, **two}, key=lambda name: abs(two.get(name, 0.0) - one.get(name, 0.0)), default="")
+    return f"most before {most}" if most else ""
+
+
+def _row(group: str, note: str, one: float | None, two: float | None, step_us: float, *, name: str = "") -> Change:
+    delta, name = (two or 0.0) - (one or 0.0), name or group
+    kind = Kind.LONGER if delta > 0 else Kind.SHORTER
+    kind = Kind.APPEARED if not one and two else Kind.GONE if one and not two else kind
+    before, after = (None if us is None else Part(name, us, us, 1.0) for us in (one, two))
+    return Change(kind, before, after, delta, delta / step_us, "", "", "", group, note)
 
 
 def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
     """What ran, in the order of the module; by name, in that of the names and without what HLO says."""
     module = None if by_name else step.module
     order = {} if module is None else {name: number for number, name in enumerate(module.instructions)}
+    own = {group: step.parts.of(group) for group in (Group.COMPUTE, Group.TRANSFER, Group.COPY)}
     found: list[tuple[int, _Item]] = []
     for item in step.compute:
         cost, made = item.cost, None if by_name else item.instruction
-        part = Part(cost.traced, item.us, cost.cost_us, item.count)
+        us = own[Group.COMPUTE].pop(cost.traced, None)
+        if us is None:
+            continue
+        part = Part(cost.traced, us, cost.cost_us, item.count)
         opcode, shape = ("", "") if by_name else (cost.opcode, cost.shape)
-        found.append((_place(order, made), _item(part, opcode, shape, made, is_collective=False)))
+        kernels = step.parts.kernels.get(cost.traced, 0.0)
+        found.append((_place(order, made), _item(part, opcode, shape, made, Group.COMPUTE, kernels, _multiplied(item))))
     for ran in step.collectives:
-        part = Part(ran.name, ran.exposed_us, ran.time_us, ran.count, ran.sync, ran.beside)
+        us = own[Group.TRANSFER].pop(ran.trace_name, 0.0)
+        part = Part(ran.trace_name if by_name else ran.name, us, ran.time_us, ran.count, ran.sync, ran.beside)
         made, opcode = (None, "") if by_name else (ran.instruction, ran.kind)
-        found.append((_place(order, made), _item(part, opcode, _result(module, made), made, is_collective=True)))
+        found.append((_place(order, made), _item(part, opcode, _result(module, made), made, Group.TRANSFER)))
+    for group, rest in own.items():
+        for name, us in rest.items():
+            made = None if module is None else module.instructions.get(name)
+            found.append((_place(order, made), _item(Part(name, us, us, 1.0), "", "", made, group)))
     return [item for _, item in sorted(found, key=lambda row: (row[0], _numbers(row[1].part.name)))]
 
 
@@ -159,10 +309,18 @@ def _result(module: Module | None, made: Instruction | None) -> str:
     return str(shape.elements[1] if inner.opcode.endswith("-start") and len(shape.elements) > 1 else shape)
 
 
-def _item(part: Part, opcode: str, shape: str, made: Instruction | None, *, is_collective: bool) -> _Item:
+def _item(
+    part: Part,
+    opcode: str,
+    shape: str,
+    made: Instruction | None,
+    group: Group,
+    kernels: float = 0.0,
+    multiplied: str = "",
+) -> _Item:
     kind = opcode or re.sub(r"[.\d]+", "", part.name)
     op_name, source = ("", "") if made is None else (made.op_name.partition("[")[0], made.source)
-    return _Item(part, is_collective, kind, shape, op_name, source)
+    return _Item(part, group == Group.TRANSFER, kind, shape, op_name, source, group, kernels, multiplied)
 
 
 _KEYS: Sequence[Callable[[_Item], Hashable | None]] = (
@@ -209,6 +367,7 @@ def _change(before: _Item | None, after: _Item | None, step_us: float) -> Change
         opcode=known.opcode,
         op_name=known.op_name,
         source=known.source,
+        group=str(known.group),
         note="" if before is None or after is None else "; ".join(_notes(before, after)),
     )
 
@@ -233,8 +392,17 @@ def _notes(before: _Item, after: _Item) -> Iterable[str]:
         yield f"{before.shape} → {after.shape}"
     if abs(one.count - two.count) > 1e-6 * max(one.count, two.count):
         yield f"{one.count:.3g} × → {two.count:.3g} × a step"
+    if before.kernels and after.kernels and abs(before.kernels - after.kernels) > 0.01 * before.kernels:
+        yield f"{before.kernels:.3g} → {after.kernels:.3g} kernels a step"
+    if before.multiplied and after.multiplied and before.multiplied != after.multiplied:
+        yield f"multiplied in {before.multiplied}, now in {after.multiplied}"
     if one.sync == two.sync and set(one.beside) != set(two.beside):
         yield f"beside {', '.join(two.beside[:2]) or 'nothing'}, was {', '.join(one.beside[:2]) or 'nothing'}"
+
+
+def _multiplied(item: MeasuredInstruction) -> str:
+    how = item.multiplying
+    return "" if how.tensor_cores is None else f"{how.dtype}{'' if how.tensor_cores else ' off the Tensor Cores'}"
 
 
 def _layers(before: MeasuredStep, after: MeasuredStep, least_us: float) -> tuple[tuple[str, str, float, float], ...]:

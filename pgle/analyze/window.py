@@ -74,6 +74,10 @@ class DeviceWindow:
     rows: npt.NDArray[np.int32]  # int32[m], rows of the trace, ordered by start
     stream: npt.NDArray[np.uint8]  # uint8[m], values of `Stream`
     spans: Intervals  # the steps
+    numbers: npt.NDArray[np.int64]  # int64[steps], their executions, in the order of their starts
+    # begins, finishes: float64[steps], when each begins and ends
+    begins: npt.NDArray[np.float64]
+    finishes: npt.NDArray[np.float64]
     begin_ns: int  # when it starts, as the trace counts
     length: float  # of the window
     trace: Trace
@@ -158,7 +162,8 @@ def device_windows(
         steps &= executions.keep
     found = []
     for device in distinct(executions.device[steps]).tolist():
-        mine = steps & (executions.device == device)
+        mine = np.flatnonzero(steps & (executions.device == device))
+        mine = mine[np.argsort(executions.start_ns[mine], kind="stable")]
         start, end = int(executions.start_ns[mine].min()), int(executions.end_ns[mine].max())
         low, high = np.searchsorted(trace.device, [device, device + 1]).tolist()
         first = trace.start_ns[low:high]
@@ -166,10 +171,13 @@ def device_windows(
         found.append(
             DeviceWindow(
                 device=device,
-                steps=int(mine.sum()),
+                steps=len(mine),
                 rows=(here + low).astype(np.int32),
                 stream=stream[here + low],
                 spans=union(executions.start_ns[mine] - start, executions.end_ns[mine] - start),
+                numbers=executions.execution[mine],
+                begins=(executions.start_ns[mine] - start).astype(np.float64),
+                finishes=(executions.end_ns[mine] - start).astype(np.float64),
                 begin_ns=start,
                 length=float(end - start),
                 trace=trace,

@@ -63,7 +63,7 @@ def convert_command(
 
     INPUT: .nsys-rep, nsys .sqlite or parquet directory, .xplane.pb, a profiler log directory (its newest run), a run
     directory of pgle. Several inputs (ranks, hosts) are merged: a collective then costs what the last rank to arrive
-    measured, so trace the same steps on all. Of several modules the one with most GPU time is taken.
+    measured, so trace the same steps on all. Of several modules the one with most compute is taken.
 
     \b
     pgle convert report.nsys-rep -o profile.pbtxt --hlo dump/

@@ -114,7 +114,7 @@ def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str
     multiple=True,
     type=PATH,
     metavar="OTHER",
-    help="Another run of the program: say what changed since it.",
+    help="Another run of the program: say what changed since it. A directory counts as all ranks in it.",
 )
 @click.option("--against-hlo", multiple=True, type=PATH, metavar="PATH", help="HLO dump of that run.")
 @json_option

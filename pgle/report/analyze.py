@@ -19,6 +19,7 @@ from pgle.report.analyze_parts import (
     show_layers,
     show_memory,
     show_overlap,
+    signed,
 )
 from pgle.report.text import bar, console, duration, printable, table, warn
 from pgle.report.timeline.scene import parts_of
@@ -53,11 +54,9 @@ def _headline(found: Analysis) -> str:
     line = f"{name}: {duration(us)} a step{simulated}, {of} on {on}"
     if found.against is None:
         return line
-    change = found.against.delta_us
     if abs(found.against.share) < SAME:
         return f"{line}: as long as before"
-    word = "longer" if change > 0 else "shorter"
-    return f"{line}: {duration(abs(change))} ({abs(found.against.share):.2%}) {word} than before"
+    return f"{line}: {signed(found.against.delta_us)} ({found.against.share:+.2%}) since before"
 
 
 def _show_step(screen: Any, found: Analysis) -> None:
@@ -149,6 +148,15 @@ def show_json(found: Analysis) -> None:
             "idle_us": {name.replace(" ", "_"): us for name, us in step.idle_us.items()},
             "waiting_us": step.waiting_us,
             "skew_us": step.costs.skew_us,
+            "late": {
+                "us": step.late.us,
+                "steps": step.late.steps,
+                "ranks": [
+                    {"device": step.trace.devices[device], "us": us, "last_in_steps": count}
+                    for device, us, count in step.late.devices
+                ],
+            },
+            "step_times": [json.whole(item, "step_us") for item in step.parts.steps],
             "collectives": [_collective_json(item, step.overlap) for item in step.collectives],
             "findings": [
                 {

@@ -7,7 +7,7 @@ from typing import Any
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.differences import Change, Differences
+from pgle.analyze.differences import Change, Differences, Verdict
 from pgle.analyze.layers import Layer, Layers, Phase, folded, short_source
 from pgle.analyze.memory import Memory
 from pgle.analyze.overlap import Believed, Overlap, ProfileUse, Room
@@ -16,6 +16,7 @@ from pgle.errors import cut
 from pgle.report.text import duration, numbers, printable, show_rest, table
 from pgle.report.timeline.scene import parts_of
 
+LATE = 0.005  # of the step; a smaller change of what ranks wait for each other is not told
 SHOWN = 8  # collectives in the text table; ``--json`` has all
 SCOPE_WIDTH = 24  # characters of a layer's name in the text table
 SCOPES, LINES, VALUES, CHANGES, PRODUCTS = 10, 6, 5, 12, 4
@@ -216,27 +217,39 @@ def believed_row(row: Believed, step_us: float) -> tuple[str, ...]:
 
 
 def show_differences(screen: Any, found: Differences) -> None:
-    """Both breakdowns, and the instructions that explain what changed."""
+    """The verdict, both breakdowns, and the rows that add up to what changed."""
+    screen.print(verdict_line(found), style="bold")
+    before_us, after_us = found.late_us
+    if abs(after_us - before_us) >= LATE * found.before.step_us:
+        rank = printable(found.late_rank) or "the last rank, which differs"
+        screen.print(f"The other ranks wait {duration(after_us)} for {rank}; before they waited {duration(before_us)}.")
     before, after = ([*parts_of(parts), ("step", parts.step_us)] for parts in (found.before, found.after))
     rows = [
-        (name, duration(one), duration(two), _signed(two - one), f"{(two - one) / found.before.step_us:+.2%}")
+        (name, duration(one), duration(two), signed(two - one), f"{(two - one) / found.before.step_us:+.2%}")
         for (name, one), (_, two) in zip(before, after, strict=True)
     ]
     screen.print()
     screen.print(numbers(("", "before", "after", "change", "of the step"), rows))
-    if abs(found.waiting_us) > 0.001 * found.before.step_us:
-        screen.print(f"of the change in exposed communication {_signed(found.waiting_us)} are waits for another rank")
     if found.changes:
-        columns, changes = ("", "instruction", "before", "after", "of the step"), found.changes[:CHANGES]
+        columns, changes = ("", "part", "before", "after", "of the step"), found.changes[:CHANGES]
         screen.print()
         screen.print(table(columns, map(_change, changes), right="before|after|of the step", whole="|before|after"))
     more = len(found.changes) - CHANGES
     rest = f"… and {more} more (--json has all); " if more > 0 else ""
     screen.print(
-        f"{rest}{found.matched} instructions in both, {found.renamed} of them under another name; smaller changes "
-        f"together {_signed(found.other_us)}",
+        f"{rest}smaller changes add up to {signed(found.other_us)}; {found.matched} instructions in both, "
+        f"{found.renamed} of them under another name",
         style="dim",
     )
+
+
+def verdict_line(found: Differences) -> str:
+    """What can be said of the typical step."""
+    change = f"{signed(found.typical_us)} ({found.typical_us / found.before.step_us:+.2%})"
+    noise = "" if found.noise_us is None else f" (noise: ±{found.noise_us / found.before.step_us:.2%})"
+    if found.verdict == Verdict.CANNOT_TELL:
+        return f"Cannot tell whether the typical step changed: {change}{noise}; {found.why}."
+    return f"The typical step is {found.verdict}: {change}{noise}."
 
 
 def _change(change: Change) -> tuple[str, ...]:
@@ -248,5 +261,6 @@ def _change(change: Change) -> tuple[str, ...]:
     return str(change.kind), printable(about), *times, f"{change.share:+.2%}"
 
 
-def _signed(us: float) -> str:
+def signed(us: float) -> str:
+    """A difference of times."""
     return f"{'+' if us >= 0 else '−'}{duration(abs(us))}"

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.differences import Differences, find_differences
+from pgle.analyze.differences import Differences, Verdict, find_differences
 from pgle.analyze.findings import Finding
 from pgle.analyze.rules import find_findings
+from pgle.analyze.rules.communication import LEAST_HIDDEN
 from pgle.files import Progress
 from pgle.next import Next
 from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.onward import launch_of, tune
+from pgle.run.experiment.onward import following, launch_of, tune
 from pgle.run.inputs.measured_step import Side, measured_step, on_host
 from pgle.run.inputs.traces import stage_of
 from pgle.schedule.moves import DISABLE_ASYNC
+
+WORTH_A_LOOK = 0.01  # of the step; a row that grew by so much is named, whatever can be said of the whole step
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
         return f"With the HLO more can be said, by instruction and link: {command}"
     if not saving and step.trace.simulated and not _runs(side):
         return "Nothing stands out in this schedule. Measured costs make it sure: pgle profile -- COMMAND"
+    if not saving and _runs(side):
+        return f"Nothing stands out.\n  {following(_runs(side)[0])}"
     if not saving:
         words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
         return f"Nothing stands out. A profile for the scheduler: {Next.of('convert', *words)}"
@@ -88,10 +93,18 @@ def _next_of_profile_run(step: MeasuredStep, side: Side) -> str:
     perf = run.stage("perf")
     known = bool(perf.traces()) or perf.rank().hlo.is_dir()
     make = "" if known else f"\n  {launch_of(run).line('perf', run.path)}"
-    most = 0.0 if step.overlap is None else step.overlap.hideable_us / step.step_us
-    brings = f" (a better schedule alone saves at most {most:.1%} of the step)" if step.overlap else ""
-    flags = "" if (run.path / "tuned").exists() else f"\nFlags that hide more{brings}:\n  {tune(run)}"
-    return f"What a plain run exposes:{make}\n  {Next.of('analyze', perf.path)}{flags}"
+    lines = f"What a plain run exposes:{make}\n  {Next.of('analyze', perf.path)}"
+    if not known or (run.path / "tuned").exists():
+        return lines
+    plain = measured_step(Side((perf.path,), target=side.target))
+    room = 0.0 if plain.overlap is None else plain.overlap.hideable_us + plain.overlap.stuck_us
+    if room < LEAST_HIDDEN * plain.step_us:
+        return lines
+    source = "predicted" if plain.trace.simulated else "measured"
+    return (
+        f"{lines}\nFlags that hide more ({room / plain.step_us:.1%} of the {source} step of the performance run is "
+        f"exposed):\n  {tune(run)}"
+    )
 
 
 def _runs(side: Side) -> list[RunDirectory]:
@@ -101,9 +114,15 @@ def _runs(side: Side) -> list[RunDirectory]:
 def _next_of(found: Differences) -> str:
     """After a comparison: where to look, and what it would bring."""
     worst = next((change for change in found.changes if change.delta_us > 0), None)
-    if not found.changes:
-        return "Nothing changed that is worth a look."
-    if found.share <= 0 or worst is None:
-        return "Nothing got slower that is worth a look: keep the change."
-    where = f" ({worst.source})" if worst.source else ""
-    return f"Look at {worst.name}{where} first: its change takes {worst.share:.1%} of the step."
+    lines, later = [], (found.late_us[1] - found.late_us[0]) / found.before.step_us
+    if worst is not None and later >= max(worst.share, WORTH_A_LOOK):
+        rank = found.late_rank or "the ranks, which are late in turn"
+        lines.append(f"Look at {rank} first: the others wait {later:.1%} of the step longer for it.")
+    elif worst is not None and (found.verdict == Verdict.LONGER or worst.share >= WORTH_A_LOOK):
+        what = worst.name + (f" ({worst.source or worst.note})" if worst.source or worst.note else "")
+        lines.append(f"Look at {what} first: its change takes {worst.share:.1%} of the step.")
+    if found.verdict == Verdict.CANNOT_TELL and found.noise_us is None:
+        lines.append("Record more steps of each run, or compare step times: pgle compare BASE NEW")
+    elif found.verdict == Verdict.SHORTER:
+        lines.append("Confirm it with step times of several launches: pgle compare BASE NEW")
+    return "\n".join(lines) or "Nothing changed by more than noise."

@@ -8,11 +8,11 @@ from pgle.errors import UserError
 from pgle.steps.series import Mark, Series, Step, make_series
 from pgle.trace.column import distinct
 from pgle.trace.table import Trace
-from pgle.trace.windows import find_executions
+from pgle.trace.windows import compute_ns, find_executions
 
 
 def execution_series(trace: Trace, source: str) -> Series:
-    """The executions of the main module, the one with most GPU time, as the series of one run.
+    """The executions of the main module, the one with most compute, as the series of one run.
 
     A step takes from the first start to the last end on the slowest device. Warm-up and truncated executions are marked
     as `pgle.trace.windows` finds them.
@@ -24,8 +24,7 @@ def execution_series(trace: Trace, source: str) -> Series:
     if not known.any():
         where = trace.sources[0].path if trace.sources else None
         raise UserError("trace without module executions", where=where, remedy="record a window of whole steps")
-    time = np.bincount(trace.module[known], weights=trace.duration_ns[known], minlength=len(trace.modules))
-    main = int(np.argmax(time))
+    main = int(np.argmax(compute_ns(trace)))
     found = find_executions(trace)
     here = found.module == main
     numbers = distinct(found.execution[here])

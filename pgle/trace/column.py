@@ -102,3 +102,17 @@ def median(values: npt.NDArray[np.number]) -> float:
     """The median of at least one value."""
     ordered = np.sort(values)
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
+
+
+NOISE = 3.0  # normal deviations that values differ by from their median without anybody calling them special
+NEAR = 0.25  # of the median; of few values the deviation is not known well enough to call a nearer one unusual
+MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
+
+
+def usual_values(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """bool[n]: within `NOISE` robust deviations or `NEAR` of their median; of fewer than three values, all."""
+    if len(values) < 3:
+        return np.ones(len(values), np.bool_)
+    middle = median(values)
+    apart = np.abs(values - middle)
+    return np.asarray(apart <= max(NOISE * MAD_TO_DEVIATION * median(apart), NEAR * abs(middle)))

@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pgle.errors import some
-from pgle.trace.table import Trace, Unresolved
+from pgle.errors import many, some
+from pgle.trace.table import Kind, Trace, Unresolved
+
+ROW_COLUMNS = ("start_ns", "duration_ns", "kind", "device", "stream", "module", "instruction", "execution", "instance")
 
 T = TypeVar("T", bound=Hashable)
 Column = npt.NDArray[np.int32]
+
+
+def without_repeats(trace: Trace) -> Trace:
+    """The trace with each GPU activity once, and a warning where some were recorded again.
+
+    A stream runs one activity at a time, so rows of one stream, start, duration and instruction are one activity.
+    """
+    same = (np.diff(trace.start_ns) == 0) & (np.diff(trace.device) == 0) & (np.diff(trace.duration_ns) == 0)
+    if not same.any():
+        return trace
+    near = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    near = near[trace.kind[near] != Kind.HOST]
+    columns = (trace.instruction, trace.module, trace.stream, trace.duration_ns, trace.start_ns, trace.device)
+    order = near[np.lexsort(tuple(column[near] for column in columns))]
+    again = np.ones(len(order), np.bool_)
+    again[:1] = False
+    for column in columns:
+        again[1:] &= np.diff(column[order]) == 0
+    if not again.any():
+        return trace
+    keep = np.ones(len(trace), np.bool_)
+    keep[order[again]] = False
+    told = f"{many(int(again.sum()), 'event')} of the GPU recorded twice; each counts once"
+    return replace(
+        trace,
+        **{name: getattr(trace, name)[keep] for name in ROW_COLUMNS},
+        warnings=(*trace.warnings, f"{told}. Record again if the profiler was started twice"),
+    )
 
 
 def combine(traces: Sequence[Trace]) -> Trace:

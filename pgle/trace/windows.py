@@ -7,7 +7,7 @@ Rules, per module:
    the median of the second half by more than `WARM_UP_EXCESS`, and by more than `NOISE` times what executions of the
    second half differ from it on all devices (up to `MAX_WARM_UP_EXCESS`), on the typical device: the median over
    devices, since one that is slow once tells of that device. Or they take longer than the median, from first start to
-   last end, by more than `LONG_EXCESS` and that noise. At most half of the executions are dropped.
+   last end, by more than `LONG_EXCESS` and that noise. At least two executions stay.
 
 An execution dropped on one device is dropped on all: its collectives need every rank.
 """
@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pgle.trace.column import distinct, median
+from pgle.trace.column import MAD_TO_DEVIATION, NOISE, distinct, median
 from pgle.trace.table import Trace
 from pgle.xla.kinds import guess_kind
 
@@ -41,9 +41,6 @@ BLOCK_ROWS = 1 << 18
 """GPU activities looked at together."""
 
 Rows: TypeAlias = npt.NDArray[np.intp]
-
-NOISE = 3.0  # normal deviations that executions differ by from their median without anybody calling them special
-_MAD_TO_DEVIATION = 1.4826  # median absolute deviation to standard deviation of a normal distribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +80,20 @@ class MeasuredWindow:
     span_us: float  # median span of a used execution, first start to last end, in microseconds; NaN where none
     devices: tuple[int, ...]  # those that ran it, as indices into `Trace.devices`
     fewest: int = 0  # executions in the trace on the device with fewest
+
+
+def compute_ns(trace: Trace) -> npt.NDArray[np.float64]:
+    """float64[modules]: GPU time of each module without collectives, whose time is mostly waiting.
+
+    The main module is the one with most of it: a barrier that waits for a rank outlasts any step.
+    """
+    communicates = np.array([guess_kind(name) == "collective" for name in trace.instructions] or [False])
+    found = np.zeros(len(trace.modules))
+    for at in range(0, len(trace), BLOCK_ROWS):
+        rows = slice(at, at + BLOCK_ROWS)
+        ns = np.where(communicates[trace.instruction[rows]], 0, trace.duration_ns[rows])
+        found += np.bincount(trace.module[rows], weights=ns, minlength=len(found))
+    return found
 
 
 def find_executions(trace: Trace, collective: npt.NDArray[np.bool_] | None = None) -> Executions:
@@ -213,7 +224,7 @@ class _ToSteady:
                 numbers.append(found.execution[here])
                 excesses.append(values[here] / steady - 1)
                 apart.append(np.abs(excesses[-1][len(here) // 2 :]))
-        noise = NOISE * _MAD_TO_DEVIATION * median(np.concatenate(apart[1:] or apart))
+        noise = NOISE * MAD_TO_DEVIATION * median(np.concatenate(apart[1:] or apart))
         return cls(np.concatenate(numbers), np.concatenate(excesses), noise)
 
     def at(self, number: int) -> npt.NDArray[np.float64]:
@@ -228,7 +239,7 @@ def _warm_up(found: Executions, by_device: Sequence[Rows]) -> Iterator[tuple[int
     span = _ToSteady.of(found, found.span_ns.astype(np.float64), by_device)
     limit = min(max(WARM_UP_EXCESS, compute.noise), MAX_WARM_UP_EXCESS)
     numbers = distinct(compute.number)
-    for number in numbers[: len(numbers) // 2].tolist():
+    for number in numbers[: max(len(numbers) // 2, len(numbers) - 2)].tolist():
         here = compute.at(number)
         if median(here) > limit:
             slow = int((here > limit).sum())

@@ -169,9 +169,31 @@ def recompiling() -> Trace:
     module, execution = trace.module.copy(), trace.execution.copy()
     module[last[:-1]] = 1
     execution[last[:-1]] = 0
+    compiles = np.array([[int(trace.start_ns[last[0]]) - 1000, int(trace.start_ns[last[0]])]])
     return replace(
-        trace, module=module, execution=execution, modules=(ModuleKey("jit_step", 1), ModuleKey("jit_step", 2))
-    )
+        trace, module=module, execution=execution, modules=(ModuleKey("jit_step", 1), ModuleKey("jit_step", 2)),
+        compiling={"host:1": compiles},
+    )  # fmt: skip
+
+
+def one_slow() -> Trace:
+    """The fourth of six steps takes twice as long on both devices."""
+    runs, clock = [], 0.0
+    for number in range(6):
+        step = Step().run("negate.1", 10_000 if number == 3 else 5000)
+        runs.append((number, [replace(run, start=run.start + clock) for run in step.runs]))
+        clock += step.clock + 5
+    return made((device, number, step) for device in range(2) for number, step in runs)
+
+
+def with_another_module() -> Trace:
+    """Another module runs for 500 µs after each step."""
+    step = usual()
+    trace = steps_of(step.run("negate.5", 500))
+    last = np.flatnonzero(np.append(np.diff(trace.execution) != 0, True))  # of each execution
+    module = trace.module.copy()
+    module[last] = 1
+    return replace(trace, module=module, modules=(ModuleKey("jit_step", 1), ModuleKey("jit_metrics", 2)))
 
 
 def memory_of(share: float) -> Memory:
@@ -189,11 +211,14 @@ FAULTS = {
         usual().beside("all-gather-start.1", expected_us("all-gather-start.1"), exposed=600).run("negate.3", 20)
     ),
     "rank-skew": skewed,
+    "slow-steps": one_slow,
+    "other-modules": with_another_module,
     "scatter-add": lambda: steps_of(usual().run("scatter.1", 700)),
     "slow-matmul": lambda: steps_of(usual().run("dot.1", 4 * expected_us("dot.1"))),
     "off-tensor-cores": lambda: steps_of(usual().run("dot.9", 300)),
     "input-bound": lambda: steps_of(usual(), pause=1500),
     "idle": lambda: steps_of(usual().run("negate.3", 20, gap=2500)),
+    "launch-gaps": lambda: steps_of(many("negate.3", 60, 20, gap=15)),
     "gaps-before-custom-calls": lambda: steps_of(many("custom-call.1", 4, 10, gap=30)),
     "slow-collective": lambda: steps_of(
         usual().beside("all-gather-start.1", 3 * expected_us("all-gather-start.1"), exposed=200).run("negate.3", 20)
@@ -271,7 +296,9 @@ def test_a_profile_run_names_a_fault_that_it_may_have_made_itself_and_claims_not
     assert "profile run" in found.unclaimed
 
 
-@pytest.mark.parametrize("fault", ["rank-skew", "input-bound", "recompilation", "window"])
+@pytest.mark.parametrize(
+    "fault", ["rank-skew", "slow-steps", "other-modules", "input-bound", "recompilation", "window"]
+)
 def test_what_the_simulated_gpu_makes_up_is_no_finding(fault, measured):
     trace = replace(FAULTS[fault](), warnings=(SIMULATED,))
     assert find_findings(measured(trace, MODULE)) == ()
@@ -294,10 +321,13 @@ def test_one_device_that_pauses_costs_the_others_as_much(measured):
         for device, step in enumerate((waits, late))
         for number in range(4)
     )  # fmt: skip
-    found = find_findings(measured(trace, MODULE))
-    (idle,) = (finding for finding in found if finding.id == "idle")
-    assert idle.share == pytest.approx(0.2, abs=0.005)  # half of it idle, half of it the other's wait
-    assert "other ranks wait" in idle.evidence[0].note
+    found = {finding.id: finding for finding in find_findings(measured(trace, MODULE))}
+    assert found["idle"].share == pytest.approx(0.1, abs=0.005)  # 2 ms of 10 on one of two devices
+    assert found["rank-skew"].share == pytest.approx(0.2, abs=0.005)
+    assert "device 1 of host:1" in found["rank-skew"].number
+    assert [(row.name, row.us) for row in found["rank-skew"].evidence[:2]] == [
+        ("device 1 of host:1", pytest.approx(2000, abs=5)), ("idle on device 1 of host:1", pytest.approx(2000, abs=5))
+    ]  # fmt: skip
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests(measured):
@@ -316,8 +346,9 @@ def test_the_real_h100_job_is_slowed_by_a_scatter_and_by_ranks_that_differ(maxte
     found = {finding.id: finding for finding in find_findings(maxtext)}
     assert found["scatter-add"].share == pytest.approx(0.43, abs=0.01)
     assert found["scatter-add"].evidence[0].op_name.startswith("jit(train_step)/")
-    assert found["rank-skew"].share == pytest.approx(9.7 / 124.6, abs=0.01)
-    assert found["rank-skew"].evidence[0].name == "input_scatter_fusion"
+    # by SQL: 11.8 ms, the mean over steps of what the median of the ranks waits in its collectives
+    assert found["rank-skew"].share == pytest.approx(11.8 / 124.6, abs=0.006)
+    assert "input_scatter_fusion" in [row.name for row in found["rank-skew"].evidence]
     assert found["gaps-before-custom-calls"].number.startswith("12 gaps")
 
 

@@ -33,10 +33,13 @@ def test_a_run_named_itself_needs_no_word(tmp_path, xplane):
     assert read_traces([tmp_path]).warnings == ()
 
 
-def test_a_directory_of_reports_says_what_to_name(tmp_path):
-    (tmp_path / "rank0.sqlite").touch()
-    with pytest.raises(UserError, match=r"a directory of nsys reports; name them: .*/\*\.sqlite"):
-        read_traces([tmp_path])
+def test_a_directory_of_reports_is_the_ranks_of_a_job(tmp_path, testdata):
+    for rank in ("proc0", "proc3"):
+        shutil.copy(testdata / f"pax_fsdp4/{rank}.sqlite", tmp_path)
+    (tmp_path / "proc0.nsys-rep").touch()  # its export is there
+    assert [source.path for source in read_traces([tmp_path]).sources] == [
+        str(tmp_path / f"{rank}.sqlite") for rank in ("proc0", "proc3")
+    ]
 
 
 def test_links_in_a_circle_are_no_file(tmp_path):
@@ -113,3 +116,15 @@ def test_of_programs_the_one_that_is_started_is_named(tmp_path):
     (tmp_path / "model.py").write_text("import jax\n")
     (sight,) = look(tmp_path).sights
     assert sight.paths[0].name == "train.py"
+
+
+def test_files_of_different_programs_are_not_paired(tmp_path, testdata):
+    (tmp_path / "dump").symlink_to(testdata / "pax_fsdp4/proc0/dump")
+    shutil.copy(testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt", tmp_path / "profile.pbtxt")
+    shutil.copy(testdata / "pax_fsdp4/proc0.sqlite", tmp_path / "trace.sqlite")
+    found = {sight.kind: sight.command for sight in look(tmp_path).sights}
+    assert found["cost profile"] == f"pgle show {tmp_path}/profile.pbtxt"
+    assert f"--hlo {tmp_path}/dump" in found["nsys report"]
+    (tmp_path / "profile.pbtxt.json").write_text('{"modules": [{"name": "pjit__wrapped_step_fn"}]}')
+    found = {sight.kind: sight.command for sight in look(tmp_path).sights}
+    assert found["cost profile"] == f"pgle verify {tmp_path}/profile.pbtxt --hlo {tmp_path}/dump"

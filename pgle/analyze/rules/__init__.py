@@ -21,10 +21,12 @@ from pgle.analyze.rules.device import (
     gaps_before_custom_calls,
     idle,
     input_bound,
-    is_launch_bound,
+    launch_gaps,
+    other_modules,
     scatters,
     short_kernels,
     slow_matmuls,
+    slow_steps,
 )
 from pgle.analyze.rules.program import (
     memory_limit,
@@ -37,15 +39,15 @@ from pgle.analyze.rules.program import (
 )
 
 RULES: Sequence[Callable[[MeasuredStep], Finding | None]] = (
-    synchronous, exposed, rank_skew, scatters, slow_matmuls, off_tensor_cores, input_bound, idle,
-    gaps_before_custom_calls, slow_collectives, small_collectives, gradient_reduction, copies, excessive_copies,
-    short_kernels, memory_limit, rematerialised_by_xla, rematerialised_for_nothing, stale_profile, recompilation,
-    window,
+    synchronous, exposed, rank_skew, slow_steps, other_modules, scatters, slow_matmuls, off_tensor_cores,
+    input_bound, idle, launch_gaps, gaps_before_custom_calls, slow_collectives, small_collectives,
+    gradient_reduction, copies, excessive_copies, short_kernels, memory_limit, rematerialised_by_xla,
+    rematerialised_for_nothing, stale_profile, recompilation, window,
 )  # fmt: skip
 """One function per finding of `THRESHOLDS`."""
 
 
-UNSIMULATED = frozenset(("rank-skew", "input-bound", "recompilation", "window"))
+UNSIMULATED = frozenset(("rank-skew", "slow-steps", "other-modules", "input-bound", "recompilation", "window"))
 """What the simulated GPU makes up: a host that pauses, ranks that differ, a warm-up."""
 
 BY_EXPOSURE = frozenset(("slow-collective", "small-collectives", "gradient-reduction"))
@@ -72,5 +74,4 @@ def _made_by_pgle(step: MeasuredStep, finding: Finding) -> str:
     """Why a finding on a profile run may be no loss of the program's; empty where it is."""
     if finding.id in BY_EXPOSURE:
         return _ALONE if step.measures_alone else ""
-    launches = finding.id == "short-kernels" or (finding.id == "idle" and is_launch_bound(step))
-    return _NO_GRAPHS if launches else ""
+    return _NO_GRAPHS if finding.id in ("short-kernels", "launch-gaps") else ""

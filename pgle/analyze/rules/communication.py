@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from itertools import islice
 from math import prod
+from statistics import median
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
@@ -97,27 +98,53 @@ def _beside(item: MeasuredCollective) -> str:
 
 
 def rank_skew(step: MeasuredStep) -> Finding | None:
-    """Compute that takes longer on one rank, for which the others wait."""
-    skew = step.costs.skew_us or 0.0
-    share = skew / step.step_us
+    """A rank that arrives later at collectives than the others, which wait for it."""
+    late = step.late
+    if not late.devices:
+        return None
+    of_one = late.devices[0][1]
+    waited_us = of_one if of_one >= (1 - LEAST_LATE) * late.us else late.us
+    share = waited_us / step.step_us
     if share < THRESHOLDS["rank-skew"].limit:
         return None
-    slow = sorted(step.compute, key=lambda item: -(item.cost.skew_us or 0.0) * item.count)
-    rows = [
-        Evidence(item.cost.name, (item.cost.skew_us or 0.0) * item.count, "longer on the slowest rank", item.op_name)
-        for item in slow[:ROWS]
-        if (item.cost.skew_us or 0.0) > 0
+    ranks = [
+        Evidence(step.rank_name(device), us, f"the others wait for it; last in {count} of {late.steps} steps")
+        for device, us, count in late.devices
+        if us >= LEAST_LATE * late.us
     ]
+    slow = sorted(step.compute, key=lambda item: -(item.cost.skew_us or 0.0) * item.count)
+    longer = [
+        Evidence(item.cost.name, (item.cost.skew_us or 0.0) * item.count, "longer on the slowest rank", item.op_name)
+        for item in slow
+        if (item.cost.skew_us or 0.0) * item.count >= LEAST_LATE * late.us
+    ]
+    idlest, more_us = _idlest(step)
+    if more_us >= LEAST_LATE * late.us:
+        longer.insert(0, Evidence(f"idle on {idlest}", more_us, "more than on the other ranks"))
+    who = f"for {step.late_rank}" if step.late_rank else "for the last one, which differs"
     waits = sorted(step.collectives, key=lambda item: -item.wait_us)
+    rows = [*ranks[:ROWS], *longer[:ROWS]]
     rows += [Evidence(item.name, item.wait_us, "waits here, mean over ranks", item.op_name) for item in waits[:1]]
     return Finding(
         "rank-skew",
         share,
-        f"the other ranks wait {share:.1%} of the step ({in_words(skew)}) for the slowest one",
+        f"the other ranks wait {share:.1%} of the step ({in_words(waited_us)}) {who}",
         tuple(rows),
         "even out these instructions: alike data on each rank, or an algorithm whose time does not hang on the data; "
-        "if all of them are slow on one rank, check its clocks ('pgle doctor' there)",
+        "if all of them are slow on one rank, check its clocks ('pgle doctor' there); if it is idle, check its host",
     )
+
+
+LEAST_LATE = 0.1  # of the wait; what explains less is not shown
+
+
+def _idlest(step: MeasuredStep) -> tuple[str, float]:
+    """The device with most gaps over 20 µs inside steps, and how much more that is than on the typical other one."""
+    if len(step.windows) < 2:
+        return "", 0.0
+    us = [float(item.waits.length[item.waits.inside].sum()) / item.steps / 1e3 for item in step.windows]
+    most = max(range(len(us)), key=us.__getitem__)
+    return step.rank_name(step.windows[most].device), us[most] - median(us[:most] + us[most + 1 :])
 
 
 _CHECK_LINKS = (

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from statistics import median
 
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
 from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words
-from pgle.analyze.window import LAUNCH_GAP_NS, LONG_GAP_NS
+from pgle.analyze.parts import Group
+from pgle.analyze.window import LAUNCH_GAP_NS
 from pgle.costs.estimate.kernels import compute_us
 from pgle.errors import many
 from pgle.schedule.timeline import Stream
+from pgle.trace.column import distinct
 from pgle.xla.hlo.module import Instruction, Module
 
-LONG_GAPS = 3
-LAUNCHES = "launch gaps"
 _MOVES = frozenset(("parameter", "copy", "bitcast", "transpose", "reshape", "tuple", "get-tuple-element"))
 SHORT_NS = 3_000
 """A kernel that is shorter than its launch: 2.9 µs on the GPU, 3.8 with its launch ("Getting Started with CUDA Graphs",
@@ -84,7 +86,7 @@ def slow_matmuls(step: MeasuredStep) -> Finding | None:
 
 def input_bound(step: MeasuredStep) -> Finding | None:
     """The device has nothing to do between steps."""
-    between_us = step.idle_us["between steps"]
+    between_us = sum(step.parts.of(Group.BETWEEN).values())
     share = between_us / step.step_us
     if share < THRESHOLDS["input-bound"].limit:
         return None
@@ -99,92 +101,141 @@ def input_bound(step: MeasuredStep) -> Finding | None:
     )
 
 
-def _idle_us(step: MeasuredStep) -> dict[str, float]:
-    """Idle time inside a step by the length of its gaps."""
-    idle = step.idle_us
-    return {"gaps over 1 ms": idle["long waits"], "20 µs to 1 ms": idle["waits for the host"], LAUNCHES: idle[LAUNCHES]}
-
-
-def is_launch_bound(step: MeasuredStep) -> bool:
-    """Whether most idle time inside steps is in gaps as short as those between two launches."""
-    rows = _idle_us(step)
-    return max(rows, key=rows.__getitem__) == LAUNCHES
-
-
 def idle(step: MeasuredStep) -> Finding | None:
-    """Nothing runs inside steps; where one device idles longest, the others wait for it as well."""
-    rows = _idle_us(step)
-    waits = [window.waits.length[window.waits.inside] for window in step.windows]
-    of_device = [float(length.sum()) / window.steps / 1e3 for length, window in zip(waits, step.windows, strict=True)]
-    waited = min(step.waiting_us, max(of_device) - float(np.mean(of_device)))
-    share = (sum(rows.values()) + waited) / step.step_us
-    most = max((int((length > LONG_GAP_NS).sum()) for length in waits), default=0)
-    if share <= THRESHOLDS["idle"].limit and most < LONG_GAPS:
+    """Nothing runs inside steps because the host is late."""
+    found = step.parts.of(Group.HOST)
+    for name in _before_custom_calls(step):
+        found.pop(name)
+    share = sum(found.values()) / step.step_us
+    if share < THRESHOLDS["idle"].limit:
         return None
-    evidence = [Evidence(name, us) for name, us in sorted(rows.items(), key=lambda row: -row[1]) if us]
-    if waited > LEAST_SAVED * step.step_us:
-        idlest = step.trace.devices[step.windows[int(np.argmax(of_device))].device]
-        evidence.insert(
-            0,
-            Evidence(
-                f"device {idlest.ordinal} of {idlest.process}", waited, "idles longest: the other ranks wait for it"
-            ),
-        )
     return Finding(
         "idle",
         share,
-        f"no GPU work for {sum(rows.values()) / step.step_us:.1%} of the time, inside steps; "
-        f"{many(most, 'gap')} over 1 ms on one device",
-        (*evidence, *_before(step)[: ROWS - len(evidence)]),
-        "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile "
-        "is recorded), or fuse them"
-        if is_launch_bound(step)
-        else "take the host off the step: callbacks, transfers and eager operations inside it",
+        f"gaps over 20 µs inside steps: {share:.1%} of the step ({in_words(sum(found.values()))})",
+        _gap_rows(step, found),
+        "take the host off the step: callbacks, transfers and eager operations inside it",
     )
 
 
-def _before(step: MeasuredStep) -> list[Evidence]:
-    """What waited longest in gaps inside steps that are no launch gaps."""
-    time: dict[int, float] = defaultdict(float)
-    count: dict[int, int] = defaultdict(int)
+def _gap_rows(step: MeasuredStep, found: Mapping[str, float]) -> tuple[Evidence, ...]:
+    """Gaps before instructions, the longest first."""
+    counts = _gap_counts(step)
+    rows = []
+    for name, us in islice(found.items(), ROWS):
+        count = counts[name] / step.steps
+        rows.append(Evidence(f"before {name}", us, f"{count:.3g} × a step, {in_words(us / max(count, 1))} each"))
+    return tuple(rows)
+
+
+def _gap_counts(step: MeasuredStep) -> Counter[str]:
+    """How many gaps over 20 µs inside steps end in an instruction, over all steps and devices."""
+    counts: Counter[str] = Counter()
     for window in step.windows:
-        waits, here = window.waits, window.waits.inside
-        for row, ns in zip(waits.after[here].tolist(), waits.length[here].tolist(), strict=True):
-            code = int(step.trace.instruction[row])
-            time[code] += ns
-            count[code] += 1
-    order = sorted(time, key=lambda code: -time[code])
-    return [
-        Evidence(
-            f"before {step.trace.instructions[code]}",
-            time[code] / 1e3 / step.steps,
-            f"{count[code] / step.steps:.3g} × a step, {in_words(time[code] / count[code] / 1e3)} each",
-        )
-        for code in order
-    ]
+        rows = window.waits.after[window.waits.inside]
+        counts.update(step.trace.instructions[code] for code in step.trace.instruction[rows].tolist())
+    return counts
+
+
+def launch_gaps(step: MeasuredStep) -> Finding | None:
+    """The GPU waits between kernels that are launched one after the other."""
+    us = sum(step.parts.of(Group.LAUNCH).values())
+    share = us / step.step_us
+    if share < THRESHOLDS["launch-gaps"].limit:
+        return None
+    kernels = sum(len(window.rows) for window in step.windows) / step.steps
+    return Finding(
+        "launch-gaps",
+        share,
+        f"gaps of up to 20 µs between kernels: {share:.1%} of the step",
+        (Evidence("launch gaps", us, f"{kernels:.4g} kernels and copies in a step"),),
+        "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile is "
+        "recorded), or fuse them",
+    )
+
+
+def slow_steps(step: MeasuredStep) -> Finding | None:
+    """A few steps are much longer than the others, on all ranks."""
+    slow = [item for item in step.parts.steps if item.is_slow]
+    share = step.parts.slow_us / step.step_us
+    if share < THRESHOLDS["slow-steps"].limit:
+        return None
+    usual = median([item.step_us for item in step.parts.steps if not item.is_slow])
+    listed = ", ".join(f"execution {item.execution} by {in_words(item.step_us - usual)}" for item in slow[:ROWS])
+    groups: dict[Group, list[tuple[str, float]]] = defaultdict(list)
+    for group, name, us in step.parts.excess():
+        groups[group].append((name, us))
+    part = len(slow) / len(step.parts.steps)
+    rows = []
+    for group, found in groups.items():
+        name, us = found[0]
+        told = f"most: {name}" if group in (Group.LAUNCH, Group.BETWEEN) else f"most: {in_words(us)}, {name}"
+        told = f"most before {name}" if group == Group.HOST else told
+        total = sum(row[1] for row in found)
+        rows.append(Evidence(str(group), total * part, f"{in_words(total)} more in each slow step; {told}"))
+    return Finding(
+        "slow-steps",
+        share,
+        f"{len(slow)} of {many(len(step.parts.steps), 'step')} longer than the others, {listed}: {share:.1%} of the "
+        "mean step",
+        tuple(sorted(rows, key=lambda row: -row.us)[:ROWS]),
+        "look at what happens in those steps: checkpoints, evaluation, garbage collection, another job on the node",
+    )
+
+
+def other_modules(step: MeasuredStep) -> Finding | None:
+    """Modules but the main one run between or inside its steps."""
+    found = step.parts.of(Group.MODULE)
+    share = sum(found.values()) / step.step_us
+    if share < THRESHOLDS["other-modules"].limit:
+        return None
+    runs: Counter[str] = Counter()
+    for window in step.windows:
+        for module, key in enumerate(step.trace.modules):
+            if module != step.costs.program.index:
+                rows = window.rows[step.trace.module[window.rows] == module]
+                runs[key.name] += len(distinct(step.trace.execution[rows]))
+    return Finding(
+        "other-modules",
+        share,
+        f"other modules run for {share:.1%} of the step ({in_words(sum(found.values()))})",
+        tuple(
+            Evidence(name, us, f"{runs[name] / step.steps:.3g} × a step") for name, us in islice(found.items(), ROWS)
+        ),
+        "put this work into the step, or run it less often: each jit-compiled function and each operation outside of "
+        "jit is a module of its own",
+    )
+
+
+def _before_custom_calls(step: MeasuredStep) -> dict[str, float]:
+    """Gaps over 20 µs before custom calls; empty where there are few."""
+    if step.module is None:
+        return {}
+    targets = {item.name for item in step.module.walk() if item.opcode == "custom-call"}
+    found = {name: us for name, us in step.parts.of(Group.HOST).items() if name in targets}
+    counts = _gap_counts(step)
+    enough = sum(counts[name] for name in found) >= THRESHOLDS["gaps-before-custom-calls"].limit * step.steps
+    return found if enough else {}
 
 
 def gaps_before_custom_calls(step: MeasuredStep) -> Finding | None:
     """The device waits while a library prepares its call."""
-    if step.module is None:
+    found = _before_custom_calls(step)
+    if step.module is None or not found:
         return None
-    targets = {item.name: item.custom_call_target for item in step.module.walk() if item.opcode == "custom-call"}
-    rows = [row for row in _before(step) if row.name[len("before ") :] in targets]
-    codes = np.array([name in targets for name in step.trace.instructions] or [False])
-    count = sum(
-        int((codes[step.trace.instruction[window.waits.after]] & window.waits.inside).sum()) for window in step.windows
-    )
-    if count < THRESHOLDS["gaps-before-custom-calls"].limit * step.steps:
-        return None
-    us = sum(row.us for row in rows)
+    counts = _gap_counts(step)
+    us = sum(found.values())
+    rows = _gap_rows(step, found)
+    targets = (step.module.instructions[row.name[len("before ") :]].custom_call_target for row in rows)
     return Finding(
         "gaps-before-custom-calls",
         us / step.step_us,
-        f"{count / step.steps:.3g} gaps over 20 µs before custom calls in a step, {in_words(us)}",
-        tuple(Evidence(row.name, row.us, f"{row.note}; {targets[row.name[len('before ') :]]}") for row in rows[:ROWS]),
+        f"{sum(counts[name] for name in found) / step.steps:.3g} gaps over 20 µs before custom calls in a step, "
+        f"{in_words(us)}",
+        tuple(Evidence(row.name, row.us, f"{row.note}; {target}") for row, target in zip(rows, targets, strict=True)),
         "the host prepares these calls while the GPU waits: update the library behind the target, or let XLA's own "
         "kernels replace it",
-    )  # fmt: skip
+    )
 
 
 def copies(step: MeasuredStep) -> Finding | None:

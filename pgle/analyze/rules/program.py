@@ -136,7 +136,9 @@ def stale_profile(step: MeasuredStep) -> Finding | None:
 
 
 def recompilation(step: MeasuredStep) -> Finding | None:
-    """Other versions of the main program run between its steps: shapes or types that change."""
+    """Other versions of the main program run between its steps, and XLA compiles: shapes or types that change."""
+    if not any(len(window.compiling) for window in step.windows):
+        return None  # versions that were compiled before take turns, as eager operations of several shapes do
     main = step.costs.program.key
     others = {number for number, key in enumerate(step.trace.modules) if key.name == main.name}
     others.discard(step.costs.program.index)
@@ -150,7 +152,7 @@ def recompilation(step: MeasuredStep) -> Finding | None:
         return None
     return Finding(
         "recompilation",
-        (step.idle_us["while compiling"] or step.idle_us["between steps"]) / step.step_us,
+        step.idle_us["while compiling"] / step.step_us,
         f"{many(len(runs), 'other version')} of {main.name} ran between its steps: it is compiled again and again",
         tuple(
             Evidence(f"program {step.trace.modules[number].program_id}", 0.0, many(count, "execution"))

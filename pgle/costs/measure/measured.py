@@ -6,8 +6,8 @@ stragglers and renames. `measure` and `measured_profile` are the whole way; each
 3. `align_program`, `renumbered` (ranks.py): execution numbers that mean the same execution on every device.
 4. `find_executions`, `measured_window` (trace/windows.py): every execution; warm-up and truncated ones are left out.
 5. `collect_samples` (samples.py): GPU activities → launches → occurrences of an instruction.
-6. `after_last_arrival`, `slowest_rank_us` (reduce.py): collectives without the wait for the last rank; what compute
-   takes on the rank for which the others wait.
+6. `after_last_arrival`, `rank_skew_us` (reduce.py): collectives without the wait for the last rank; how much longer
+   compute takes on the slowest rank.
 7. `compute_costs`, `collective_costs`, `loop_costs` (reduce.py): the statistic over occurrences, and over whole loops.
 8. `measured_profile`: the costs of all programs under the names that a profile spells, with where they come from.
 """
@@ -35,7 +35,7 @@ from pgle.costs.measure.reduce import (
     compute_costs,
     loop_costs,
     occurrence_table,
-    slowest_rank_us,
+    rank_skew_us,
 )
 from pgle.costs.measure.samples import collect_samples
 from pgle.costs.profile.value import CostKind, Origin, Profile, join_name
@@ -68,7 +68,7 @@ class Measured:
     """What a trace says of the costs of its programs."""
 
     trace: Trace  # with one module index for each program
-    programs: tuple[Program, ...]  # all of them, the one with most GPU time first
+    programs: tuple[Program, ...]  # all of them, the one with most compute first
     costs: tuple[ProgramCosts, ...]  # of the chosen programs, in the same order
     options: AggregateOptions  # the statistics
 
@@ -150,9 +150,9 @@ def _program_costs(
     samples = collect_samples(trace, program.index, naming, kept)
     of_collective = naming.communicates[samples.name]
     reduced = after_last_arrival(samples, of_collective, naming.filed, trace.devices)
-    slowest_us = slowest_rank_us(samples, ~of_collective, len(naming.filed))
+    skew_us = rank_skew_us(samples, ~of_collective, len(naming.filed))
     costs = [
-        *compute_costs(samples, ~of_collective, slowest_us, naming.filed, options.stat),
+        *compute_costs(samples, ~of_collective, skew_us, naming.filed, options.stat),
         *collective_costs(reduced, naming.filed, options.collective_stat),
         *loop_costs(trace, program.index, naming.loops, kept, options.stat),
     ]

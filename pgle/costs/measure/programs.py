@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pgle.errors import UserError, choices
 from pgle.trace.column import distinct, totals
 from pgle.trace.table import Codes, ModuleKey, Trace
+from pgle.trace.windows import compute_ns
 
 if TYPE_CHECKING:
     from pgle.xla.hlo.module import Module
@@ -40,11 +41,12 @@ class Program:
     hlo: Module | None  # its final HLO module, None where none was given or embedded
     fingerprints: tuple[str, ...]  # of the HLO modules of all processes; autotuning can make them differ
     gpu_time_ns: int  # total time of its activities in the trace
+    compute_ns: int  # of those that are no collectives
     lhs_module: Module | None = None  # as LHS saw it, from a schedule dump; None where there is none
 
 
 def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tuple[Program, ...]]:
-    """The programs of a trace, the one with most GPU time first, and the trace with one module index for each.
+    """The programs of a trace, the one with most compute first, and the trace with one module index for each.
 
     Args:
         modules: HLO modules from dumps; without, programs of one name are told apart by those that the trace embeds.
@@ -67,12 +69,12 @@ def with_embedded_hlo(trace: Trace, program: Program) -> Program:
 
 
 def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...]:
-    """The programs of a trace, the one with most GPU time (the main module) first.
+    """The programs of a trace, the one with most compute (the main module) first.
 
     Args:
         modules: HLO modules from dumps; several processes' dumps may be mixed.
     """
-    times = totals(trace.module, trace.duration_ns, len(trace.modules))
+    times, busy = totals(trace.module, trace.duration_ns, len(trace.modules)), compute_ns(trace)
     ran = _values_by_module(trace.module, trace.instruction, len(trace.instructions))
     programs = []
     for index, key in enumerate(trace.modules):
@@ -80,12 +82,12 @@ def find_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Program, ...
         found = _modules_of(key, {trace.instructions[code] for code in instructions}, modules)
         fingerprints = tuple(dict.fromkeys(module.fingerprint for module in found if module.fingerprint))
         hlo = found[0] if found else None
-        programs.append(Program(key, index, instructions, hlo, fingerprints, int(times[index])))
+        programs.append(Program(key, index, instructions, hlo, fingerprints, int(times[index]), int(busy[index])))
     return _by_time(programs)
 
 
 def _by_time(programs: Sequence[Program]) -> tuple[Program, ...]:
-    return tuple(sorted(programs, key=lambda program: (-program.gpu_time_ns, program.key.name)))
+    return tuple(sorted(programs, key=lambda program: (-program.compute_ns, -program.gpu_time_ns, program.key.name)))
 
 
 def _modules_of(key: ModuleKey, names: set[str], modules: Sequence[Module]) -> tuple[Module, ...]:
@@ -127,7 +129,7 @@ def unite_programs(trace: Trace, programs: Sequence[Program]) -> tuple[Trace, tu
 
     Returns:
         The trace with one module index for each program, executions numbered over all its ids by time; and the
-        programs, the one with most GPU time first.
+        programs, the one with most compute first.
     """
     if len({program.key.name for program in programs}) == len(programs):
         return trace, tuple(programs)
@@ -157,6 +159,7 @@ def _united(group: Sequence[Program]) -> Program:
         hlo=next((program.hlo for program in group if program.hlo is not None), None),
         fingerprints=tuple(dict.fromkeys(one for program in group for one in program.fingerprints)),
         gpu_time_ns=sum(program.gpu_time_ns for program in group),
+        compute_ns=sum(program.compute_ns for program in group),
     )
 
 

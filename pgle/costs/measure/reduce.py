@@ -16,6 +16,7 @@ from pgle.costs.measure.naming import Filed, FiledLoop, group_of_device
 from pgle.costs.measure.samples import CHUNK_ROWS, Samples
 from pgle.costs.profile.value import Cost, CostKind
 from pgle.costs.statistic import Statistic, heads, percentile_of_sorted, sorted_groups
+from pgle.trace.column import usual_values
 from pgle.trace.table import Device, Trace
 
 BLOCK_SAMPLES = 1 << 20  # samples whose statistics are worked out at once
@@ -36,15 +37,13 @@ class Reduced:
     time_us: Floats
 
 
-def compute_costs(
-    samples: Samples, use: Flags, slowest_us: Floats, filed: Sequence[Filed], stat: Statistic
-) -> list[Cost]:
+def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence[Filed], stat: Statistic) -> list[Cost]:
     """The costs of compute instructions, some names at a time, so that memory does not grow with the trace.
 
     Args:
         samples: n occurrences.
         use: bool[n], those of compute.
-        slowest_us: float64[names], from `slowest_rank_us`.
+        skew_us: float64[names], from `rank_skew_us`.
     """
     sizes = np.zeros(len(filed), np.int64)
     for rows in _chunks(samples, use):
@@ -58,7 +57,7 @@ def compute_costs(
     if not parts:
         return []
     cost, least, most, spread, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _costs(cost, least, most, spread, counts, slowest_us, filed)
+    return _costs(cost, least, most, spread, counts, np.maximum(cost + skew_us, 0.0), filed)
 
 
 def after_last_arrival(samples: Samples, use: Flags, filed: Sequence[Filed], devices: Sequence[Device]) -> Reduced:
@@ -147,13 +146,14 @@ def _costs(
     ]
 
 
-def slowest_rank_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -> Floats:
-    """What compute takes on the rank for which the others wait: the mean time of an occurrence there.
+def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -> Floats:
+    """How much longer compute takes on the slowest rank than on the median rank, per occurrence of an instruction.
 
-    Between two collectives every rank computes on its own; the next one then waits for the slowest. So of each stretch
-    between collectives, in each execution, the device with the longest sum of compute counts, and an instruction takes
-    what it took there. Summed over a stretch that is the wait itself, which a maximum per instruction would overstate.
-    Where one instruction makes a rank slow, it is the mean over executions of the maximum over ranks.
+    Between two collectives every rank computes on its own; the next one then waits for the slowest. So within each
+    execution and each stretch between collectives, the time of the rank with the longest sum of compute is compared
+    with that of the rank with the median sum (of an even number, the mean of the middle two). Ranks are compared only
+    within an execution: a step that is longer on all of them is no skew. Executions whose skew is unusual are left
+    out, then the mean counts.
 
     Args:
         samples: n occurrences. All collectives are taken to wait for all devices.
@@ -161,8 +161,8 @@ def slowest_rank_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int
         names: how many there are.
 
     Returns:
-        float64[names] in microseconds; NaN where fewer than two devices recorded the same execution, or where no
-        collective makes them wait.
+        float64[names] in microseconds; over all occurrences of an execution they add up to its skew. NaN where fewer
+        than two devices recorded the same execution, or where no collective makes them wait.
     """
     unknown: Floats = np.full(names, np.nan)
     ran = np.zeros(int(samples.device.max(initial=0)) + 1, np.bool_)
@@ -195,17 +195,39 @@ def slowest_rank_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int
     stretch = np.rint(begun / np.maximum(seen, 1)).astype(np.int64)
     shape = (len(complete), int(stretch.max()) + 1, len(devices))
     sums = np.zeros(np.prod(shape))
-    for rows in _chunks(samples, compute, complete):
+
+    def cell(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Execution, stretch and device of each occurrence, as an index into `sums`."""
         at = samples.execution[rows], stretch[place(rows)], np.searchsorted(devices, samples.device[rows])
-        # times are whole nanoseconds: their sum does not depend on the order
-        np.add.at(sums, np.ravel_multi_index(at, shape), samples.time_ns[rows])
-    slowest = devices[sums.reshape(shape).argmax(axis=2)]
-    counts, total_ns = np.zeros(names, np.int64), np.zeros(names)
+        return np.asarray(np.ravel_multi_index(at, shape))
+
     for rows in _chunks(samples, compute, complete):
-        chosen = rows[slowest[samples.execution[rows], stretch[place(rows)]] == samples.device[rows]]
-        counts += np.bincount(samples.name[chosen], minlength=names)
-        total_ns += np.bincount(samples.name[chosen], weights=samples.time_ns[chosen], minlength=names)
-    return np.divide(total_ns / 1e3, counts, out=unknown, where=counts > 0)
+        # times are whole nanoseconds: their sum does not depend on the order
+        np.add.at(sums, cell(rows), samples.time_ns[rows])
+    weight = _slowest_less_median(sums.reshape(shape))
+    usual = usual_values((weight * sums.reshape(shape)).sum(axis=(1, 2))[complete])
+    counted = np.flatnonzero(complete)[usual]
+    weight[np.setdiff1d(np.arange(len(complete)), counted)] = 0.0
+    total_ns = np.zeros(names)
+    for rows in _chunks(samples, compute, complete):
+        weights = weight.reshape(-1)[cell(rows)] * samples.time_ns[rows]
+        total_ns += np.bincount(samples.name[rows], weights=weights, minlength=names)
+    return np.divide(total_ns / 1e3, many * len(counted), out=unknown, where=many > 0)
+
+
+def _slowest_less_median(sums: Floats) -> Floats:
+    """The weight of each device's time in the slowest less the median of its stretch: float64 of the same shape.
+
+    Args:
+        sums: float64[executions, stretches, devices].
+    """
+    order = np.argsort(sums, axis=2, kind="stable")
+    count = sums.shape[2]
+    weight = np.zeros(sums.shape)
+    for place, share in ((count - 1, 1.0), ((count - 1) // 2, -0.5), (count // 2, -0.5)):
+        at = order[:, :, place : place + 1]
+        np.put_along_axis(weight, at, np.take_along_axis(weight, at, axis=2) + share, axis=2)
+    return weight
 
 
 def _chunks(

@@ -92,8 +92,8 @@ class Cost(NamedTuple):
     min_us: float = 0.0  # smallest sample
     max_us: float = 0.0  # largest sample
     spread: float = 0.0  # (p90 - p10) / median of the samples; 0 where there is one
-    # of compute, the mean on the rank for which the others wait (`slowest_rank_us`); None where ranks were not
-    # compared. The cost given to XLA stays the typical one.
+    # of compute, on the rank for which the others wait: the cost and what `rank_skew_us` adds; None where ranks were
+    # not compared. The cost given to XLA stays the typical one.
     slowest_us: float | None = None
     trace_name: str = ""  # the name in the trace where it differs from `name`; empty where it does not
     origin: Origin = Origin.MEASURED  # measured or filled in

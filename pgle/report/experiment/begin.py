@@ -19,6 +19,9 @@ START = (
 """For a folder that holds nothing yet."""
 
 
+COMMANDS = 3  # that are offered at most
+
+
 def show_folder(found: Found) -> None:
     """Print what lies in the folder, each kind with the command that goes on from the newest of it."""
     out = console()
@@ -34,9 +37,8 @@ def show_folder(found: Found) -> None:
         out.print(table(("here", "newest"), rows))
         out.print("")
         out.print("Next:" if len(found.sights) == 1 else "Next, the first is the nearest:", style="bold")
-        for sight in found.sights[:3]:
-            for line in sight.command.splitlines():
-                out.print(f"  {printable(line)}", soft_wrap=True)
+        for line in [line for sight in found.sights for line in sight.command.splitlines()][:COMMANDS]:
+            out.print(f"  {printable(line)}", soft_wrap=True)
     if not found.complete:
         out.print("This folder is large: not all of it was looked at.")
     out.print("All commands: pgle --help")

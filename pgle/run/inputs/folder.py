@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,9 @@ STORED = "report.json"  # the page of a rehearsal or a search for flags, in its 
 TRACE = "timeline.trace.json"
 PAGE_FILES = ("timeline.html", "timeline.svg", TRACE, STORED)  # what lies there of it
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
+
+SEARCHED_BYTES = 64 << 20  # of a trace, for the name of a module
+_MODULE = re.compile(r"module_\d+\.(.+?)\.(?:sm_|gpu_|[\w.]*after_optimizations)")
 
 ByKind: TypeAlias = Mapping[str, Sequence[Path]]
 Next: TypeAlias = Callable[[Path, ByKind], str]
@@ -192,18 +196,34 @@ def _time(path: Path) -> float:
 
 def _of_trace(trace: Path, by_kind: ByKind) -> str:
     """Where the step's time goes, then its profile."""
-    hlo = _hlo(by_kind)
+    hlo = _hlo(by_kind, lambda module: _holds(trace, module.encode()))
     return f"{typed('pgle', 'analyze', trace, *hlo)}\n{typed('pgle', 'convert', trace, '-o', 'profile.pbtxt', *hlo)}"
 
 
 def _of_profile(profile: Path, by_kind: ByKind) -> str:
-    hlo = _hlo(by_kind)
+    """Its coverage, where a dump has the module that its sidecar names."""
+    sidecar = profile.with_name(f"{profile.name}.json")
+    hlo = _hlo(by_kind, lambda module: _holds(sidecar, f'"{module}"'.encode()))
     return typed("pgle", "verify" if hlo else "show", profile, *hlo)
 
 
-def _hlo(by_kind: ByKind) -> tuple[object, ...]:
-    dumps = by_kind.get("HLO dump")
-    return ("--hlo", dumps[0]) if dumps else ()
+def _hlo(by_kind: ByKind, belongs: Callable[[str], bool]) -> tuple[object, ...]:
+    """The first dump whose largest module belongs to a file: small ones are the same in many programs."""
+    for dump in by_kind.get("HLO dump", ()):
+        found = [(path.stat().st_size, name[1]) for path in dump.iterdir() if (name := _MODULE.match(path.name))]
+        if found and belongs(max(found)[1]):
+            return "--hlo", dump
+    return ()
+
+
+def _holds(path: Path, word: bytes) -> bool:
+    """Whether a file, or one in a folder, has a word in its first `SEARCHED_BYTES`."""
+    files = sorted(path.rglob("*.xplane.pb"))[:1] if path.is_dir() else [path]
+    for file in files:
+        with suppress(OSError), file.open("rb") as content:
+            if word in content.read(SEARCHED_BYTES):
+                return True
+    return False
 
 
 def _plain(command: str) -> Next:

@@ -10,6 +10,7 @@ from pgle.analyze.analysis import MeasuredStep, measure_step
 from pgle.analyze.memory import Memory, find_memory
 from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.measure.measured import measure
+from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
@@ -64,6 +65,7 @@ def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
         trace = read_traces([trace for path in side.inputs for trace in _traces(path)], progress=progress)
     measured = measure(trace, dumps)
     costs, record = measured.costs[0], _record(side)
+    _check_ranks(costs, side.inputs[0])
     trace = measured.trace
     if record is not None and not trace.xla_flags:
         trace = replace(trace, xla_flags=record.xla_flags)
@@ -75,6 +77,18 @@ def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
     memory = _memory(trace, costs.program, target, hardware)
     mode = record.mode if record is not None and record.stage == "profile" else ""
     return measure_step(trace, costs, hardware, memory=memory, used=profile, mode=mode)
+
+
+def _check_ranks(costs: ProgramCosts, path: AnyPath) -> None:
+    """Refuse traces of more devices than the program has, which are of several runs."""
+    module, given = costs.program.hlo, len(costs.window.devices)
+    devices = max(costs.ranks, 1 if module is None else module.num_devices)
+    if 1 < devices < given:
+        raise UserError(
+            f"traces of {given} devices, but {costs.program.key.name} runs on {devices}: these are several runs",
+            where=path,
+            remedy="give the ranks of one run; --against takes the directory of the other run",
+        )
 
 
 def _looked_at(path: AnyPath) -> StageFolder | None:
@@ -135,7 +149,7 @@ def _is_schedule(path: AnyPath) -> bool:
         stage = _looked_at(path)
         if stage is not None:
             return not stage.traces() and stage.rank().hlo.is_dir() and not is_run_dir(path)
-        if next(path.rglob("*.xplane.pb"), None) is not None:
+        if any(next(path.glob(name), None) for name in ("**/*.xplane.pb", "*.sqlite", "*.nsys-rep")):
             return False
         return next((item for item in path.rglob("*after_optimizations*") if is_hlo(item)), None) is not None
     return is_hlo(path) and not is_trace(path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, read_head
-from pgle.next import Next, quoted, word_of
+from pgle.next import Next
 from pgle.run.executor import PROCESSES, executor
 from pgle.run.experiment.directory import RunDirectory, StageFolder, StageName
 from pgle.trace.nsys import REPORT_MAGIC, SQLITE_MAGIC
@@ -36,12 +36,13 @@ def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: P
     Raises:
         UserError: an input is missing, of no known kind, or damaged.
     """
-    from pgle.trace.combine import combine  # to tell a trace from a profile takes no numpy
+    from pgle.trace.combine import combine, without_repeats  # to tell a trace from a profile takes no numpy
 
     given = [file for path in paths for file in _files_of(path)]
     files = list({_identity(file): file for file in reversed(given)}.values())[::-1]
     here = where == PROCESSES and (len(files) == 1 or not _is_long(files))
-    trace = combine(_read_one_by_one(files, progress) if here else _read_in_parallel(files, where, progress))
+    read = _read_one_by_one(files, progress) if here else _read_in_parallel(files, where, progress)
+    trace = without_repeats(combine(read))
     if len(files) == len(given):
         return trace
     repeated = f"{len(given) - len(files)} of {len(given)} inputs given twice; each is read once"
@@ -51,11 +52,19 @@ def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: P
 def _files_of(path: AnyPath) -> list[AnyPath]:
     """The traces that a path stands for: itself, or those of a run directory."""
     if not is_run_dir(path):
-        return [path]
+        return _reports_in(path) or [path]
     found = RunDirectory(Path(path)).stage("profile").traces()
     if not found:
         raise UserError("run directory without a trace", where=path, remedy="run 'pgle profile' into it first")
     return list(found)
+
+
+def _reports_in(path: AnyPath) -> list[AnyPath]:
+    """The nsys reports directly in a directory, as ranks of one job; an export counts for its report."""
+    if not isinstance(path, Path) or not path.is_dir():
+        return []
+    found = sorted(item for item in path.iterdir() if item.suffix in (".sqlite", ".nsys-rep"))
+    return [item for item in found if item.suffix == ".sqlite" or item.with_suffix(".sqlite") not in found]
 
 
 def _identity(path: AnyPath) -> str:
@@ -151,9 +160,6 @@ def _read_directory(path: AnyPath, progress: Progress | None) -> Trace:
     from pgle.trace.xplane.read import find_runs, find_xplanes, read_xplane
 
     runs = len(find_runs(path))
-    if (reports := sorted(suffixes & {".sqlite", ".nsys-rep"})) and not runs:
-        remedy = f"name them: {quoted(word_of(path))}/*{reports[-1]}"
-        raise UserError("a directory of nsys reports", where=path, remedy=remedy)
     files = find_xplanes(path)
     trace = read_xplane(files, progress=progress)
     if runs < 2:

@@ -25,10 +25,27 @@ def rank(device, *executions):
     return rows
 
 
-def test_an_instruction_takes_the_maximum_over_ranks_where_it_makes_them_slow(make_trace):
+def test_what_the_slowest_rank_takes_more_than_the_median_is_added_to_the_cost(make_trace):
     trace = make_trace([*rank(0, (100, 1, 1), (20, 1, 1)), *rank(1, (30, 1, 1), (80, 1, 1))])
     costs, _ = costs_of(trace)
-    assert (costs["a"].cost_us, costs["a"].slowest_us) == (55, 90)
+    assert (costs["a"].cost_us, costs["a"].slowest_us) == (55, 55 + (35 + 30) / 2)
+
+
+def test_a_step_that_is_longer_on_all_ranks_is_no_skew(make_trace):
+    steps = [(100, 1, 1), (100, 1, 1), (140, 1, 1)]
+    _, result = costs_of(make_trace([*rank(0, *steps), *rank(1, *steps)]))
+    assert result.skew_us == 0
+
+
+def test_an_execution_with_unusual_skew_is_left_out(make_trace):
+    usual = [(100, 1, 1)] * 4
+    trace = make_trace([*rank(0, *usual, (900, 1, 1)), *rank(1, *[(102, 1, 1)] * 4, (100, 1, 1))])
+    assert costs_of(trace)[1].skew_us == pytest.approx(1)
+
+
+def test_of_four_ranks_the_middle_two_are_compared_with(make_trace):
+    trace = make_trace([row for device, time in enumerate((10, 20, 40, 90)) for row in rank(device, (time, 1, 1))])
+    assert costs_of(trace)[1].skew_us == pytest.approx(90 - (20 + 40) / 2)
 
 
 def test_one_rank_counts_between_two_collectives(make_trace):
