@@ -52,9 +52,14 @@ def compute_us(module: Module, instruction: Instruction, hardware: Hardware) -> 
 
 def _passes(instruction: Instruction) -> int:
     """How often the bytes of an instruction move."""
-    if "cub$DeviceRadixSort" in instruction.custom_call_target:
+    if is_radix_sort(instruction):
         return sort_passes(instruction)[0]
     return sort_passes(instruction)[1] if instruction.opcode == "sort" else 1
+
+
+def is_radix_sort(instruction: Instruction) -> bool:
+    """Whether it sorts by bits with CUB: ``__cub$DeviceRadixSort``, from jaxlib 0.10 ``xla.gpu.ext.cub_sort_pairs``."""
+    return any(name in instruction.custom_call_target for name in ("cub$DeviceRadixSort", "cub_sort"))
 
 
 def sort_passes(instruction: Instruction) -> tuple[int, int]:

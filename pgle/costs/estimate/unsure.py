@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from pgle.costs.estimate.communication import group_of
-from pgle.costs.estimate.kernels import sort_passes
+from pgle.costs.estimate.kernels import is_radix_sort, sort_passes
 from pgle.costs.estimate.products import (
     attention_operations,
     first_array,
@@ -31,7 +31,7 @@ WINOGRAD = 2.25  # multiplications that Winograd's F(2×2, 3×3) saves (Lavin an
 SHARED_LINK = 2.0  # GPUs behind one PCIe switch: two in NVIDIA's DGX A100 (its user guide, system topology)
 
 PARTITIONED_LATER = "CustomSPMDPartitioning"
-_PRICED = ("__cublas", "__cudnn$conv", "__cub$", "__triton")
+_PRICED = ("__cublas", "__cudnn$conv", "__cub$", "xla.gpu.ext.cub_", "__triton")
 """Custom calls of XLA's own libraries, whose estimates stand on their shapes."""
 
 
@@ -59,17 +59,17 @@ def range_of(module: Module, instruction: Instruction, hardware: Hardware, estim
     inner = module.wrapped(instruction) or instruction
     fused = module.fused(inner)
     items = (inner,) if fused is None else fused.instructions
-    found = (_of_one(module, item, hardware, estimate_us) for item in items)
+    found = (_of_one(module, item, inner, hardware, estimate_us) for item in items)
     return max(filter(None, found), key=lambda item: item.most_us / max(item.least_us, 1e-9), default=None)
 
 
-def _of_one(module: Module, item: Instruction, hardware: Hardware, us: float) -> Range | None:
+def _of_one(module: Module, item: Instruction, caller: Instruction, hardware: Hardware, us: float) -> Range | None:
     if item.opcode == "scatter":
-        return Range(us, us + _repeated_us(module, item), "rows that repeat are added one after the other")
+        return Range(us, us + _repeated_us(module, item, caller), "rows that repeat are added one after the other")
     if item.opcode == "gather":
         apart = prod(item.shape.dimensions) * SECTOR_BYTES / (hardware.memory_gb_s * 1e3)
         return Range(us, apart, "elements may lie apart or in the cache") if apart > us else None
-    if item.opcode == "sort" or "cub$DeviceRadixSort" in item.custom_call_target:
+    if item.opcode == "sort" or is_radix_sort(item):
         radix, bitonic = sort_passes(item)
         own = bitonic if item.opcode == "sort" else radix
         return Range(us * min(radix, bitonic) / own, us * max(radix, bitonic) / own, "by bits or by comparisons")
@@ -82,8 +82,8 @@ def _of_one(module: Module, item: Instruction, hardware: Hardware, us: float) ->
     return None
 
 
-def _repeated_us(module: Module, scatter: Instruction) -> float:
-    """What a scatter takes more if all its rows are one: nothing if it overwrites.
+def _repeated_us(module: Module, scatter: Instruction, caller: Instruction) -> float:
+    """What a scatter takes more if the row that repeats most is added one after the other: nothing if it overwrites.
 
     GPUs add f32, f64, f16 and integers by themselves. XLA computes bf16 in f32, so it compares and swaps (openxla/xla
     pull request 44428); on an H100, too, such a scatter took 3.3 µs a row (docs/evidence/estimates.md).
@@ -91,10 +91,65 @@ def _repeated_us(module: Module, scatter: Instruction) -> float:
     combiner = [module.computations[name] for name in scatter.called if name in module.computations]
     if combiner and all(item.opcode == "parameter" for one in combiner for item in one.instructions):
         return 0.0
-    shape = first_array(scatter.shape) or scatter.shape
-    return _rows(module, scatter) * (
-        SWAPPED_ROW_US if shape.dtype == "bf16" or shape.dtype.startswith("f8") else ADDED_ROW_US
-    )
+    dtype = (first_array(scatter.shape) or scatter.shape).dtype
+    is_swapped = dtype == "bf16" or dtype.startswith("f8")
+    return _most_repeats(module, scatter, caller) * (SWAPPED_ROW_US if is_swapped else ADDED_ROW_US)
+
+
+def _most_repeats(module: Module, scatter: Instruction, caller: Instruction) -> int:
+    """How often one row can repeat: all of them can, unless the indices are a permutation divided.
+
+    A mixture of experts sends each token to k experts: the indices are an argsort of tokens times k, divided by k, so
+    that each of the operand's rows comes k times.
+    """
+    rows, arrays = _rows(module, scatter), len(scatter.operands) // 2
+    updates = operand_shape(module, scatter, arrays + 1)
+    permuted = _permuted(module, scatter.operands[arrays], caller) if arrays else 0
+    result = first_array(scatter.shape)
+    if not permuted or updates is None or result is None:
+        return rows
+    places = prod(result.dimensions) * rows // max(prod(updates.dimensions), 1)
+    return min(rows, -(-permuted // max(places, 1)))
+
+
+def _permuted(module: Module, indices: str, caller: Instruction) -> int:
+    """The length of the one argsort that indices follow from by arithmetic alone; 0 if from anything else, too."""
+    lengths, names, seen = set[int](), [indices], set[str]()
+    while names:
+        item = module.instructions.get(name := names.pop())
+        if item is None or name in seen:
+            continue
+        seen.add(name)
+        if item.parameter_number is not None and item.computation in caller.called:
+            names.append(caller.operands[item.parameter_number])
+        elif item.opcode == "get-tuple-element" and (length := _argsorted(module, item)):
+            lengths.add(length)
+        elif item.opcode in _ARITHMETIC:
+            names += item.operands
+        elif prod(item.shape.dimensions) > 1 and item.opcode not in ("constant", "iota"):
+            return 0
+    return lengths.pop() if len(lengths) == 1 else 0
+
+
+_ARITHMETIC = frozenset(
+    ("abs", "add", "and", "bitcast", "broadcast", "clamp", "compare", "convert", "copy", "divide", "dynamic-slice", "fusion",
+     "maximum", "minimum", "multiply", "negate", "not", "or", "remainder", "reshape", "select", "shift-right-arithmetic", "shift-right-logical", "sign",
+     "slice", "subtract")
+)  # fmt: skip
+
+
+def _argsorted(module: Module, item: Instruction) -> int:
+    """The length of a permutation: what a sort makes of a counting sequence; 0 for any other result."""
+    sort = module.instructions.get(item.operands[0])
+    if sort is None or not (sort.opcode == "sort" or is_radix_sort(sort)):
+        return 0
+    given = None if item.tuple_index is None else sort.operands[item.tuple_index : item.tuple_index + 1]
+    sorted_ = module.instructions.get(given[0]) if given else None
+    if sorted_ is None:
+        return 0
+    fused = module.fused(sorted_)
+    root = sorted_ if fused is None else module.instructions[fused.root]
+    return prod(item.shape.dimensions) if root.opcode == "iota" else 0
 
 
 def _rows(module: Module, scatter: Instruction) -> int:

@@ -45,6 +45,28 @@ def test_a_scatter_takes_up_to_one_row_after_the_other(dtype: str, row_us: float
     assert known.most_us - known.least_us == pytest.approx(1000 * row_us)
 
 
+def routed(*, sorted_payload: bool = True) -> Range:
+    """A scatter of 8,192 rows of bf16 into 1,024, at an argsort divided by 8, or at sorted values divided by 8."""
+    tokens = Shape("s32", (8192,))
+    keys = Instruction("k", "parameter", tokens, "e", parameter_number=2)
+    iota = Instruction("iota", "iota", tokens, "e")
+    both = Shape("tuple", elements=(tokens, tokens))
+    index = Instruction("g", "get-tuple-element", tokens, "e", ("sort",), tuple_index=int(sorted_payload))
+    items = (
+        keys, iota, Instruction("sort", "sort", both, "e", ("k", "iota")), index,
+        Instruction("eight", "constant", tokens, "e"), Instruction("i", "divide", tokens, "e", ("g", "eight")),
+        operand("out", "bf16", 1024, 64), operand("u", "bf16", 8192, 64),
+        Instruction("s", "scatter", Shape("bf16", (1024, 64)), "e", ("out", "i", "u")),
+    )  # fmt: skip
+    return found(*items)
+
+
+def test_rows_of_a_divided_argsort_repeat_as_often_as_it_is_longer_than_the_result() -> None:
+    bounded, unbounded = routed(), routed(sorted_payload=False)
+    assert bounded.most_us - bounded.least_us == pytest.approx(8 * SWAPPED_ROW_US)
+    assert unbounded.most_us - unbounded.least_us == pytest.approx(8192 * SWAPPED_ROW_US)
+
+
 def test_a_scatter_that_overwrites_has_no_rows_that_wait() -> None:
     scatter = Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"), called=("replace",))
     items = operand("i", "s32", 1000, 1), operand("u", "f32", 1000, 128), scatter
