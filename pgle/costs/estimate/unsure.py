@@ -132,10 +132,9 @@ def _permuted(module: Module, indices: str, caller: Instruction) -> int:
 
 
 _ARITHMETIC = frozenset(
-    ("abs", "add", "and", "bitcast", "broadcast", "clamp", "compare", "convert", "copy", "divide", "dynamic-slice", "fusion",
-     "maximum", "minimum", "multiply", "negate", "not", "or", "remainder", "reshape", "select", "shift-right-arithmetic", "shift-right-logical", "sign",
-     "slice", "subtract")
-)  # fmt: skip
+    "abs add and bitcast broadcast clamp compare convert copy divide dynamic-slice fusion maximum minimum multiply negate "
+    "not or remainder reshape select shift-right-arithmetic shift-right-logical sign slice subtract".split()
+)
 
 
 def _argsorted(module: Module, item: Instruction) -> int:
