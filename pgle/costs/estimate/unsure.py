@@ -132,9 +132,10 @@ def _permuted(module: Module, indices: str, caller: Instruction) -> int:
 
 
 _ARITHMETIC = frozenset(
-    "abs add and bitcast broadcast clamp compare convert copy divide dynamic-slice fusion maximum minimum multiply negate "
-    "not or remainder reshape select shift-right-arithmetic shift-right-logical sign slice subtract".split()
-)
+    ("abs", "add", "and", "bitcast", "broadcast", "clamp", "compare", "convert", "copy", "divide", "dynamic-slice",
+     "fusion", "maximum", "minimum", "multiply", "negate", "not", "or", "remainder", "reshape", "select",
+     "shift-right-arithmetic", "shift-right-logical", "sign", "slice", "subtract")
+)  # fmt: skip
 
 
 def _argsorted(module: Module, item: Instruction) -> int:
