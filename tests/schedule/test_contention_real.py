@@ -133,6 +133,7 @@ def step_error(name: str, slower: Factors) -> float:
 @pytest.mark.parametrize(("name", "other"), [("pax", "maxtext"), ("maxtext", "pax")])
 def test_the_contention_of_one_job_predicts_the_step_of_the_other(name: str, other: str) -> None:
     """Neither of the two figures was made with the job that it is judged on."""
-    assert step_error(name, NONE) < -0.01
-    assert abs(step_error(name, OF_JOBS[other])) < 0.007
-    assert abs(step_error(name, ASSUMED.likely)) < 0.007
+    without = step_error(name, NONE)
+    assert without < -0.009
+    assert abs(step_error(name, OF_JOBS[other])) < 0.6 * abs(without)
+    assert abs(step_error(name, ASSUMED.likely)) < 0.6 * abs(without)
