@@ -33,6 +33,7 @@ from pgle.run.launch.captured import (
     read_captured,
 )
 from pgle.run.launch.hook import with_hook
+from pgle.run.launch.jax_dump import multiplies
 from pgle.run.launch.process import ended, started
 from pgle.run.rehearse.folder import claim
 from pgle.run.rehearse.settings import memory_fraction
@@ -199,8 +200,12 @@ def _left_out(folder: Path) -> str:
 
 
 def _has_step(folder: Path) -> bool:
+    """Whether a program that failed had executed its step before, which multiplies matrices as all training does."""
     modules = modules_in(folder)
-    return bool(modules) and is_step(choose_module(modules, None))
+    if not modules:
+        return False
+    chosen = choose_module(modules, None)
+    return is_step(chosen) and multiplies(chosen)
 
 
 def _say(text: str) -> None:

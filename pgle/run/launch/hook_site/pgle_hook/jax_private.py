@@ -117,7 +117,7 @@ def optimised_found(on_found):
 def is_of_jax(name):
     """Whether a module of this name may be of jax's own: an operation outside jit, or a function that jax jits."""
     jax = sys.modules["jax"]
-    if callable(getattr(jax.lax, name, None)):
+    if callable(getattr(jax.lax, name, None)) or callable(getattr(jax.numpy, name, None)):
         return True
     jitted = type(jax.jit(lambda: None))
     inner = [module for path, module in list(sys.modules.items()) if path.startswith("jax._src.") and module]

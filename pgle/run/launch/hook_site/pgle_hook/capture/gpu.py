@@ -14,6 +14,7 @@ PLATFORM = "gpu"  # as `Device.platform` and `jax.default_backend` call NVIDIA's
 NAMES = (PLATFORM, "cuda")
 PLATFORM_VERSION = "PJRT C API\ncuda 12090"  # the form of a CUDA client's; kernels are chosen by the word in it
 SETTINGS = ("jax_platforms", "jax_platform_name")
+CHOOSES = (os.path.join("cudnn", ""), os.path.join("pallas", ""), "mesh.py")
 WITH_PLATFORM = ("devices", "local_devices", "device_count", "local_device_count", "get_backend")
 
 CUDNN = 91300
@@ -33,8 +34,8 @@ class Gpu:
         self._jax = jax
         self._about = about
         self._own = os.path.join(os.path.dirname(jax.__file__), "_src", "")
-        # Parts of jax that choose kernels, and ask as programs do.
-        self._chooses = tuple(os.path.join(self._own, name, "") for name in ("cudnn", "pallas"))
+        # Parts of jax that choose kernels, and ask as programs do; a mesh tells Pallas its kind of device.
+        self._chooses = tuple(os.path.join(self._own, name) for name in CHOOSES)
 
     def show(self):
         """Have jax answer the program's questions so; each part by itself, since releases differ."""

@@ -36,7 +36,7 @@ class Lowering:
 
         @functools.wraps(lower)
         def new_lower(name, jaxpr, *args, **kwargs):
-            if "cpu" not in kwargs.get("platforms", ()):
+            if tuple(kwargs.get("platforms", ())) not in (("cpu",), ("gpu",)):  # the device of a mesh is a gpu
                 return lower(name, jaxpr, *args, **kwargs)
             return self._lowered(lower, name, jaxpr, args, kwargs)
 
@@ -68,8 +68,10 @@ class Lowering:
             if zeros is not None:
                 return self._note(for_gpus, for_gpus.module, zeros)
         try:
-            result = lower(name, jaxpr, *args, **kwargs)
+            result = lower(name, jaxpr, *args, **dict(kwargs, platforms=("cpu",)))
         except Exception:
+            if why is not None:  # the program is for GPUs
+                raise why from None
             zeros = for_gpus and _signature(for_gpus.module, 0)
             if not zeros:
                 if for_gpus:
