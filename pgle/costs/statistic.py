@@ -22,7 +22,11 @@ class Statistic:
     percentile: float | None  # 0 to 100 with linear interpolation; None for the mean
 
     def over_groups(
-        self, values: npt.NDArray[np.float64], groups: npt.NDArray[np.int64], count: int
+        self,
+        values: npt.NDArray[np.float64],
+        groups: npt.NDArray[np.int64],
+        count: int,
+        weights: npt.NDArray[np.int64] | None = None,
     ) -> npt.NDArray[np.float64]:
         """The statistic of the values of each group 0 … count-1; NaN for a group without values.
 
@@ -30,16 +34,20 @@ class Statistic:
             values: float64[n].
             groups: int64[n], the group of each value.
             count: number of groups.
+            weights: int64[n], how often each value counts, at least once; None: once.
 
         Returns:
             float64[count].
         """
-        sizes = np.bincount(groups, minlength=count)
+        sizes = np.bincount(groups, weights=weights, minlength=count).astype(np.int64)
         if self.percentile is None:
-            sums = np.bincount(groups, weights=values, minlength=count)
+            times = values if weights is None else values * weights
+            sums = np.bincount(groups, weights=times, minlength=count)
             means: npt.NDArray[np.float64] = np.full(count, np.nan)
             np.divide(sums, sizes, out=means, where=sizes > 0)
             return means
+        if weights is not None:
+            return _weighted_percentile(values, groups, weights, sizes, self.percentile)
         ordered, first = sorted_groups(values, groups, sizes)
         return percentile_of_sorted(ordered, first, sizes, self.percentile)
 
@@ -79,6 +87,26 @@ def percentile_of_sorted(
     high = np.ceil(position).astype(np.int64)
     start = first[filled]
     below, above = ordered[start + low], ordered[start + high]
+    result[filled] = below + (above - below) * (position - low)
+    return result
+
+
+def _weighted_percentile(
+    values: npt.NDArray[np.float64],
+    groups: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    percentile: float,
+) -> npt.NDArray[np.float64]:
+    """As `percentile_of_sorted` of every value `weights` times, without making them."""
+    result = np.full(len(sizes), np.nan)
+    filled = sizes > 0
+    order = np.lexsort((values, groups))
+    values, reached = values[order], np.cumsum(weights[order])
+    before = (np.cumsum(sizes) - sizes)[filled]
+    position = (sizes[filled] - 1) * (percentile / 100)
+    low, high = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+    below, above = (values[np.searchsorted(reached, before + at, side="right")] for at in (low, high))
     result[filled] = below + (above - below) * (position - low)
     return result
 

@@ -8,16 +8,15 @@ element ``int(percentile / 100 * (n - 1))`` of the n sorted costs instead, and c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
 
-from pgle.costs.profile.cost_table import Codes, CostTable, Flags, Floats
+from pgle.costs.profile.cost_table import Codes, CostTable, Flags
 from pgle.costs.profile.value import Cost, module_records
-from pgle.costs.statistic import Statistic, changes, heads
+from pgle.costs.statistic import Statistic, changes, heads, parse_statistic
 from pgle.trace.column import distinct
 
 BLOCK_ROWS = 1 << 18  # costs whose statistics are worked out at once
@@ -67,16 +66,19 @@ def from_occurrences(base: Cost, table: Mapping[str, float], stat: Statistic) ->
     groups: dict[str, list[float]] = {}
     for key, value in table.items():
         groups.setdefault(key.split(".")[2] if key.count(".") == 2 else "0", []).append(value)
-    values = max(groups.values(), key=lambda group: weighted(stat, group, [1] * len(group)))
-    ones = [1] * len(values)
-    low, middle, high = (weighted(Statistic("", q), values, ones) for q in (10, 50, 90))
+    values, cost_us = max(((found, _of(stat, found)) for found in groups.values()), key=lambda pair: pair[1])
+    low, middle, high = (_of(parse_statistic(name), values) for name in ("p10", "median", "p90"))
     return base._replace(
-        cost_us=weighted(stat, values, ones),
+        cost_us=cost_us,
         samples=len(values),
         min_us=min(values),
         max_us=max(values),
         spread=(high - low) / middle if middle > 0 else 0.0,
     )
+
+
+def _of(stat: Statistic, values: Sequence[float]) -> float:
+    return float(stat.over_groups(np.array(values), np.zeros(len(values), np.int64), 1)[0])
 
 
 def from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterator[tuple[int, Cost]]:
@@ -107,7 +109,7 @@ def _block_from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterat
         np.maximum.reduceat(table.spread[rows], first), np.minimum.reduceat(cost_us, first),
         np.maximum.reduceat(cost_us, first),
     )  # fmt: skip
-    merged = _over_groups(stat, cost_us, weights, group, first)
+    merged = stat.over_groups(cost_us, group, len(first), weights)
     listed = (column.tolist() for column in (first, merged, *columns))
     for at, value, count, least, most, spread, cheapest, dearest in zip(*listed, strict=True):
         yield (
@@ -121,37 +123,6 @@ def _block_from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterat
                 slowest_us=None,
             ),
         )
-
-
-def _over_groups(stat: Statistic, values: Floats, weights: Codes, group: Codes, first: Codes) -> Floats:
-    """`weighted` for many groups at once; `group` is ordered, and begins anew at `first`."""
-    if stat.percentile is None:
-        ends = pairwise([*first.tolist(), len(values)])
-        return np.array([weighted(stat, values[a:b].tolist(), weights[a:b].tolist()) for a, b in ends])
-    order = np.lexsort((values, group))
-    values, reached = values[order], np.cumsum(weights[order])
-    before = np.concatenate(([0], reached))[first]
-    totals = np.diff(np.append(before, reached[-1:]))
-    position = (totals - 1) * stat.percentile / 100
-    below, above = (
-        values[np.searchsorted(reached, before + rounded(position).astype(np.int64), side="right")]
-        for rounded in (np.floor, np.ceil)
-    )
-    result: Floats = below + (above - below) * (position - np.floor(position))
-    return result
-
-
-def weighted(stat: Statistic, values: Sequence[float], weights: Sequence[int]) -> float:
-    """A statistic of values that each occur `weights` times; percentiles are linear between neighbours.
-
-    Args:
-        values: at least one.
-        weights: positive, one per value.
-    """
-    if stat.percentile is None:
-        return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
-    one = np.zeros(len(values), np.int64)
-    return float(_over_groups(stat, np.array(values), np.array(weights, np.int64), one, one[:1])[0])
 
 
 _COUNTS = {"executions_used": 0, "executions_seen": 0, "devices": 0}

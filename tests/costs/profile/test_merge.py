@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pgle.costs.profile.cost_table import collect, joined
 from pgle.costs.profile.files import decode_profile, encode_profile, profile_files, profile_of, read_file, read_profile
 from pgle.costs.profile.merge import MergeOptions, Of, merge_collected, merge_profiles
-from pgle.costs.profile.merged_cost import weighted
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.costs.statistic import parse_statistic
 from pgle.errors import UserError
@@ -50,7 +49,8 @@ def test_weights_count_like_repetition_in_numpy(pairs, name):
     stat = parse_statistic(name)
     repeated = np.repeat([value for value, _ in pairs], [weight for _, weight in pairs])
     reference = np.mean(repeated) if stat.percentile is None else np.percentile(repeated, stat.percentile)
-    ours = weighted(stat, [value for value, _ in pairs], [weight for _, weight in pairs])
+    values, weights = (np.array(column) for column in zip(*pairs, strict=True))
+    (ours,) = stat.over_groups(values, np.zeros(len(pairs), np.int64), 1, weights)
     assert math.isclose(ours, reference, rel_tol=1e-9, abs_tol=1e-9)
 
 
