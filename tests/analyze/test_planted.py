@@ -55,6 +55,11 @@ class Fault:
     is_saved: bool = True  # whether the finding's share is what is planted; else only a part of that can be saved
 
 
+def whole(faulty: Faulty) -> range:
+    """Warm-up too."""
+    return range(int(faulty.ranks[0].execution.max()) + 1)
+
+
 def every(faulty: Faulty) -> range:
     return range(2, int(faulty.ranks[0].execution.max()) + 1)
 
@@ -116,7 +121,7 @@ def stretched(factor: float, executions: Sequence[int]) -> Callable[[Faulty], fl
 
 
 def longer_instruction(name: str, factor: float) -> Callable[[Faulty], float]:
-    return lambda faulty: faulty.lengthen(name, factor, every(faulty)) / MS
+    return lambda faulty: faulty.lengthen(name, factor, whole(faulty)) / MS
 
 
 def split(parts: int, gap_us: float) -> Callable[[Faulty], float]:
@@ -142,7 +147,7 @@ def copied(ms: float) -> Callable[[Faulty], float]:
 def other_kernels(name: str, kernel: str, factor: float) -> Callable[[Faulty], float]:
     def plant(faulty: Faulty) -> float:
         faulty.rename(name, kernel)
-        return faulty.lengthen(name, factor, every(faulty)) / MS
+        return faulty.lengthen(name, factor, whole(faulty)) / MS
 
     return plant
 

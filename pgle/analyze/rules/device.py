@@ -123,8 +123,8 @@ def _gap_rows(step: MeasuredStep, found: Mapping[str, float]) -> tuple[Evidence,
     counts = _gap_counts(step)
     rows = []
     for name, us in islice(found.items(), ROWS):
-        count = counts[name] / step.steps
-        rows.append(Evidence(f"before {name}", us, f"{count:.3g} × a step, {in_words(us / max(count, 1))} each"))
+        count = max(counts[name], 1) / step.steps
+        rows.append(Evidence(f"before {name}", us, f"{count:.3g} × a step, {in_words(us / count)} each"))
     return tuple(rows)
 
 
