@@ -1,7 +1,7 @@
 """What can be changed: flags that move collectives, each as an axis along which the search walks.
 
-Which flags decide what is scheduled or how, and which values are worth a trial, stands in the catalogue. Which of them
-can do anything follows from the program: combine thresholds where there is something to combine or to split, pipelining
+The catalogue says which flags decide what is scheduled or how, and which values are worth a trial. Which of them can do
+anything follows from the program: combine thresholds where there is something to combine or to split, pipelining
 where a loop holds collectives. What the compiling jaxlib does not know, or does by default, is left out.
 """
 
@@ -127,7 +127,7 @@ class _Program:
         }[setting.where]
 
     def axis(self, setting: Setting, values: list[str], taken: Collection[str]) -> Axis:
-        """The axis of a setting, beside flags that the user has set."""
+        """The axis of a setting, next to flags that the user has set."""
         if setting.name.endswith(_THRESHOLD):
             start = {setting.name: str(self.start_bytes(setting.about))}
             return Axis(
@@ -221,7 +221,7 @@ def by_exposure(found: Iterable[Axis], exposed: Mapping[str, float]) -> list[Axi
 
 
 def neighbours(value: int) -> tuple[int, int]:
-    """The values to try beside a number that helped."""
+    """The values to try next to a number that helped."""
     return value * 2, value // 2
 
 

@@ -176,7 +176,7 @@ class Bench:
         return self.session.begun(f"{self.folder_of(flags).name}/names", self.options(flags)).result()
 
     def _program(self, named: RehearsalResult, flags: Flags) -> tuple[str, str]:
-        """What a schedule follows from: the program before scheduling, and what scheduling reads beside it."""
+        """What a schedule follows from: the program before scheduling, and what else scheduling reads."""
         late = {name: value for name, value in flags.items() if f"--{name}" in SCHEDULER_FLAGS}
         program = self.session.program(named) or str(named.after_optimizations)
         return program, json.dumps(late, sort_keys=True)
@@ -203,7 +203,7 @@ class Bench:
         return Scheduled(trial, module, prediction, profile)
 
     def axes(self) -> tuple[Axis, ...]:
-        """What can be changed in the program beside the user's own flags."""
+        """What can be changed in the program besides the user's own flags."""
         given = [typed_flag(flag).name for flag in self.request.setting.flags]
         return axes(self.baseline.module, self.jaxlib, given, self.memory_share)
 
