@@ -53,12 +53,12 @@ def command(
 ) -> None:
     """Find the flags that, with the profile, make a step fastest: real compiler, no GPU, judged over perturbed worlds.
 
-    MODULE as for 'pgle rehearse'; of a run directory RUN its module, measured profile and flags. The search tries combine
-    thresholds, pipelined collectives, loop double buffering and whatever else the flag catalogue says decides the
-    schedule, one at a time, guided by what stays exposed. It accepts a setting only if the step gets half a per cent
-    shorter by the likely costs and over worlds (in which costs, latencies, contention and launch gaps differ), and in
-    nine of ten worlds. All gains are predictions; the answer shows what others measured for each flag. A search that
-    was stopped, by --time-limit too, goes on when you give the same command again with the same DIR.
+    MODULE as for 'pgle rehearse'; of a run directory RUN its module, measured profile and flags. The search tries
+    combine thresholds, pipelined collectives, loop double buffering and whatever else the flag catalogue says decides
+    the schedule, one at a time, guided by what stays exposed. It accepts a setting only if the step gets half a per
+    cent shorter by the likely costs and over worlds (in which costs, latencies, contention and launch gaps differ),
+    and in nine of ten worlds. All gains are predictions; the answer shows what others measured for each flag. A
+    search that was stopped, by --time-limit too, goes on when you give the same command again with the same DIR.
 
     \b
     pgle tune step.mlir --profile profile.pbtxt --target h100 --devices 8 -o tuned
