@@ -9,7 +9,7 @@ import click
 
 from pgle.cli.help import Command
 from pgle.cli.options import force_option, json_option, one_blas_thread, pattern_option
-from pgle.cli.paths import FOLDER, LOCAL, Out, piped
+from pgle.cli.paths import FOLDER, LOCAL, Between, Out, piped
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -40,7 +40,7 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--max-loss-change", metavar="SHARE", help="Fail if the loss differs by more.")
 @click.option("--max-memory-growth", metavar="SHARE", help="Fail if peak memory grows by more.")
 @click.option("--max-compile-growth", metavar="SHARE", help="Fail if compile time grows by more.")
-@click.option("--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.9999),
+@click.option("--confidence", default=0.95, show_default=True, type=Between(0.5, 0.9999),
               help="Of the intervals.")  # fmt: skip
 @click.option("--same-within", default="0.5%", show_default=True, metavar="SHARE", help="What counts as the same.")
 @click.option("--launch-spread", "--run-noise", metavar="SHARE",

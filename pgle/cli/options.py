@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgle.cli.paths import FOLDER, LOCAL, PATH, PROFILE_OUT, TARGET
+from pgle.cli.paths import FOLDER, LOCAL, PATH, PROFILE_OUT, TARGET, Between
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -83,7 +83,7 @@ topology_option = click.option(
 network_option = click.option(
     "--network",
     "network_gb_s",
-    type=click.FloatRange(0, 1e6, min_open=True),
+    type=Between(0, 1e6, min_open=True),
     metavar="GB/s",
     help="Network bandwidth per GPU, one direction; else 25 (A100), 50, or 100 (GB300).",
 )
@@ -196,7 +196,7 @@ def _share(_: click.Context, param: click.Parameter, value: float) -> float:
 
 def _bound(name: str, default: float, text: str) -> Callable[[F], F]:
     """A share from 0 to 1 that a profile must reach."""
-    share = click.FloatRange(0, 1)
+    share = Between(0, 1)
     return click.option(name, default=default, show_default=True, type=share, callback=_share, help=text)
 
 

@@ -27,6 +27,17 @@ class _Path(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         return [CompletionItem(incomplete, type="file")]
 
 
+class Between(click.FloatRange):
+    """A number in a range. Click takes ``nan`` for one in any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return found
+
+
 class _In(_Path):
     """A file to read: a local path or one of an object store; ``-`` is stdin.
 

@@ -202,3 +202,8 @@ def test_a_working_directory_that_is_gone_is_one_line(
     gone.rmdir()
     assert run(["convert", str(testdata / "nsys_synthetic/synthetic_cases.sqlite"), "-o", "x.pbtxt"]) == 2
     assert capsys.readouterr().err == "pgle: the working directory does not exist any more; cd to one that does\n"
+
+
+def test_no_share_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", "a.jsonl", "b.jsonl", "--confidence=nan"]) == 2
+    assert "nan is not in the range 0.5<=x<=0.9999" in capsys.readouterr().err
