@@ -176,6 +176,7 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
             for is_stuck in (False, True):
                 found = SimpleNamespace(
                     good=True, costs_are="estimated", tune=tune_line(command), measure=measure(command),
+                    setting=SimpleNamespace(no_step=""),
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
                     profiled=SimpleNamespace(prediction=sides[1]), moves=(SimpleNamespace(after="stuck"),) * is_stuck,
                 )  # fmt: skip

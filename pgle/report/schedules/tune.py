@@ -190,6 +190,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "used": proof and proof.used,
         "why": proof.why if proof else "",
         "coverage": proof and proof.coverage,
+        "less_memory": proof and proof.in_less,
         "whole_against_trial": proof and proof.change,
         "reasons": reasons_of(found),
         "written": proof.written if proof else (),

@@ -10,7 +10,7 @@ from pgle.next import typed
 from pgle.report.text import duration
 from pgle.run.experiment.directory import free
 from pgle.run.experiment.onward import UNKNOWN
-from pgle.run.tune.request import Proof, Tuning
+from pgle.run.tune.request import LESS, Proof, Tuning
 from pgle.schedule.why_exposed import Reason, reasons
 from pgle.tune.search import fits
 from pgle.tune.trial import LITTLE, Trial, judge, stands
@@ -73,10 +73,12 @@ def sentence(found: Tuning) -> str:
             f"all communication would save {room:.1%} ({by})."
         )
     judged, unproven = found.proof.judged, "" if found.proof.used else ", but not proven"
+    less = found.proof.in_less
+    near = f" With {LESS:.0%} less memory it changes by {less.mean:+.1%}." if less is not None else ""
     return (
         f"Better{so_far}{unproven}: the step gets {-judged.mean:.1%} shorter than with the profile alone. "
         f"Over {judged.of} worlds it changes by {judged.best:+.1%} to {judged.worst:+.1%}, and is shorter in "
-        f"{judged.won} ({by}; {modelled(found.tuned.trial)})."
+        f"{judged.won} ({by}; {modelled(found.tuned.trial)}).{near}"
     )
 
 
