@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import force_option, json_option, one_blas_thread, pattern_option
+from pgle.cli.options import force_option, one_blas_thread, page_options, pattern_option
 from pgle.cli.paths import FOLDER, LOCAL, Between, Out, piped
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--junit", type=Out(".xml", ".xml"), metavar="FILE", help="Write the checks as JUnit XML.")
 @click.option("--github", is_flag=True, help="Write job summary and outputs of a GitHub Actions step.")
 @force_option
-@json_option
+@page_options
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Compare the step times of two sides; exit code 1 if a limit is not kept.
@@ -83,33 +83,40 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     if not options["rounds"]:  # else they are a command
         options["words"] = piped(ctx, options["words"])
     with one_blas_thread():
-        from pgle.report.onward import after_comparison, show_next
+        from pgle.report.onward import after_comparison, commands
+        from pgle.report.page.terminal import show
         from pgle.report.steps import compare as report
         from pgle.report.text import say
         from pgle.run.compare import run_compare
+        from pgle.steps.gate import explanation
 
     result, checks = run_compare(_request(options), say)
+    broken = any(check.failed for check in checks)
+    following = commands(after_comparison(result, checks, more=_more_runs(options)))
+    following = tuple(line for line in following if line.startswith("pgle "))
+    if broken and result.verdict != "undecided":
+        following = (explanation(result),)
     files = {"html": options["html"], "picture": options["svg"], "junit": options["junit"]}
     written: tuple[AnyPath, ...] = ()
     if any(files.values()):
         from pgle.report.steps.compare_page import write_reports  # templates take longer to load than all else
 
-        written = write_reports(result, checks, **files, force=options["force"])
+        written = write_reports(result, checks, following, **files, force=options["force"])
     if options["github"]:
         from pgle.report.steps.ci import append
 
         append(result, checks)
-    (report.show_json if options["as_json"] else report.show_text)(result, checks)
-    if not options["as_json"]:
-        broken = [check for check in checks if check.failed and check.name != "step time"]  # each says what to do
-        show_next([] if broken else after_comparison(result, checks, more=_more_runs(options)))
     for path in written:
         say(f"wrote {path}")
-    ctx.exit(1 if any(check.failed for check in checks) else 0)
+    if options["as_json"]:
+        report.show_json(result, checks)
+    else:
+        show(report.comparison_page(result, checks, following), sections=options["sections"])
+    ctx.exit(1 if broken else 0)
 
 
 def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
-    """The words that run twice as many rounds, where rounds were run."""
+    """The words that run twice as many rounds, if rounds were run."""
     from pgle.run.experiment.onward import abba_words
 
     rounds = options["rounds"]

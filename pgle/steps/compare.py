@@ -134,7 +134,7 @@ def _about_sides(base: Side, new: Side, found: Estimate) -> Iterator[str]:
         if found.half_width == 0 and len(base.runs) + len(new.runs) > 2:
             yield "repeated simulations are identical: their spread shows no noise"
     if base.runs[0].series.format == "trace":
-        yield "times are spans of the main module in a profiler trace: profilers inflate them by some per cent"
+        yield "times come from profiler traces, which inflate them by some per cent"
 
 
 def _about_runs(base: Side, new: Side) -> Iterator[str]:
@@ -142,7 +142,8 @@ def _about_runs(base: Side, new: Side) -> Iterator[str]:
         short = [run for run in side.runs if len(run) < FEW_STEPS]
         if short:
             steps = "1 steady step" if len(short[0]) == 1 else f"{len(short[0])} steady steps"
-            yield f"{side.label}: only {steps} in {short[0].series.source}; record more"
+            where = f" in {short[0].series.source}" if len(side.runs) > 1 else ""
+            yield f"{side.label}: only {steps}{where}; record more"
     if abs(new.stall_share - base.stall_share) > STALL_DIFFERENCE:
         yield (
             f"stalls take {base.stall_share:.1%} of the time of {base.label} and {new.stall_share:.1%} of {new.label}: "

@@ -41,7 +41,17 @@ class Check:
 
     name: str  # ``step time``, ``loss``, ``peak memory`` or ``compile time``
     outcome: Outcome
-    message: str  # what was found and what to do, one line
+    found: str = ""  # one clause; empty: nothing was limited
+    figure: str = ""  # the step times in one clause
+    advice: str = ""  # what to do, in sentences
+    command: str = ""  # that explains it
+
+    @property
+    def message(self) -> str:
+        """All of it in one line."""
+        what = ": ".join(filter(None, (self.found, self.figure)))
+        why = f"{self.advice} With a trace of each: {self.command}" if self.command else self.advice
+        return f"{what}{'' if what.endswith('?') else '.'} {why}" if why else what
 
     @property
     def ok(self) -> bool | None:
@@ -62,21 +72,22 @@ def gate(comparison: Comparison, limits: Limits) -> tuple[Check, ...]:
         "peak memory": limits.max_memory_growth,
         "compile time": limits.max_compile_growth,
     }
-    found = {guard.name: guard for guard in comparison.guards}
+    guards = {guard.name: guard for guard in comparison.guards}
     for name, bound in bounds.items():
-        guard = found.get(name)
+        guard = guards.get(name)
         if guard is None:
             if bound is not None:
-                message = f"not recorded on both sides, cannot be checked; {RECORD[name]}"
-                checks.append(Check(name, Outcome.FAIL, message))
+                what = "not recorded on both sides, cannot be checked"
+                checks.append(Check(name, Outcome.FAIL, what, advice=RECORD[name]))
         elif math.isinf(guard.new):
-            message = f"{guard.basis}; do not use this profile before that is understood"
-            checks.append(Check(name, Outcome.FAIL, message))
+            checks.append(Check(name, Outcome.FAIL, guard.basis, advice="Do not use this profile until you know why."))
         elif bound is not None:
             kept = (abs(guard.change) if name == "loss" else guard.change) <= bound
-            where, advice = ("within", "") if kept else ("outside", f"; {ADVICE[name]}")
-            message = f"{guard.change:+.2%} ({guard.basis}), {where} the bound of {bound:.2%}{advice}"
-            checks.append(Check(name, Outcome.OK if kept else Outcome.FAIL, message))
+            what = (
+                f"{change(guard.change)} ({guard.basis}), {'within' if kept else 'outside'} the bound of {share(bound)}"
+            )
+            outcome, advice = (Outcome.OK, "") if kept else (Outcome.FAIL, ADVICE[name])
+            checks.append(Check(name, outcome, what, advice=advice))
     return tuple(checks)
 
 
@@ -87,14 +98,14 @@ def overall(checks: Iterable[Check]) -> Outcome:
 
 
 RECORD = {
-    "loss": 'record "loss" per step',
-    "peak memory": 'record "peak_memory_bytes" per step',
-    "compile time": 'record a line {"compile_time_s": …}',
+    "loss": 'Record "loss" per step.',
+    "peak memory": 'Record "peak_memory_bytes" per step.',
+    "compile time": 'Record a line {"compile_time_s": …}.',
 }
 ADVICE = {
-    "loss": "same seed and data on both sides? else the program changed, not only its schedule",
-    "peak memory": "LHS holds buffers longer: lower --xla_gpu_memory_limit_slop_factor or the overlap limit",
-    "compile time": "compare with a warm autotuning cache on both sides",
+    "loss": "Use the same seed and data on both sides; else the program changed, not only its schedule.",
+    "peak memory": "LHS holds buffers longer: lower --xla_gpu_memory_limit_slop_factor or the overlap limit.",
+    "compile time": "Compare with a warm autotuning cache on both sides.",
 }
 
 
@@ -119,40 +130,38 @@ def parse_share(text: str, where: str) -> float:
 
 def _step_time(found: Comparison, limits: Limits) -> Check:
     """The gate of the step time: fails above the bound, is kept below it, cannot tell if the interval holds it."""
-    text, bound = describe(found), limits.fail_slower
+    name, text, bound = "step time", describe(found), limits.fail_slower
     if limits.require_faster and found.verdict is not Verdict.FASTER:
-        return Check("step time", Outcome.FAIL, f"not shown to be faster: {text}. {_rounds(found, abs(found.change))}")
+        return Check(name, Outcome.FAIL, "not shown to be faster", text, _rounds(found, abs(found.change)))
     if bound is None:
-        return Check("step time", Outcome.OK, text)
+        return Check(name, Outcome.OK, figure=text)
     few = min((run for side in (found.base, found.new) for run in side.runs), key=len)
     if math.isinf(found.ci[1]) and len(few) < FEW_STEPS:
         steps = f"{len(few)} steady {'step' if len(few) == 1 else 'steps'}"
-        what = f"cannot be judged, {few.series.source} has {steps}: did the run end early? Record {FEW_STEPS} or more"
-        return Check("step time", Outcome.FAIL, what)
+        what = f"cannot be judged, {few.series.source} has {steps}: did the run end early?"
+        return Check(name, Outcome.FAIL, what, advice=f"Record {FEW_STEPS} or more.")
     if found.ci[1] < (1 + bound) * (1 - 1e-12):
-        return Check("step time", Outcome.OK, f"a slowdown of {bound:.2%} is ruled out: {text}")
+        return Check(name, Outcome.OK, f"a slowdown of {share(bound)} is ruled out", text)
     if found.verdict is Verdict.SLOWER and found.ci[0] > 1 + bound:
-        message = f"slower by more than {bound:.2%} (--fail-slower): {text}. {SLOWER} With a trace of each: "
-        return Check("step time", Outcome.FAIL, message + explanation(found))
-    distance = abs(found.change - bound)
-    more = _rounds(found, distance)
+        what = f"slower by more than {share(bound)} (--fail-slower)"
+        return Check(name, Outcome.FAIL, what, text, SLOWER, explanation(found))
+    more = _rounds(found, abs(found.change - bound))
     if math.isfinite(found.ci[1]):  # below this measured slowdown the gate cannot fail
         least = (1 + bound) * found.ci[1] / found.ratio - 1
-        more = f"These runs cannot tell below {least:.1%}; {more}"
-    message = f"{text}. The bound of {bound:.2%} (--fail-slower) is neither exceeded nor ruled out. {more}"
-    if limits.fail_undecided:
-        return Check("step time", Outcome.FAIL, f"not decided (--fail-undecided): {message}")
-    return Check("step time", Outcome.CANNOT_TELL, message)
+        more = f"These runs can show a slowdown from {least * 100:.1f} % on. {more}"
+    what = f"a slowdown of {share(bound)} is neither shown nor ruled out"
+    outcome = Outcome.FAIL if limits.fail_undecided else Outcome.CANNOT_TELL
+    return Check(name, outcome, f"{what} (--fail-undecided)" if limits.fail_undecided else what, text, more)
 
 
 def _rounds(found: Comparison, distance: float) -> str:
     """What would decide a difference of this size."""
     rounds = found.estimate.rounds_for(math.log1p(distance), found.assumptions.alpha)
     if rounds is not None:
-        return f"`--abba {rounds}` could"
+        return f"`--abba {rounds}` could decide."
     if math.isinf(found.estimate.pair_variance):
-        return "Record more steps, or several runs per side (--abba)"
-    return "no reasonable number of runs could: the change is too near to the bound for this noise"
+        return "Record more steps, or several runs per side (--abba)."
+    return "No reasonable number of runs can decide: the change is too near to the bound for this noise."
 
 
 SLOWER = (
@@ -176,8 +185,18 @@ _TRACED = re.compile(rf"{_STEPS.pattern}|\.xplane\.pb(\.gz|\.xz)?$|\.(nsys-rep|s
 
 
 def describe(found: Comparison) -> str:
-    """The finding in one clause."""
-    level = f"{found.assumptions.confidence:.0%}"
+    """The change of the step time in one clause."""
     if math.isinf(found.ci[1]):
-        return f"{found.change:+.2%}, with no interval"
-    return f"{found.change:+.2%} ({level} CI {found.ci[0] - 1:+.2%} … {found.ci[1] - 1:+.2%})"
+        return f"{change(found.change)}, with no interval"
+    low, high = (change(edge - 1) for edge in found.ci)
+    return f"{change(found.change)} ({found.assumptions.confidence * 100:g} % CI {low.removesuffix(' %')} … {high})"
+
+
+def change(value: float) -> str:
+    """A signed share as ``−2.77 %``."""
+    return f"{value * 100:+.2f} %".replace("-", "−")
+
+
+def share(value: float) -> str:
+    """A bound as it was typed: ``1 %``, ``0.25 %``."""
+    return f"{value * 100:.4g} %"

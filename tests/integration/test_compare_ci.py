@@ -209,7 +209,7 @@ def test_the_slurm_script_runs_both_sides_with_their_flags(tmp_path: Path) -> No
     command = ["bash", str(STARTERS / "slurm" / "compare.sbatch"), str(profile), sys.executable, str(program)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "-1.9" in done.stdout
+    assert "1.96 % faster" in done.stdout
     assert (tmp_path / "runs" / "report.html").exists()
 
 

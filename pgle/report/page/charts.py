@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pgle.report.page.style import style_sheet, templates
 
 WIDTH = 440  # width of every chart, in units in which its text is 12 high: readable on a phone
-LEFT, RIGHT, TOP, BOTTOM = 62, 16, 42, 24  # margins around the plot
+LEFT, RIGHT, TOP, BOTTOM, LABEL = 62, 16, 42, 24, 18  # margins around the plot; more below for the axis's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,14 @@ class Panel:
     x: tuple[float, float]  # values at the left and right edge
     y: tuple[float, float]  # values at the bottom and top edge
     height: int = 230  # in the units of `WIDTH`
+    x_label: str = ""  # below the axis
     shapes: list[Shape] = field(default_factory=list)  # what is drawn
     top: int = 0  # where it lies in a picture of several
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Where a point of the values lies on the paper."""
         across, up = ((value - low) / (high - low) for value, (low, high) in ((x, self.x), (y, self.y)))
-        floor = self.height - BOTTOM
+        floor = self.height - BOTTOM - LABEL * bool(self.x_label)
         return LEFT + across * (WIDTH - LEFT - RIGHT), floor - up * (floor - TOP)
 
     def line(self, style: str, start: tuple[float, float], end: tuple[float, float]) -> None:
@@ -62,8 +63,10 @@ class Panel:
 
     def axis_x(self, write: Callable[[float], str], at: Sequence[float] | None = None) -> None:
         """Names below the chart, at round values or `at`."""
-        for value in ticks(*self.x, 4) if at is None else at:
+        for value in ticks(*self.x, 6) if at is None else at:
             self.text("tick", (value, self.y[0]), write(value), dy=16)
+        if self.x_label:
+            self.text("label", (sum(self.x) / 2, self.y[0]), self.x_label, dy=16 + LABEL)
 
     def axis_y(self, write: Callable[[float], str]) -> None:
         """Lines across, with their values on the left."""

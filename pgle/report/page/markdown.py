@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pgle.errors import printable
 from pgle.report.page import figures
-from pgle.report.page.value import Action, Column, Page, Part, Prose, Section, Table, Timeline
+from pgle.report.page.value import Action, Cell, Column, Page, Part, Prose, Section, Table, Timeline
 
 _SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#~!&"})
 _ADDRESS = re.compile(r"(?<=\w)://|(?<=www)\.|@(?=\w)")  # what GitHub's autolinks need
@@ -16,15 +16,15 @@ _ADDRESS = re.compile(r"(?<=\w)://|(?<=www)\.|@(?=\w)")  # what GitHub's autolin
 def markdown(page: Page) -> str:
     """The page: verdict, table, actions, next command, sections, where it comes from."""
     blocks = [f"# {escaped(page.verdict)}", escaped(" · ".join(filter(None, page.identity)))]
-    blocks += [_table(page.table)] if page.table is not None else []
-    blocks += [escaped(note) for note in page.notes]
+    blocks += [table(page.table)] if page.table is not None else []
+    blocks += [escaped(str(note.value if isinstance(note, Cell) else note)) for note in page.notes]
     blocks += ["\n".join(_actions(page.actions))] if page.actions else []
-    blocks += ["Next:", _fenced("\n".join(page.next), "sh")] if page.next else []
-    for section in page.sections:
-        blocks += _section(section)
+    blocks += ["Next:", fenced("\n".join(page.next), "sh")] if page.next else []
+    for item in page.sections:
+        blocks += section(item)
     if page.about:
         columns = (Column("name"), Column("value"))
-        blocks += _section(Section("about", "Where this comes from", (Table(columns, page.about),)))
+        blocks += section(Section("about", "Where this comes from", (Table(columns, page.about),)))
     if page.warnings:
         blocks += ["## Warnings", "\n".join(f"- {escaped(line)}" for line in page.warnings)]
     return "\n\n".join(blocks) + "\n"
@@ -35,27 +35,30 @@ def escaped(text: str) -> str:
     return _ADDRESS.sub(r"\\\g<0>", printable(" ".join(text.split())).translate(_SPECIAL))
 
 
-def _section(section: Section) -> list[str]:
-    return [*([f"## {escaped(section.heading)}"] if section.heading else []), *map(_part, section.parts)]
+def section(content: Section) -> list[str]:
+    """Heading and parts, a block each."""
+    return [*([f"## {escaped(content.heading)}"] if content.heading else []), *map(_part, content.parts)]
 
 
 def _part(part: Part) -> str:
     if isinstance(part, Table):
-        return _table(part)
+        return table(part)
     if isinstance(part, Timeline):
-        return _fenced(part.text, "text")
+        return fenced(part.text, "text")
     if isinstance(part, Prose):
-        return _fenced(part.text, "sh") if part.code else ("### " if part.tone == "head" else "") + escaped(part.text)
+        return fenced(part.text, "sh") if part.code else ("### " if part.tone == "head" else "") + escaped(part.text)
     return escaped(part.alt)
 
 
-def _table(table: Table) -> str:
+def table(content: Table) -> str:
+    """A table of GitHub's Markdown."""
+
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
-    rows = [[escaped(str(cell.value)) for cell in row] for row in table.cells()]
-    rule = f"|{'|'.join('---:' if is_number else '---' for is_number in table.right())}|"
-    return "\n".join([line([escaped(head) for head in table.heads()]), rule, *map(line, rows)])
+    rows = [[escaped(str(cell.value)) for cell in row] for row in content.cells()]
+    rule = f"|{'|'.join('---:' if is_number else '---' for is_number in content.right())}|"
+    return "\n".join([line([escaped(head) for head in content.heads()]), rule, *map(line, rows)])
 
 
 def _actions(actions: Sequence[Action]) -> Iterator[str]:
@@ -67,6 +70,7 @@ def _actions(actions: Sequence[Action]) -> Iterator[str]:
             yield f"   `{printable(action.command).replace('`', chr(39))}`"
 
 
-def _fenced(text: str, language: str) -> str:
+def fenced(text: str, language: str) -> str:
+    """Text as it is, in a block of code."""
     lines = (printable(line).replace("```", "'''") for line in text.splitlines())
     return "\n".join([f"```{language}", *lines, "```"])

@@ -11,7 +11,8 @@ from pgle.report import analyze as analyze_report
 from pgle.report.page.measured import step_sections
 from pgle.report.page.parts import Cell, Moving, Page, Part, Prose, Section, Table, Tone, next_steps
 from pgle.report.steps import compare as compare_report
-from pgle.report.steps.compare_page import TONES, comparison_parts
+from pgle.report.steps.compare import TONES
+from pgle.report.steps.compare_page import comparison_parts
 from pgle.report.text import duration
 from pgle.report.timeline.measured import measured_panels
 from pgle.report.timeline.scene import Panel, panel_of, parts_of
@@ -81,7 +82,9 @@ def _verdict(found: Gathered) -> tuple[str, Tone, tuple[str, ...]]:
         return (said[0], "", tuple(said[1:])) if said else ("A profile, and nothing measured with it yet.", "", ())
     use = _use(found.performance)
     headline = compare_report.headline(found.comparison)
-    tone = TONES.get(found.comparison.verdict, "")
+    tone: Tone = (
+        "good" if TONES.get(found.comparison.verdict) == "good" else "bad" if found.comparison.verdict in TONES else ""
+    )
     return headline[:1].upper() + headline[1:], tone, (*([use] if use else []), *said)
 
 

@@ -43,7 +43,8 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
         screen.print()
         _table(screen, page.table, everything)
     for note in page.notes:
-        screen.print(note)
+        cell = note if isinstance(note, Cell) else Cell(note)
+        screen.print(printable(str(cell.value)), style=STYLES.get(cell.tone, ""))
     if page.actions:
         screen.print()
         _actions(screen, page.actions if everything else page.actions[:MOST_ACTIONS], everything)

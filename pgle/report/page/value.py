@@ -145,7 +145,7 @@ class Page(msgspec.Struct, frozen=True, omit_defaults=True):
     verdict: str  # the answer, at most twelve words
     tone: Tone = ""  # whether that is good
     table: Table | None = None  # the one table of the first screen
-    notes: tuple[str, ...] = ()  # single lines below it
+    notes: tuple[str | Cell, ...] = ()  # single lines below it
     actions: tuple[Action, ...] = ()  # what saves most first
     sections: tuple[Section, ...] = ()  # the rest
     next: tuple[str, ...] = ()  # commands; the first is the one to type now

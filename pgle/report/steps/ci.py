@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from pgle.errors import UserError, one_line, printable
+from pgle.errors import UserError, one_line
 from pgle.report.page.charts import unit_of
-from pgle.report.page.markdown import escaped
-from pgle.report.steps.compare import columns, figures, headline, method_line, picture, pooled, sides
+from pgle.report.page.markdown import escaped, fenced, section, table
+from pgle.report.steps.compare import headline, picture, pooled, sections, sides_table
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check, Outcome, overall
 
@@ -25,31 +25,21 @@ PERCENTILES = range(5, 100, 5)  # shown in the chart: a few wild steps must not 
 
 
 def summary(found: Comparison, checks: Sequence[Check]) -> str:
-    """The job summary: verdict, table, checks, chart, distributions as text, what was left out, footnotes."""
-    names = columns(found)
-    lines = [
-        f"### {ICONS[found.verdict]} pgle compare: {escaped(headline(found))}",
-        "",
-        _row(names),
-        "|:--" + "|--:" * (len(names) - 1) + "|",
-        *(_row(row) for row in figures(found)),
-        "",
-    ]
+    """The job summary: verdict, table, limits, chart; all else folded away."""
+    lines = [f"### {ICONS[found.verdict]} pgle compare: {escaped(headline(found))}", "", table(sides_table(found)), ""]
     lines += [f"- {OUTCOMES[check.outcome]} **{escaped(check.name)}**: {escaped(check.message)}" for check in checks]
-    lines += ["", *chart(found)]
-    lines += ["<details><summary>Distributions and what was left out</summary>", "", "```text"]
-    lines += [printable(line).replace("`", "'") for line in picture(found)]
-    lines += ["```", "", _row(("", "runs", "steps", "left out")), "|:--|--:|--:|:--|"]
-    lines += map(_row, sides(found))
-    lines += ["", escaped(method_line(found)), ""]
-    lines += [f"{number}. {escaped(line)}" for number, line in enumerate(found.warnings, 1)]
+    lines += ["", *chart(found), "<details><summary>Distributions, what was left out, footnotes</summary>", ""]
+    lines += [fenced("\n".join(picture(found)), "text"), ""]
+    for item in list(sections(found))[1:]:
+        lines += [block + "\n" for block in section(item)]
+    lines += [f"- {escaped(line)}" for line in found.warnings]
     return "\n".join((*lines, "", "</details>", "", ""))
 
 
 def chart(found: Comparison) -> list[str]:
-    """Step times of both sides by percentile, as Mermaid; empty where all are equal.
+    """Step times of both sides by percentile, as Mermaid; empty if all are equal.
 
-    A job summary shows no image of the job's own files and no ``data:`` address; Mermaid it draws.
+    A job summary shows no image of the job's own files and no ``data:`` address, but it draws Mermaid.
     """
     base, new = (np.percentile(pooled(side), PERCENTILES) for side in (found.base, found.new))
     low, high = min(base[0], new[0]), max(base[-1], new[-1])
@@ -139,10 +129,6 @@ def xml(found: Comparison, checks: Sequence[Check]) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.6f}" if math.isfinite(value) else ""
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(escaped(cell) for cell in cells) + " |"
 
 
 def _for_xml(text: str) -> str:

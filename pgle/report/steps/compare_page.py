@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from pgle.errors import printable
 from pgle.files import AnyPath, write_files
+from pgle.report.page import parts
 from pgle.report.page.charts import Panel, seconds, svg, widened
-from pgle.report.page.html import render
-from pgle.report.page.parts import Chart, Page, Part, Prose, Section, Table, Tone
-from pgle.report.steps.compare import MARKS, columns, figures, headline, left_out_text, method_line, pooled
-from pgle.report.text import printable
-from pgle.steps.compare import Comparison, Verdict
-from pgle.steps.gate import Check, Outcome
+from pgle.report.page.value import Chart, Page
+from pgle.report.page.web import render
+from pgle.report.steps.compare import check_lines, comparison_page, headline, picture, pooled, sides_table
+from pgle.steps.compare import Comparison
+from pgle.steps.gate import Check
 from pgle.steps.side import Side
 
 BINS = 60
 MOST_DOTS = 600  # dots of a side; longer runs are drawn as medians of so many groups of steps
 STYLES = ("base", "new")
-TONES: Mapping[Verdict, Tone] = {Verdict.FASTER: "good", Verdict.SLOWER: "bad"}  # others have none
-OUTCOME_TONES: Mapping[Outcome, Tone] = {Outcome.OK: "good", Outcome.FAIL: "bad", Outcome.CANNOT_TELL: "soft"}
 
 
 def write_reports(
     found: Comparison,
     checks: Sequence[Check],
+    following: Sequence[str] = (),
     *,
     html: AnyPath | None = None,
     picture: AnyPath | None = None,
@@ -41,7 +41,7 @@ def write_reports(
     wanted = tuple(path for path in (html, picture, junit) if path is not None)
     files: dict[AnyPath, bytes | str] = {}
     if html is not None:
-        files[html] = page(found, checks)
+        files[html] = render(page(found, checks, following))
     if picture is not None:
         files[picture] = svg(panels(found), headline(found))
     if junit is not None:
@@ -53,52 +53,28 @@ def write_reports(
     return wanted
 
 
-def page(found: Comparison, checks: Sequence[Check]) -> str:
-    """The page as HTML: verdict, figures, checks, charts, where the runs come from, method."""
-    sides = tuple(printable(side.label) for side in (found.base, found.new))
-    failed = any(check.failed for check in checks)
-    return render(
-        Page(
-            title=f"pgle compare: {sides[0]} and {sides[1]}",
-            verdict=headline(found),
-            tone="bad" if failed else TONES.get(found.verdict, ""),
-            sections=(
-                Section("", comparison_parts(found, checks)),
-                Section("What was compared", (Table(("", *sides), tuple((n, *v) for n, v in about(found)), shown=99),)),
-                Section("How", (Prose(method_line(found)),)),
-            ),
-            warnings=found.warnings,
-        )
+def page(found: Comparison, checks: Sequence[Check], following: Sequence[str] = ()) -> Page:
+    """The answer with its charts."""
+    return comparison_page(found, checks, following, charts(found))
+
+
+def charts(found: Comparison) -> tuple[Chart, ...]:
+    """Each chart as a part of a page; the distributions have the text picture for a terminal."""
+    drawn = panels(found)
+    words = [panel.title for panel in drawn]
+    words[-2] = "\n".join(picture(found))
+    return tuple(Chart(svg([panel], panel.title, style=False), text) for panel, text in zip(drawn, words, strict=True))
+
+
+def comparison_parts(found: Comparison, checks: Sequence[Check]) -> tuple[parts.Part, ...]:
+    """Figures, limits and charts for a page of `pgle.report.page.parts`."""
+    table = sides_table(found)
+    right = frozenset(at for at, is_number in enumerate(table.right()) if is_number)
+    cells = parts.Table(
+        tuple(table.heads()), tuple(tuple(str(cell.value) for cell in row) for row in table.cells()), right
     )
-
-
-def comparison_parts(found: Comparison, checks: Sequence[Check]) -> tuple[Part, ...]:
-    """Figures, checks and charts."""
-    rows = list(zip(columns(found), *figures(found), strict=True))  # upright, for narrow screens
-    figured = Table(tuple(rows[0]), tuple(rows[1:]), frozenset(range(1, len(rows[0]))), shown=99)
-    said = [
-        Prose(f"{MARKS[check.outcome][0].strip()} {check.name}: {check.message}", tone=OUTCOME_TONES[check.outcome])
-        for check in checks
-    ]
-    return (figured, *said, Chart(tuple(panels(found)), headline(found)))
-
-
-def about(found: Comparison) -> list[tuple[str, list[str]]]:
-    """Rows (name, of base, of new) on where the runs come from; what is known of neither side is left out."""
-    sides = (found.base, found.new)
-    rows = {
-        "runs": [str(len(side.runs)) for side in sides],
-        "steady steps": [str(side.steps) for side in sides],
-        "left out": [left_out_text(side) for side in sides],
-        "read from": [_listed(run.series.source for run in side.runs) for side in sides],
-    }
-    for name in dict.fromkeys(name for side in sides for run in side.runs for name in run.series.about):
-        rows[name] = [_listed(run.series.about.get(name, "not recorded") for run in side.runs) for side in sides]
-    return list(rows.items())
-
-
-def _listed(values: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(values))
+    limits = (parts.Prose(str(line.value)) for line in check_lines(checks))
+    return (cells, *limits, parts.Chart(tuple(panels(found)), headline(found)))
 
 
 def panels(found: Comparison) -> list[Panel]:
@@ -113,21 +89,24 @@ def panels(found: Comparison) -> list[Panel]:
 def _interval(found: Comparison) -> Panel:
     low, high = (100 * (edge - 1) for edge in found.ci)
     margin = 100 * found.assumptions.margin
-    panel = Panel(f"Change of step time, {found.assumptions.confidence:.0%} interval", (0, 1), (0, 1), height=104)
+    title = f"Change of the step time with its {found.assumptions.confidence * 100:g} % interval"
+    panel = Panel(title, (0, 1), (0, 1), height=150, x_label="change of the step time")
     panel.x = widened(min(low, -margin), max(high, margin), 0.1)
-    panel.axis_x(lambda value: f"{value:+.3g} %" if abs(value) > 1e-9 else "0")
+    panel.axis_x(lambda value: f"{value:+.3g} %".replace("-", "−") if abs(value) > 1e-9 else "0")
     panel.line("level", (0.0, 0.0), (0.0, 1.0))
-    panel.line("new", (low, 0.5), (high, 0.5))
+    panel.text("tick", (panel.x[0], 1.0), "◂ faster", "start", -4)
+    panel.text("tick", (panel.x[1], 1.0), "slower ▸", "end", -4)
+    panel.line("new", (low, 0.4), (high, 0.4))
     for edge in (low, high):
-        panel.line("new", (edge, 0.3), (edge, 0.7))
-    panel.dots("new", [(100 * found.change, 0.5)], 4)
+        panel.line("new", (edge, 0.25), (edge, 0.55))
+    panel.dots("new", [(100 * found.change, 0.4)], 4)
     return panel
 
 
 def _distributions(sides: tuple[Side, Side], low: float, high: float) -> Panel:
-    panel = Panel("Steady steps by time; lines: medians", (low, high), (0, 2.3))
+    panel = Panel("How many steps take how long (lines: medians)", (low, high), (0, 2.7), x_label="step time")
     panel.axis_x(seconds(low, high))
-    for side, style, floor in zip(sides, STYLES, (1.15, 0.0), strict=True):
+    for side, style, floor in zip(sides, STYLES, (1.4, 0.0), strict=True):
         counts, edges = np.histogram(np.clip(pooled(side), low, high), BINS, (low, high))
         heights = floor + counts / counts.max()
         corners = [(low, floor)]
@@ -135,8 +114,7 @@ def _distributions(sides: tuple[Side, Side], low: float, high: float) -> Panel:
             corners += [(left, height), (right, height)]
         panel.area(style, [*corners, (high, floor)])
         panel.line(style, (side.median_s, floor), (side.median_s, floor + 1.05))
-        panel.text(style, (low, floor + 0.8), printable(side.label), "start")
-        panel.shapes[-1].at["x"] = 8.0
+        panel.text(style, (low, floor + 1.1), printable(side.label), "start")
     return panel
 
 
@@ -146,6 +124,7 @@ def _in_order(sides: tuple[Side, Side], low: float, high: float) -> Panel:
     points = [[point for run in side.runs for point in _thinned(run.step, run.step_time_s, groups)] for side in sides]
     numbers = [number for side in points for number, _ in side]
     panel = Panel(f"Step times in order, a dot per {dot}", widened(min(numbers), max(numbers), 0.02), (low, high))
+    panel.x_label = "step number"
     panel.axis_y(seconds(low, high))
     panel.axis_x(lambda value: f"{value:.0f}")
     for dots, style in zip(points, STYLES, strict=True):
