@@ -203,11 +203,13 @@ def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -
 
     for rows in _chunks(samples, compute, complete):
         # times are whole nanoseconds: their sum does not depend on the order
-        np.add.at(sums, cell(rows), samples.time_ns[rows])
+        sums += np.bincount(cell(rows), weights=samples.time_ns[rows], minlength=len(sums))
     weight = _slowest_less_median(sums.reshape(shape))
     usual = usual_values((weight * sums.reshape(shape)).sum(axis=(1, 2))[complete])
     counted = np.flatnonzero(complete)[usual]
-    weight[np.setdiff1d(np.arange(len(complete)), counted)] = 0.0
+    unusual = np.ones(len(complete), dtype=bool)
+    unusual[counted] = False
+    weight[unusual] = 0.0
     total_ns = np.zeros(names)
     for rows in _chunks(samples, compute, complete):
         weights = weight.reshape(-1)[cell(rows)] * samples.time_ns[rows]
