@@ -46,3 +46,28 @@ def quoted(word: str) -> str:
         for char in word.replace("\\", "\\\\").replace("'", "\\'")
     )
     return "$'" + re.sub(" {2,}", lambda blanks: "\\x20" * len(blanks[0]), text) + "'"
+
+
+# The commands that remedies of the floors below `report` name. Words in capitals are for the reader to fill in.
+AUTO = Next.of("auto")
+COMPLETE = Next.of("complete", "PROFILE", "--hlo", "DUMP", "-o", "OUT.pbtxt")
+CONFIRM = Next.of("confirm", "LOG")
+CONVERT = Next.of("convert", "TRACE", "--hlo", "DUMP")
+CONVERT_ALL = Next.of("convert", "TRACE", "-o", "DIR/")
+DOCTOR = Next.of("doctor")
+FLAGS_LINT = Next.of("flags", "lint")
+FLAGS_LIST = Next.of("flags", "list")
+HISTORY_ADD = Next.of("history", "add", "RUN")
+HISTORY_SHOW = Next.of("history", "show")
+MERGE = Next.of("merge")
+PERF_SIMULATED = Next.of("perf", "--capture", "simulated", "--", "COMMAND")
+PROFILE = Next.of("profile", "--", "COMMAND")
+PROFILE_SYNC = Next.of("profile", "--mode", "sync", "--", "COMMAND")
+REHEARSE = Next.of("rehearse")
+REHEARSE_FLAG = Next.of("rehearse", "--flag=--NAME=BYTES", "MODULE")
+REWRITE = Next.of("merge", "PROFILE", "-o", "NEW.pbtxt")
+RUN = Next.of("run", "--", "COMMAND")
+SHOW = Next.of("show", "PROFILE")
+THRESHOLDS = Next.of("flags", "thresholds", "--hlo", "MODULE")
+TUNE = Next.of("tune")
+VERIFY = Next.of("verify", "PROFILE", "--hlo", "DUMP")

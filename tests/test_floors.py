@@ -1,11 +1,13 @@
 """Imports only look down: cli, report, run, steps, analyze, tune, schedule, costs, trace, xla, then the ground."""
 
 import ast
+import re
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pgle
+from pgle.cli.main import GROUPS
 
 ROOT = Path(pgle.__file__).parent
 STOREYS = (
@@ -72,6 +74,19 @@ def test_pure_floors_stay_pure() -> None:
     pure = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PURE]
     assert [
         (below(path), name) for path in pure for name in imports(path) if name.split(".")[0] in IMPURE_IMPORTS
+    ] == []
+
+
+def test_pure_floors_name_no_command_as_text() -> None:
+    """Commands in their remedies are values of `pgle.next`, worded and quoted there."""
+    commands = "|".join(name for names in GROUPS.values() for name in names)
+    typed = re.compile(rf"(?<![\w./-])pgle (?:{commands})\b")
+    pure = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PURE]
+    assert [
+        (below(path), node.value)
+        for path in pure
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and typed.search(node.value)
     ] == []
 
 

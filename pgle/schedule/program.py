@@ -20,6 +20,7 @@ from pgle.costs.fit.launch import DEFAULT, Launch
 from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.value import Cost, Origin
 from pgle.errors import UserError, many
+from pgle.next import VERIFY
 from pgle.schedule.timeline import Breakdown, Stream
 from pgle.xla.collectives import collective_kind, is_done, is_host_copy, is_start, is_sync, result_shape, start_of
 from pgle.xla.hardware import Hardware
@@ -122,7 +123,7 @@ def read_program(
     if reader.others:
         warnings.append(
             f"left out of the profile's costs, since that name is another opcode or shape here: {len(reader.others)} "
-            f"(first {reader.others[0]}); is it of this program? 'pgle verify' shows what matches"
+            f"(first {reader.others[0]}); is it of this program? '{VERIFY}' shows what matches"
         )
     peaks = _Bounds(module, found, lambda op: op.least_us, 0.0, shares_links=True).of(module.entry)
     return replace(found, warnings=tuple(warnings), least_us=peaks.step_us)

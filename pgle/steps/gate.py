@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import PurePath
 
 from pgle.errors import UserError
-from pgle.next import Next
+from pgle.next import CONFIRM, VERIFY, Next
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.estimate import FEW_STEPS
 
@@ -165,7 +165,7 @@ def _rounds(found: Comparison, distance: float) -> str:
 
 
 SLOWER = (
-    "Was the profile used ('pgle confirm LOG'), does it fit the module ('pgle verify PROFILE --hlo DUMP'), "
+    f"Was the profile used ('{CONFIRM}'), does it fit the module ('{VERIFY}'), "
     "and is anything but the profile different?"
 )
 

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Meta
 
 from pgle.errors import UserError
+from pgle.next import HISTORY_ADD, HISTORY_SHOW
 from pgle.steps.launches import LaunchSpread
 from pgle.steps.series import LONGEST_S, SHORTEST_S
 from pgle.steps.side import Side, check_runs
@@ -111,7 +112,7 @@ def make_trends(entries: Iterable[Entry], *, name: str | None = None, hardware: 
     """
     chosen = [entry for entry in entries if name in (None, entry.name) and hardware in (None, entry.hardware)]
     if not chosen:
-        raise UserError("no entry matches", where="--name, --hardware", remedy="see pgle history show without them")
+        raise UserError("no entry matches", where="--name, --hardware", remedy=f"see {HISTORY_SHOW} without them")
     chosen.sort(key=lambda entry: (entry.name, entry.hardware, entry.time))
     groups = groupby(chosen, key=lambda entry: (entry.name, entry.hardware))
     return tuple(Trend(*key, tuple(group)) for key, group in groups)
@@ -128,9 +129,9 @@ def measured_spread(trends: Iterable[Trend], median_s: float, *, simulated: bool
     if nearest is None or abs(math.log(median_s / nearest.level_s)) > math.log1p(NEAR):
         listed = ", ".join(f"{trend.name} on {trend.hardware} ({trend.level_s:.4g} s)" for trend in known) or "none"
         what = f"no trend has step times near {median_s:.4g} s (it has: {listed})"
-        raise UserError(what, where=source, remedy="add runs of this program with pgle history add")
+        raise UserError(what, where=source, remedy=f"add runs of this program with {HISTORY_ADD}")
     if nearest.noise is None:
         what = f"{nearest.name} has too few entries at one level to show how launches differ"
-        raise UserError(what, where=source, remedy="add more runs with pgle history add")
+        raise UserError(what, where=source, remedy=f"add more runs with {HISTORY_ADD}")
     what = f"{len(nearest.present)} entries of {nearest.name} on {nearest.hardware} in {source}"
     return LaunchSpread(nearest.noise, len(nearest.present) - 1, what)

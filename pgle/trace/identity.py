@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 import numpy as np
 
+from pgle.next import MERGE
 from pgle.trace.table import Device, Recording, Trace
 
 OVERLAP = 0.1  # windows that share more of the shorter one are not of one process; less may be the error of the clock
@@ -57,7 +58,7 @@ def _nothing_tells(name: str, sources: Sequence[str]) -> str:
     given = f"{', '.join(shown)} and {len(sources) - 2} more all" if len(sources) > 2 else f"{' and '.join(shown)} both"
     return (
         f"{given} name their process {name}, taken for windows of it; "
-        "if they are of several ranks, convert each alone and join them with `pgle merge`"
+        f"if they are of several ranks, convert each alone and join them with `{MERGE}`"
     )
 
 

@@ -87,7 +87,7 @@ class TraceSummary:
 
 
 def summarise_trace(trace: Trace) -> TraceSummary:
-    """What a trace holds; executions are marked as `pgle convert` does where it has no HLO."""
+    """What a trace holds. Executions are marked as `costs.measure` marks them without HLO."""
     kinds = np.bincount(trace.kind, minlength=len(Kind)).tolist()
     devices = tuple(_device(trace, number) for number in range(len(trace.devices)))
     by_process: dict[str, float] = {}

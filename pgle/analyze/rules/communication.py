@@ -16,6 +16,7 @@ from pgle.analyze.layers import Phase, phases_of
 from pgle.costs.estimate.communication import group_us
 from pgle.costs.estimate.network import LAUNCH_US, Group
 from pgle.errors import many
+from pgle.next import DOCTOR, PROFILE, REHEARSE, RUN, TUNE
 from pgle.schedule.moves import DISABLE_ASYNC
 from pgle.xla.hlo.module import Module
 from pgle.xla.kinds import KINDS
@@ -47,10 +48,10 @@ def synchronous(step: MeasuredStep) -> Finding | None:
     )
 
 
-_AS_THEY_ARE = "these collectives as they are: 'pgle tune' tries combined, split and pipelined ones"
+_AS_THEY_ARE = f"these collectives as they are: '{TUNE}' tries combined, split and pipelined ones"
 _NOTHING_BESIDE = f"no compute is independent of them, so no schedule hides {_AS_THEY_ARE}"
 _MAKE_ASYNC = (
-    f"make them asynchronous: see that {DISABLE_ASYNC} does not name their kind, then 'pgle rehearse' says whether "
+    f"make them asynchronous: see that {DISABLE_ASYNC} does not name their kind, then '{REHEARSE}' says whether "
     "the scheduler finds compute to put beside them"
 )
 
@@ -80,16 +81,16 @@ def _remedy(step: MeasuredStep, names: Collection[str]) -> str:
     """A profile where a schedule could hide it, other flags where none can."""
     overlap = step.overlap
     if overlap is None:
-        return "give the scheduler measured costs ('pgle run'), or search flags without a GPU ('pgle tune')"
+        return f"give the scheduler measured costs ('{RUN}'), or search flags without a GPU ('{TUNE}')"
     rooms = [room for room in overlap.rooms if room.name in names]
     hideable = sum(room.hideable_us for room in rooms) / step.step_us
     stuck = sum(room.exposed_us for room in rooms) / step.step_us - hideable
-    profile = "a profile of this program ('pgle run')" if overlap.use is None else "a fresh profile ('pgle profile')"
+    profile = f"a profile of this program ('{RUN}')" if overlap.use is None else f"a fresh profile ('{PROFILE}')"
     if hideable < LEAST_HIDDEN:
         return f"no schedule hides {_AS_THEY_ARE}"
     return (
         f"there is compute to hide {hideable:.1%} of the step behind: {profile} lets the scheduler see it; the other "
-        f"{stuck:.1%} no schedule hides: 'pgle tune' tries combined and pipelined collectives"
+        f"{stuck:.1%} no schedule hides: '{TUNE}' tries combined and pipelined collectives"
     )
 
 
@@ -131,7 +132,7 @@ def rank_skew(step: MeasuredStep) -> Finding | None:
         f"the other ranks wait {share:.1%} of the step ({in_words(waited_us)}) {who}",
         tuple(rows),
         "even out these instructions: alike data on each rank, or an algorithm whose time does not hang on the data; "
-        "if all of them are slow on one rank, check its clocks ('pgle doctor' there); if it is idle, check its host",
+        f"if all of them are slow on one rank, check its clocks ('{DOCTOR}' there); if it is idle, check its host",
     )
 
 
@@ -205,7 +206,7 @@ def small_collectives(step: MeasuredStep) -> Finding | None:
         share,
         f"small collectives that could be combined: {share:.1%} of the step is their latency",
         tuple(sorted(rows, key=lambda row: -row.us)[:ROWS]),
-        "raise --xla_gpu_{all_gather,all_reduce,reduce_scatter}_combine_threshold_bytes; 'pgle tune' tries them",
+        f"raise --xla_gpu_{{all_gather,all_reduce,reduce_scatter}}_combine_threshold_bytes; '{TUNE}' tries them",
     )
 
 

@@ -15,6 +15,7 @@ from pgle.analyze.parts import Group
 from pgle.analyze.window import LAUNCH_GAP_NS
 from pgle.costs.estimate.kernels import compute_us
 from pgle.errors import many
+from pgle.next import REHEARSE
 from pgle.schedule.timeline import Stream
 from pgle.trace.column import distinct
 from pgle.xla.hlo.module import Instruction, Module
@@ -249,7 +250,7 @@ def copies(step: MeasuredStep) -> Finding | None:
         f"copies with nothing beside them: {share:.1%} of the step",
         _transfers(step)[:ROWS],
         "keep what the step needs on the device and donate its arguments (donate_argnums); what must be copied wants "
-        "pinned memory and a stream of its own: 'pgle rehearse' shows where a program's own offloading stands",
+        f"pinned memory and a stream of its own: '{REHEARSE}' shows where a program's own offloading stands",
     )
 
 

@@ -9,6 +9,7 @@ from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, evidence_
 from pgle.analyze.layers import Phase
 from pgle.costs.profile.value import has_remat
 from pgle.errors import many
+from pgle.next import PROFILE
 from pgle.trace.column import distinct
 from pgle.trace.table import Reason
 
@@ -130,7 +131,7 @@ def stale_profile(step: MeasuredStep) -> Finding | None:
                      f"{in_words(row.profile_us or 0.0)} in the profile, {in_words(row.measured_us)} measured")
             for row in wrong[:ROWS]
         ),
-        "profile this program on this hardware again ('pgle profile'): its shapes, flags or clocks are not those of "
+        f"profile this program on this hardware again ('{PROFILE}'): its shapes, flags or clocks are not those of "
         "the profile run",
     )  # fmt: skip
 

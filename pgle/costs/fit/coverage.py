@@ -16,6 +16,7 @@ from pgle.costs.fit.lookup import LookupTable
 from pgle.costs.profile.effective import Fault, Finding, effective_costs, profile_findings
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, module_records
 from pgle.errors import UserError
+from pgle.next import COMPLETE, CONVERT, PROFILE, PROFILE_SYNC
 from pgle.xla.checker import CheckerCounts, checker_counts, fallback_of
 from pgle.xla.collectives import is_done
 from pgle.xla.hlo.module import Module
@@ -222,31 +223,31 @@ def _hints(item: ModuleCoverage, unsure: int) -> Iterator[str]:
         also = f" ({len(item.mismatches)} names are of another opcode or shape there)" if item.mismatches else ""
         yield (
             f"the profile seems to be of another program, other flags or another jax{also}: profile this one with "
-            "'pgle profile -- COMMAND'"
+            f"'{PROFILE}'"
         )
     lost = [gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE and not is_foreign]
     if any(gap.hint for gap in lost):
         yield (
-            "the profile has collectives under other names: 'pgle convert TRACE --hlo DUMP' translates them, if LHS "
+            f"the profile has collectives under other names: '{CONVERT}' translates them, if LHS "
             "was on in the profile run or a schedule dump of the performance run lies there"
         )
     elif lost and not unsure:
         yield (
             "the profile lacks collectives: convert the trace of all streams with its HLO "
-            "('pgle convert TRACE --hlo DUMP'), or profile again ('pgle profile -- COMMAND')"
+            f"('{CONVERT}'), or profile again ('{PROFILE}')"
         )
     if unsure:
         yield (
             f"{unsure} collectives were renamed after scheduling and the dump does not say from what: "
-            "give --schedule, or profile with LHS on ('pgle profile --mode sync -- COMMAND')"
+            f"give --schedule, or profile with LHS on ('{PROFILE_SYNC}')"
         )
     if item.mismatches and not is_foreign:
         yield (
             "names of another opcode or shape come from another program or another jax: profile this one again with "
-            "'pgle profile -- COMMAND'"
+            f"'{PROFILE}'"
         )
     if item.gaps and not is_foreign:
-        yield "fill gaps from same-shape instructions and estimates with 'pgle complete PROFILE --hlo DUMP -o OUT'"
+        yield f"fill gaps from same-shape instructions and estimates with '{COMPLETE}'"
 
 
 def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module]) -> Iterator[str]:

@@ -42,6 +42,7 @@ from pgle.costs.profile.value import CostKind, Origin, Profile, join_name
 from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
 from pgle.masking import kept_flags
+from pgle.next import PROFILE
 from pgle.trace.table import Kind, Trace
 from pgle.trace.windows import MeasuredWindow, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps, first_names
@@ -99,7 +100,7 @@ def measure(
         raise UserError(
             f"no GPU activity belongs to an HLO instruction ({lost or 'the trace is empty'})",
             where=_source(trace),
-            remedy="trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('pgle profile' does)",
+            remedy=f"trace with NVTX and CUDA on and --xla_gpu_enable_command_buffer= ('{PROFILE}' does)",
         )
     trace, programs = traced_programs(trace, dumps.modules)
     chosen = [with_embedded_hlo(trace, program) for program in select_programs(programs, module)]

@@ -14,6 +14,7 @@ from pgle.costs.profile.effective import effective_entries
 from pgle.costs.profile.files import ProfileFile, profile_of
 from pgle.costs.profile.sidecar import Sidecar, occurrences
 from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Ends, Origin, Profile, module_records, split_name
+from pgle.next import SHOW
 from pgle.trace.column import Column
 
 Codes = npt.NDArray[np.int64]
@@ -277,7 +278,7 @@ def _refused(profile: Profile, entries: Sequence[Cost]) -> Iterable[str]:
         yield f"{nameless} cost{'s' * (nameless > 1)} left out, without a name"
     unused = len(profile.costs) - len(entries)
     if unused:
-        yield f"{unused} of {len(profile)} costs do not count, as in XLA (repeated or odd names); see `pgle show`"
+        yield f"{unused} of {len(profile)} costs do not count, as in XLA (repeated or odd names); see `{SHOW}`"
 
 
 def collect(inputs: Iterable[tuple[str, Profile | ProfileFile]]) -> tuple[CostTable, tuple[Source, ...]]:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from pgle.costs.profile.effective import effective_entries
 from pgle.costs.profile.value import MAX_COST_US, Cost, CostKind, Profile
+from pgle.next import SHOW
 
 
 class Change(StrEnum):
@@ -84,7 +85,7 @@ def diff_profiles(old: Profile, new: Profile) -> ProfileDiff:
     ]
     odd = sum(not _is_time(cost.cost_us) for side in (old_costs, new_costs) for cost in side.values())
     if odd:
-        warnings = [*warnings, f"{odd} costs are not finite or over 30 years, and not in the totals; see `pgle show`"]
+        warnings = [*warnings, f"{odd} costs are not finite or over 30 years, and not in the totals; see `{SHOW}`"]
     before = math.fsum(item.old_us or 0.0 for item in compared)
     moved = math.fsum(abs(item.delta_us) for item in compared) / before if before > 0 else math.nan
     return ProfileDiff(tuple(found), _totals(found), moved, tuple(warnings))

@@ -18,6 +18,7 @@ from pgle.costs.profile.text import Entry, TextNameError, TextSyntaxError, decod
 from pgle.costs.profile.value import Cost, Ends, Origin, Profile, join_name, split_name
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes
+from pgle.next import CONVERT, CONVERT_ALL, SHOW
 
 if TYPE_CHECKING:
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto
@@ -72,7 +73,7 @@ def read_file(path: AnyPath) -> ProfileFile:
     """
     if not path.exists():
         raise UserError("no such file", where=path, remedy="check the path")
-    check_suffix(path, remedy="rename it if it is a profile; a trace becomes one by `pgle convert`")
+    check_suffix(path, remedy=f"rename it if it is a profile; a trace becomes one by `{CONVERT}`")
     data = read_bytes(path, max_bytes=MAX_PROFILE_BYTES)
     file = decode_profile(data, path)
     beside = sidecar_path(path)
@@ -113,7 +114,7 @@ def encode_profile(profile: Profile, suffix: str) -> bytes:
     for cost in profile.costs:
         if not cost.is_sound:
             what = f"the cost of {cost.full_name} is {cost.cost_us} µs, which is no time, so the profile is not written"
-            raise UserError(what, remedy="see what it was made from: pgle show")
+            raise UserError(what, remedy=f"see what it was made from: {SHOW}")
     if suffix == ".pbtxt":
         return encode_entries((cost.full_name, cost.cost_us) for cost in profile.costs).encode()
     from pgle.xla.protos.profiled_instructions_pb2 import ProfiledInstructionsProto  # as in `_parse_binary`
@@ -155,7 +156,7 @@ def check_suffix(path: AnyPath, *, remedy: str = "") -> None:
     )
 
 
-_AGAIN = "write it again with `pgle convert`"
+_AGAIN = f"write it again with `{CONVERT}`"
 
 
 def _costs(entries: Iterable[Entry]) -> tuple[Cost, ...]:
@@ -197,7 +198,7 @@ def _decode_binary(data: bytes, where: AnyPath) -> tuple[Sequence[Entry], list[s
     known, entries = _binary(data), [(cost.name, cost.cost_us) for cost in message.costs]
     if known is None and not any(name and cost_us for name, cost_us in entries):  # an HLO module has a name first
         what = "another kind of protocol buffer, not a cost profile (XLA would take it for an empty one)"
-        raise UserError(what, where=where, remedy="if it is a trace, give it to `pgle convert`")
+        raise UserError(what, where=where, remedy=f"if it is a trace, give it to `{CONVERT}`")
     notes = [] if known is not None else [f"{where}: holds fields that are not a cost profile's; XLA ignores them"]
     if message.latencies:
         notes.append(f"{where}: {len(message.latencies)} latencies, which XLA drops")
@@ -245,7 +246,7 @@ def _read_directory(path: AnyPath) -> Profile:
         what = "no FINGERPRINT.pbtxt or FINGERPRINT.pb in this directory"
         of_run = path / "profile.pbtxt"
         itself = f"the profile file itself{f', {of_run}' if of_run.is_file() else ''}"
-        raise UserError(what, where=path, remedy=f"name {itself}, or `pgle convert … -o DIR`")
+        raise UserError(what, where=path, remedy=f"name {itself}, or `{CONVERT_ALL}`")
     costs: list[Cost] = []
     warnings: list[str] = []
     provenance: dict[str, object] = {}

@@ -28,6 +28,7 @@ from pgle.costs.profile.merged_cost import (
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, join_name
 from pgle.costs.statistic import Statistic, parse_statistic
 from pgle.errors import UserError
+from pgle.next import SHOW
 
 _TRUST = (
     (Origin.MEASURED, Origin.UNKNOWN),
@@ -97,7 +98,7 @@ def merge_collected(table: CostTable, sources: Sequence[Source], options: MergeO
     table = table if ranks is None else renumbered(table, ranks.shifts)
     table, conflicts = _settle_conflicts(table, sources)
     if not (table.name >= 0).any():
-        raise UserError("no cost is left of the inputs", remedy="see what they hold with `pgle show`")
+        raise UserError("no cost is left of the inputs", remedy=f"see what they hold with `{SHOW}`")
     chosen = _most_trusted(table)
     collectives = _collectives(table)
     costs, occurrences = _merged(table, chosen, collectives, options)

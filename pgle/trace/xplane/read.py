@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, read_bytes, read_head
+from pgle.next import PROFILE
 from pgle.trace.table import LIBRARIES, Device, ModuleKey, Recording, Source, Trace, Unresolved
 from pgle.trace.xplane.columns import WANTED, Gathered, Place, Strings, metadata_defaults
 from pgle.trace.xplane.events import read_events, read_pairs
@@ -67,7 +68,7 @@ def find_xplanes(logdir: AnyPath) -> list[AnyPath]:
         return [logdir]
     if runs := find_runs(logdir):
         return runs[0]
-    remedy = "give the directory that jax.profiler.start_trace wrote to, or record one with `pgle profile`"
+    remedy = f"give the directory that jax.profiler.start_trace wrote to, or record one with `{PROFILE}`"
     raise UserError("holds no .xplane.pb file", where=logdir, remedy=remedy)
 
 

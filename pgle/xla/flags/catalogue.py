@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import Any
 
 from pgle.errors import UserError
+from pgle.next import FLAGS_LIST
 
 OLDEST = "0.4.26"  # the oldest jaxlib that the catalogue speaks of
 
@@ -152,7 +153,7 @@ def find(name: str) -> Setting:
         if kind is not None:
             return Setting(candidate, "XLA_FLAGS", kind, "(not described in the catalogue)", **_observed(candidate))
     near = nearest(wanted, [*settings, *known_flags().kinds])
-    hint = f"did you mean {near[0]}?" if near else "'pgle flags list' shows those that are described"
+    hint = f"did you mean {near[0]}?" if near else f"'{FLAGS_LIST}' shows those that are described"
     raise UserError(f"no setting called '{wanted}'", remedy=hint)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pgle.next import FLAGS_LINT, FLAGS_LIST, VERIFY
 from pgle.xla.flags.catalogue import catalogue, known_flags, known_in, nearest, older_name, release
 from pgle.xla.flags.choices import (
     ASYNC_KINDS,
@@ -65,7 +66,7 @@ def _known(flag: Flag, jaxlib: str, verdicts: Mapping[str, tuple[str, str]] | No
             table = known_flags()
             seen = ", ".join(item for item in table.releases if item in table.present.get(flag.name, ()))
             message = f"jaxlib {jaxlib} may not know it; of the releases asked, {seen} do"
-            yield Finding("warning", "uncertain", flag.name, message, "run 'pgle flags lint' where jaxlib is installed")
+            yield Finding("warning", "uncertain", flag.name, message, f"run '{FLAGS_LINT}' where jaxlib is installed")
         status, said = ("unknown", "") if known is False else _value_verdict(flag)
     else:
         status, said = verdicts.get(flag.text, ("known", ""))
@@ -105,7 +106,7 @@ def _unknown(flag: Flag, jaxlib: str) -> Finding:
         message = f"jaxlib {jaxlib} does not know it (seen in {seen[0]} to {seen[-1]}): XLA ends the program"
         return Finding("error", "removed", flag.name, message, "leave it out")
     near = nearest(flag.name, [name for name in table.present if known_in(name, jaxlib)])
-    remedy = f"did you mean {' or '.join(near)}?" if near else "leave it out; 'pgle flags list' shows what there is"
+    remedy = f"did you mean {' or '.join(near)}?" if near else f"leave it out; '{FLAGS_LIST}' shows what there is"
     if flag.name.upper() in catalogue():
         remedy = f"it is no flag but a variable: export {flag.name.upper()}={flag.value or ''}"
     return Finding("error", "unknown", flag.name, f"jaxlib {jaxlib} does not know it: XLA ends the program", remedy)
@@ -192,7 +193,7 @@ def _profile(flags: FlagList, jaxlib: str) -> Iterator[Finding]:
         yield Finding("error", "contradiction", LHS, message, f"set --{LHS}=true")
     if flags.value(CHECKER) == "PGLE_STRICTNESS_LEVEL_ERROR":
         message = "fails every module that was not profiled; in 0.12.0.1 it fails inside XLA even with a full profile"
-        yield Finding("warning", "strict", CHECKER, message, "leave it at WARN and use 'pgle verify'")
+        yield Finding("warning", "strict", CHECKER, message, f"leave it at WARN and use '{VERIFY}'")
 
 
 def _scheduler(flags: FlagList, jaxlib: str) -> Iterator[Finding]:

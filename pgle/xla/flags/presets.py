@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pgle.errors import UserError, suggestion
+from pgle.next import REHEARSE_FLAG, THRESHOLDS, TUNE
 from pgle.xla.flags.catalogue import known_flags, release
 from pgle.xla.flags.choices import (
     JAX,
@@ -152,7 +153,7 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
 }  # fmt: skip
 
 
-_START = "a start that 'pgle tune' should beat"
+_START = f"a start that '{TUNE}' should beat"
 _REMARKS: dict[str, tuple[str, ...]] = {
     "pgle-profile-sync": ("changes the module's fingerprint: use bare names, or that of the performance run",),
     "pgle-profile-sync-legacy": ("changes the module's fingerprint: use bare names, or that of the performance run",),
@@ -160,13 +161,13 @@ _REMARKS: dict[str, tuple[str, ...]] = {
         f"{_START}: simulated, an FSDP step that scans over its layers (eight H100) gets 6 % shorter by it than with "
         "the profile alone; on 64 GB200 a mixture of experts was measured 2.4 % longer with its pipelining flags, and "
         "7.1 % with double buffering too",
-        "the combine thresholds are a start; 'pgle flags thresholds --hlo MODULE' computes them",
+        f"the combine thresholds are a start; '{THRESHOLDS}' computes them",
     ),
     "recommended": (
         _START,
         "the combine thresholds of 1 GiB come from documents that are older than XLA's present scheduler: smaller ones "
-        "often beat them; 'pgle flags thresholds --hlo MODULE' computes a layer's, "
-        "'pgle rehearse --flag=--NAME=BYTES MODULE' compares",
+        f"often beat them; '{THRESHOLDS}' computes a layer's, "
+        f"'{REHEARSE_FLAG}' compares",
     ),
     "maxtext": (
         f"{_START}: simulated, a step of Llama 3.1 70B on 128 H100 gets 1.8 % longer by it than with the profile "

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pgle.errors import UserError
+from pgle.next import REHEARSE
 from pgle.xla.collectives import result_shape, walk_collectives
 from pgle.xla.flags.text import Flag
 from pgle.xla.hlo.module import Instruction, Module, Shape
@@ -26,7 +27,7 @@ REMARKS = (
     "setting a threshold turns off XLA's own choice, which combines synchronous and pipelined collectives as far as "
     "memory allows",
     "a combined collective needs a buffer of its size, and must be there before its first use: if overlap gets worse "
-    "('pgle rehearse'), try half",
+    f"('{REHEARSE}'), try half",
 )
 
 

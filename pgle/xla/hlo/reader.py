@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, as_path, read_bytes, read_head, sha256
-from pgle.next import Next
+from pgle.next import PROFILE, Next
 from pgle.xla.hlo.module import Module
 from pgle.xla.hlo.proto import MAX_HLO_BYTES, module_from_bytes
 from pgle.xla.hlo.schedule_dump import read_schedule_dump
@@ -76,7 +76,7 @@ def read_modules(path: AnyPath) -> tuple[Module, ...]:
         raise UserError(
             "no HLO dump (*after_optimizations.hlo.pb or .txt) in this directory",
             where=path,
-            remedy="run with XLA_FLAGS=--xla_dump_to=DIR --xla_dump_hlo_as_proto, or use 'pgle profile'",
+            remedy=f"run with XLA_FLAGS=--xla_dump_to=DIR --xla_dump_hlo_as_proto, or use '{PROFILE}'",
         )
     modules: dict[tuple[str, int | None, str], Module] = {}
     seen: set[str] = set()

@@ -9,7 +9,20 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from pgle.next import quoted, word_of
+from pgle.next import (
+    AUTO,
+    COMPLETE,
+    CONVERT_ALL,
+    FLAGS_LINT,
+    PERF_SIMULATED,
+    PROFILE,
+    REHEARSE,
+    REWRITE,
+    SHOW,
+    VERIFY,
+    quoted,
+    word_of,
+)
 
 if TYPE_CHECKING:
     from pgle.xla.log.schedule_evidence import ScheduleEvidence
@@ -36,7 +49,7 @@ MOSTLY_UNKNOWN = 0.5  # below this share of a module's instructions the likelies
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a profile must at least cover of a module: asked by `pgle verify` before a run, by `confirm` after it."""
+    """What a profile must cover of a module at least: `verify` asks before a run, `confirm` after it."""
 
     # share of the module's time; a log alone knows no times, and there it is the share of its instructions
     time: float = 0.95
@@ -138,13 +151,10 @@ class ModuleVerdict:
 class Remedy(StrEnum):
     """What to do about a verdict; each names the next thing to type or to change."""
 
-    FORMAT = (
-        "the suffix decides: .pbtxt is text, .pb is binary; check it with `pgle show PROFILE`, "
-        "rewrite it with `pgle merge PROFILE -o NEW.pbtxt`"
-    )
+    FORMAT = f"the suffix decides: .pbtxt is text, .pb is binary; check it with `{SHOW}`, rewrite it with `{REWRITE}`"
     PATH = "give an absolute path: ~ is not expanded, and a relative one counts from the process's working directory"
     DIRECTORY = (
-        "name a file in it after the module's fingerprint (`pgle convert … -o DIR/`), or give one .pbtxt file; "
+        f"name a file in it after the module's fingerprint (`{CONVERT_ALL}`), or give one .pbtxt file; "
         "disabled async collectives, combine thresholds and device count change fingerprints"
     )
     NOT_GIVEN = (
@@ -155,26 +165,18 @@ class Remedy(StrEnum):
         "set --xla_gpu_enable_latency_hiding_scheduler=true (an explicit false disables the profile since 0.11.2; "
         "unset does so before 0.5.1), and end the profile's name in .pbtxt or .pb"
     )
-    CHECKER = (
-        "leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN); `pgle verify PROFILE --hlo DUMP` "
-        "shows what is missing"
-    )
-    PARTIAL = (
-        "see what is missing with `pgle verify PROFILE --hlo DUMP`, fill it with "
-        "`pgle complete PROFILE --hlo DUMP -o OUT.pbtxt`"
-    )
+    CHECKER = f"leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN); `{VERIFY}` shows what is missing"
+    PARTIAL = f"see what is missing with `{VERIFY}`, fill it with `{COMPLETE}`"
     FOREIGN = (
         "the profile seems to be of another program, other flags or another jax: profile this one with "
-        "`pgle profile -- COMMAND`; `pgle verify PROFILE --hlo DUMP` shows what fits"
+        f"`{PROFILE}`; `{VERIFY}` shows what fits"
     )
-    NO_NAMES = (
-        "the profile is of another program, XLA version or fingerprint: compare with `pgle verify PROFILE --hlo DUMP`"
-    )
+    NO_NAMES = f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
     STALE = (
         "the profile comes from another compilation of this program: profile again with the flags and the jax of "
-        "this run, and check with `pgle verify PROFILE --hlo DUMP`"
+        f"this run, and check with `{VERIFY}`"
     )
-    OTHER_MODULE = "normal for helper modules; for the main module see `pgle verify PROFILE --hlo DUMP`"
+    OTHER_MODULE = f"normal for helper modules; for the main module see `{VERIFY}`"
     OLD_XLA = (
         "say which jax it was (--jax 0.6.2), or run with "
         "XLA_FLAGS='--xla_dump_to=DIR --xla_dump_latency_hiding_schedule=true' and pass "
@@ -184,12 +186,12 @@ class Remedy(StrEnum):
     LEVEL = (
         "set TF_CPP_MIN_LOG_LEVEL=0 in the environment before Python starts (JAX hides INFO lines), or pass --schedule"
     )
-    EMPTY_TRACE = "another profiler, such as nsys, holds CUPTI: run `pgle auto` without it first"
-    FLAG = "see `pgle flags lint`"
+    EMPTY_TRACE = f"another profiler, such as nsys, holds CUPTI: run `{AUTO}` without it first"
+    FLAG = f"see `{FLAGS_LINT}`"
     MODULE = "choose another --module"
     WHOLE_LOG = "give the whole log of the run"
     WHOLE_OR_SILENT = f"{WHOLE_LOG}; if this is all of it, {SILENT}"
-    CPU = "run it on GPUs, or see what a GPU would do: `pgle rehearse`, `pgle perf --capture simulated`"
+    CPU = f"run it on GPUs, or see what a GPU would do: `{REHEARSE}`, `{PERF_SIMULATED}`"
     RANKS = "give every rank the same profile, flags and log level: ranks with different schedules deadlock"
 
 

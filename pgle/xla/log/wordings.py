@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from pgle.next import DOCTOR
+
 
 class Kind(StrEnum):
     """What a line says. `Event.subject` holds what stands in brackets."""
@@ -219,7 +221,7 @@ PROFILER_TROUBLE: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"CUPTI_ERROR_INSUFFICIENT_PRIVILEGES|ERR_NVGPUCTRPERM"),
         "the driver lets only administrators profile; load the nvidia module with "
-        "NVreg_RestrictProfilingToAdminUsers=0 (see 'pgle doctor')",
+        f"NVreg_RestrictProfilingToAdminUsers=0 (see '{DOCTOR}')",
     ),
     (
         re.compile(r"Another profiling session (?:is )?active|Only one profile may be run at a time"),
