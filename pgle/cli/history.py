@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from pgle.cli.help import Group
-from pgle.cli.options import json_option, pattern_option
+from pgle.cli.options import page_options, pattern_option
 from pgle.cli.paths import LOCAL, piped
 
 _file = click.option(
@@ -42,7 +42,7 @@ def command() -> None:
 @click.option("--note", default="", metavar="TEXT", help="A comment on the entry.")
 @pattern_option("As of pgle compare.")
 @_file
-@json_option
+@page_options
 def add(
     runs: tuple[str, ...],
     name: str,
@@ -52,6 +52,7 @@ def add(
     note: str,
     pattern: str | None,
     path: Path,
+    sections: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Add the runs of one state: run directories, logs, CSV or JSON lines, as of pgle compare.
@@ -62,7 +63,8 @@ def add(
     from datetime import UTC, datetime
 
     from pgle.errors import UserError
-    from pgle.report.onward import after_entry, show_next
+    from pgle.report.onward import after_entry, commands
+    from pgle.report.page import terminal
     from pgle.report.steps import history as report
     from pgle.run import history
     from pgle.run.doctor.machine import git_commit
@@ -84,26 +86,26 @@ def add(
         note=note,
     )
     history.add(path, entry)
-    report.show_added(path, entry, as_json=as_json)
-    if not as_json:
-        show_next(after_entry(path, name))
+    if as_json:
+        report.show_added(path, entry)
+    else:
+        terminal.show(report.added_page(path, entry, commands(after_entry(path, name))), sections=sections)
 
 
 @command.command()
 @_name
 @_hardware
-@click.option("--last", type=click.IntRange(0), default=20, show_default=True, help="Entries to list; 0: all.")
 @_file
-@json_option
-def show(name: str | None, hardware: str | None, last: int, path: Path, as_json: bool) -> None:
+@page_options
+def show(name: str | None, hardware: str | None, path: Path, sections: tuple[str, ...], as_json: bool) -> None:
     """Show the entries of each workload and hardware, and how much launches differ.
 
     \b
     pgle history show --name llama-7b
     """
-    from pgle.report.onward import after_trends, show_next
+    from pgle.report.onward import after_trends, commands
+    from pgle.report.page import terminal
     from pgle.report.steps import history as report
-    from pgle.report.text import warn
     from pgle.run.history import read
     from pgle.steps.history import make_trends
 
@@ -112,6 +114,5 @@ def show(name: str | None, hardware: str | None, last: int, path: Path, as_json:
     if as_json:
         report.show_json(trends, warnings)
     else:
-        report.show_text(trends, last)
-        warn(warnings)
-        show_next(after_trends(path))
+        page = report.history_page(path, trends, warnings, commands(after_trends(path)))
+        terminal.show(page, sections=sections)

@@ -371,7 +371,7 @@ def asked(case: Case) -> Words:
             case.outputs / "r",
         ],
         ["tune", module, "--target", "a100", "--no-cache", f"--budget={value}", "--worlds=2", "-o", case.outputs / "r"],
-        ["history", "show", "--file", sides[0], f"--last={value}"],
+        ["history", "show", "--file", sides[0], f"--name={value}"],
     ]
     return case.draw.choice(commands)
 

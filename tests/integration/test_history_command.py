@@ -31,13 +31,34 @@ def test_entries_are_listed_and_the_spread_is_that_since_the_level_changed(
     path = tmp_path / "h.jsonl"
     fill(path, tmp_path, LEVELS)
     capsys.readouterr()
-    assert run(["history", "show", "--file", str(path)]) == 0
+    assert run(["history", "show", "--all", "--file", str(path)]) == 0
     out = capsys.readouterr().out
     assert all(f"c{number}" in out for number in range(1, 12))
-    said = "launches differ by 0.08% (standard deviation of 5 entries since 2026-01-07T00:00, when the level changed)"
-    assert said in " ".join(out.split())
-    assert f"next: pgle compare BASE NEW --history {path}" in out
+    assert "launches differ by 0.08 %" in out
+    assert "Standard deviation of 5 entries since 2026-01-07T00:00, when the level changed." in " ".join(out.split())
+    assert f"Next: pgle compare BASE NEW --history {path}" in out
     assert max(map(len, out.splitlines()[:-1])) <= 100
+
+
+def test_the_newest_entries_come_first_and_fit_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "h.jsonl"
+    fill(path, tmp_path, LEVELS)
+    capsys.readouterr()
+    assert run(["history", "show", "--file", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 12
+    assert "c11" in lines[4]
+    assert any(line.startswith("… and 6 more") for line in lines)
+
+
+def test_several_trends_have_a_row_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "h.jsonl"
+    for hardware in ("h100", "b200"):
+        fill(path, tmp_path, [1.0, 1.1], hardware=hardware)
+    capsys.readouterr()
+    assert run(["history", "show", "--file", str(path)]) == 0
+    rows = capsys.readouterr().out.splitlines()[4:6]
+    assert [row.split()[:3] for row in rows] == [["llama", "b200", "2"], ["llama", "h100", "2"]]
 
 
 def test_json_of_a_trend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +99,9 @@ def test_a_damaged_line_is_said_and_skipped(tmp_path: Path, capsys: pytest.Captu
     fill(path, tmp_path, [1.0])
     path.write_text(path.read_text() + '{"time": "x", "name": "n", "hardware": "h"}\n')
     assert run(["history", "show", "--file", str(path)]) == 0
-    assert "entry 2 could not be read (Object missing required field `median_s`)" in capsys.readouterr().err
+    assert "entry 2 could not be read (Object missing required field `median_s`)" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_no_history_names_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,55 +1,124 @@
-"""A history of step times as text and JSON."""
+"""A history of step times as a page and as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pgle.errors import many, printable
 from pgle.report import json
-from pgle.report.text import console, duration, printable, table
+from pgle.report.page import figures
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Prose, Section, Table
 from pgle.steps.history import Entry, Trend
 
 SCHEMA = "pgle.history/1"
-COLUMNS = ("time", "commit", "step time", "steps", "note")
+NEWEST = 5  # entries on the first screen
+COLUMNS = (
+    Column("time"), Column("commit"), Column("step", Unit.TIME), Column("against now", Unit.CHANGE),
+    Column("±", Unit.SHARE), Column("steps", Unit.COUNT),
+    Column("note"),
+)  # fmt: skip
 
 
-def show_added(path: Any, entry: Entry, *, as_json: bool) -> None:
-    """One line on what was added, or the entry as JSON."""
-    if as_json:
-        json.show(SCHEMA, {"file": path, "added": entry})
-        return
-    kind = " (simulated)" if entry.simulated else ""
-    console().print(f"{path}: added {entry.name} on {entry.hardware}: {_time(entry)}{kind}", soft_wrap=True)
+def added_page(path: object, entry: Entry, following: Sequence[str] = ()) -> Page:
+    """What was added."""
+    kind = "simulated" if entry.simulated else "measured"
+    time = f"{figures.time(entry.median_s * 1e6)} ± {figures.share(entry.spread)}"
+    return Page(
+        title=f"pgle history add {path}",
+        identity=(f"{printable(entry.name)} on {printable(entry.hardware)}", kind, str(path)),
+        verdict=f"Added: {time}, {many(entry.steps, 'steady step')}",
+        tone="good",
+        next=tuple(following),
+    )
 
 
-def show_text(trends: Sequence[Trend], last: int) -> None:
-    """For each trend a table of the last entries, and how much launches differ."""
-    out = console()
-    for number, trend in enumerate(trends):
-        if number:
-            out.print()
-        label = " (simulated)" if any(entry.simulated for entry in trend.entries) else ""
-        out.print(f"{printable(trend.name)} on {printable(trend.hardware)}{label}", style="bold")
-        rows = [
-            (entry.time[:16], printable(entry.commit), _time(entry), str(entry.steps), printable(entry.note))
-            for entry in trend.entries[-last if last else None :]
-        ]
-        out.print(table(COLUMNS, rows, right="step time|steps"))
-        out.print(_noise(trend), style="dim")
+def show_added(path: object, entry: Entry) -> None:
+    """``pgle.history/1``: the entry that was added."""
+    json.show(SCHEMA, {"file": path, "added": entry})
 
 
-def _time(entry: Entry) -> str:
-    return f"{duration(entry.median_s * 1e6)} ± {entry.spread:.1%}"
+def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str], following: Sequence[str] = ()) -> Page:
+    """The newest entries of the only trend, or a row for each of several; all entries in sections."""
+    identity = [_counted(sum(len(trend.entries) for trend in trends)), str(path)]
+    verdict, table = many(len(trends), "trend"), _overview(trends)
+    notes: tuple[str, ...] = ()
+    sections = [
+        Section(str(n), _named(trend), (_entries(trend), Prose(noise(trend)))) for n, trend in enumerate(trends, 1)
+    ]
+    if len(trends) == 1:
+        identity = [_named(trends[0]), *identity]
+        verdict, table, notes, sections = _level(trends[0]), _entries(trends[0]), (noise(trends[0]),), []
+    return Page(
+        title=f"pgle history show {path}",
+        identity=tuple(identity),
+        verdict=verdict,
+        table=table,
+        notes=notes,
+        sections=tuple(sections),
+        next=tuple(following),
+        warnings=tuple(warnings),
+    )
 
 
-def _noise(trend: Trend) -> str:
+def _entries(trend: Trend) -> Table:
+    """The newest first."""
+    rows = (
+        (
+            entry.time[:16],
+            printable(entry.commit),
+            entry.median_s * 1e6,
+            entry.median_s / trend.level_s - 1,
+            entry.spread,
+            entry.steps,
+            printable(entry.note),
+        )
+        for entry in reversed(trend.entries)
+    )
+    return Table(COLUMNS, tuple(rows), shown=NEWEST)
+
+
+def _overview(trends: Iterable[Trend]) -> Table:
+    """A row for each trend."""
+    columns = (
+        Column("workload"), Column("hardware"), Column("entries", Unit.COUNT), Column("newest"),
+        Column("step now", Unit.TIME), Column("launches differ by"),
+    )  # fmt: skip
+    rows = (
+        (
+            printable(trend.name), printable(trend.hardware), len(trend.entries), trend.entries[-1].time[:16],
+            trend.level_s * 1e6, figures.share(trend.noise, 2),
+        )
+        for trend in trends
+    )  # fmt: skip
+    return Table(columns, tuple(rows))
+
+
+def _counted(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count:,} entries"
+
+
+def _level(trend: Trend) -> str:
+    now = f"Now {figures.time(trend.level_s * 1e6)}"
+    return now if trend.noise is None else f"{now}; launches differ by {figures.share(trend.noise, 2)}"
+
+
+def _named(trend: Trend) -> str:
+    kind = " (simulated)" if any(entry.simulated for entry in trend.entries) else ""
+    return f"{printable(trend.name)} on {printable(trend.hardware)}{kind}"
+
+
+def noise(trend: Trend) -> str:
+    """What the spread of launches is computed from."""
     count = len(trend.present)
     if trend.noise is None:
-        return "1 entry at this level; each further run of the same name and hardware adds one"
+        return "One entry at this level. Add more runs to measure how much launches differ."
     since = "" if count == len(trend.entries) else f" since {trend.present[0].time[:16]}, when the level changed"
-    return f"launches differ by {trend.noise:.2%} (standard deviation of {count} entries{since})"
+    return f"Standard deviation of {count} entries{since}."
 
 
 def show_json(trends: Sequence[Trend], warnings: Iterable[str]) -> None:
     """``pgle.history/1``: trends with their entries, present level and noise."""
-    json.show(SCHEMA, {"trends": [json.whole(trend, "level_s noise") for trend in trends], "warnings": list(warnings)})
+    found: dict[str, Any] = {"trends": [json.whole(trend, "level_s noise") for trend in trends]}
+    json.show(SCHEMA, {**found, "warnings": list(warnings)})
