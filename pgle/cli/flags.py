@@ -8,11 +8,12 @@ import sys
 import click
 
 from pgle.cli.help import Group
-from pgle.cli.options import jaxlib_option, json_option, python_option
+from pgle.cli.options import jaxlib_option, page_options, python_option
 from pgle.cli.paths import PATH
 from pgle.files import AnyPath
 from pgle.report import flags as report
 from pgle.report import json
+from pgle.report.page.terminal import show
 from pgle.report.text import printable, warn
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.launch.environment import read_flag_file, user_flags
@@ -30,9 +31,9 @@ def command() -> None:
 @command.command("list", short_help="List settings, or those that match a word.")
 @click.argument("pattern", default="")
 @jaxlib_option
-@json_option
-def list_(pattern: str, jaxlib: str | None, as_json: bool) -> None:
-    """List the settings that are described, or those whose name or meaning holds PATTERN.
+@page_options
+def list_(pattern: str, jaxlib: str | None, sections: tuple[str, ...], as_json: bool) -> None:
+    """List the settings whose name or meaning contains PATTERN; without PATTERN all that pgle describes.
 
     \b
     pgle flags list collective
@@ -43,13 +44,13 @@ def list_(pattern: str, jaxlib: str | None, as_json: bool) -> None:
     if as_json:
         json.show("pgle.flags/1", {"jaxlib": release, "settings": [report.setting_json(item) for item in found]})
     else:
-        report.settings_list(found, release)
+        show(report.list_page(found, release, pattern), sections=sections)
 
 
 @command.command(context_settings={"ignore_unknown_options": True}, short_help="Explain one setting.")
 @click.argument("name", type=click.UNPROCESSED)
-@json_option
-def explain(name: str, as_json: bool) -> None:
+@page_options
+def explain(name: str, sections: tuple[str, ...], as_json: bool) -> None:
     """Explain one setting: meaning, values, defaults by release, what replaced it, traps, source.
 
     \b
@@ -59,7 +60,9 @@ def explain(name: str, as_json: bool) -> None:
     if as_json:
         json.show("pgle.flags/1", {"setting": report.setting_json(setting)})
     else:
-        report.setting_text(setting)
+        page = report.setting_page(setting)
+        record = [section.key for section in page.sections if section.key == report.RECORD]
+        show(page, sections=(*record, *sections))
 
 
 @command.command(context_settings={"ignore_unknown_options": True}, short_help="Check XLA flags against a jaxlib.")
@@ -67,11 +70,12 @@ def explain(name: str, as_json: bool) -> None:
 @click.option("--file", "file", metavar="PATH", help="Read the flags from a file, as XLA does for XLA_FLAGS=PATH.")
 @jaxlib_option
 @python_option
-@json_option
+@page_options
 @click.pass_context
 def lint(
-    ctx: click.Context, flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: str | None, as_json: bool
-) -> None:
+    ctx: click.Context, flags: tuple[str, ...], file: str | None, jaxlib: str | None, python: str | None,
+    sections: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
     """Check FLAGS (default: XLA_FLAGS of the environment) against a jaxlib, without crashing. Exit code 1 on errors.
 
     Unknown, removed and misspelt flags, bad values, repetitions, contradictions, flags without effect, words that end
@@ -89,10 +93,10 @@ def lint(
     if as_json:
         json.show("pgle.flags/1", {"ok": result.ok, **json.plain(result)})
     else:
-        from pgle.report.onward import after_lint, show_next
+        from pgle.report.onward import after_lint, commands
 
-        report.lint_text(result)
-        show_next(after_lint(flags, file, clean=all(finding.level == "note" for finding in result.findings)))
+        clean = all(finding.level == "note" for finding in result.findings)
+        show(report.lint_page(result, commands(after_lint(flags, file, clean=clean))), sections=sections)
     ctx.exit(0 if result.ok else 1)
 
 
@@ -102,8 +106,16 @@ def lint(
 @python_option
 @click.option("--profile", default="", metavar="FILE", help="The cost profile, for pgle-perf.")
 @click.option("--shell", is_flag=True, help="Print only the export lines, for eval.")
-@json_option
-def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, shell: bool, as_json: bool) -> None:
+@page_options
+def preset_(
+    name: str,
+    jaxlib: str | None,
+    python: str | None,
+    profile: str,
+    shell: bool,
+    sections: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Print the settings of preset NAME as an export line, with reasons; without NAME list the presets.
 
     \b
@@ -115,7 +127,7 @@ def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, she
         if as_json:
             json.show("pgle.flags/1", {"presets": dict(rows)})
         else:
-            report.presets_table(rows)
+            show(report.presets_page(rows), sections=sections)
         return
     found = preset(name, jaxlib or installed(python).jaxlib or None, profile=profile)
     if as_json:
@@ -134,8 +146,8 @@ def preset_(name: str, jaxlib: str | None, python: str | None, profile: str, she
     metavar="PATH",
     help="Dump: .hlo.pb, .txt, or a directory, whose module with most collectives counts.",
 )
-@json_option
-def thresholds(hlo: AnyPath, as_json: bool) -> None:
+@page_options
+def thresholds(hlo: AnyPath, sections: tuple[str, ...], as_json: bool) -> None:
     """Compute combine thresholds from a module: what a layer gathers and scatters.
 
     \b
@@ -147,4 +159,4 @@ def thresholds(hlo: AnyPath, as_json: bool) -> None:
     if as_json:
         json.show("pgle.flags/1", report.thresholds_json(result))
     else:
-        report.thresholds_text(result)
+        show(report.thresholds_page(result), sections=sections)

@@ -29,7 +29,7 @@ SECTIONS: dict[str, str] = {
     "max-memory-growth max-compile-growth min-time-coverage min-collectives",
     "Runs in A-B-B-A order": "abba",
     "Search": "budget time-limit memory-limit worlds seed",
-    "Output": "all section kind sort label last html svg junit github shell force json quiet verbose -h help",
+    "Output": "all section kind sort label html svg junit github shell force json quiet verbose -h help",
 }
 """Which group of `--help` an option stands in, by its name, the same in every command; the others come first, unnamed.
 

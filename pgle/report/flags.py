@@ -1,27 +1,30 @@
-"""Settings, presets, lints and thresholds as text and JSON."""
+"""Settings, presets, lints and thresholds as pages and as JSON."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.padding import Padding
-from rich.text import Text
-
-from pgle.errors import cut, many
-from pgle.next import quoted
+from pgle.errors import many
+from pgle.next import quoted, typed
 from pgle.report import json
-from pgle.report.text import console, table
-from pgle.xla.flags.catalogue import Setting, known_in
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Tone, Value
+from pgle.xla.flags.catalogue import Setting, catalogue, known_in
 from pgle.xla.flags.lint import Lint
 from pgle.xla.flags.presets import Preset
-from pgle.xla.flags.record import effects_of
+from pgle.xla.flags.record import Effect, effects_of
 from pgle.xla.flags.text import Finding, format_flags
 from pgle.xla.flags.thresholds import Thresholds
 
-STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-
+TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
+RECORD = "record"  # the section of `setting_page` that the first screen has too
+HEADING = "Step time as others measured it (− is shorter; notes: --section reports)"
+LISTED = 30  # settings on the first screen
+REPORTS = 3  # published measurements on the first screen
 USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'  # shell text that puts the flags already set behind ours, where they win
+_THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 
 
 def setting_json(setting: Setting) -> dict[str, Any]:
@@ -30,65 +33,109 @@ def setting_json(setting: Setting) -> dict[str, Any]:
     return {**json.whole(setting, "lifetime"), "default": setting.default(), "record": record}
 
 
-def settings_list(settings: Sequence[Setting], jaxlib: str) -> None:
-    """Print settings, each with its default and presence in one jaxlib release, and its meaning below."""
-    out = console()
-    for item in settings:
-        present = not item.is_flag or known_in(item.name, jaxlib)
-        default = item.default(jaxlib) if present else None
-        told = [] if default is None else ["default " + (cut(default, 24) or '""')]
-        told += [] if present else [f"not in jaxlib {jaxlib}", *([f"use {item.use}"] if item.use else [])]
-        told += [] if item.is_flag else [f"read by {item.reader}"]
-        out.print(Text.assemble((item.name, "bold"), ("  " + ", ".join(told), "dim")))
-        out.print(Padding(Text(item.meaning), (0, 0, 0, 4)))
-    out.print(f"{many(len(settings), 'setting')}; 'pgle flags explain NAME' says more", soft_wrap=True)
+def list_page(settings: Sequence[Setting], jaxlib: str, pattern: str) -> Page:
+    """Settings with their meaning, and whether a release of jaxlib has them."""
+    return Page(
+        title="pgle flags list",
+        identity=(f"jaxlib {jaxlib}", *([f"name or meaning holds '{pattern}'"] if pattern else [])),
+        verdict=many(len(settings), "setting"),
+        table=Table(
+            (Column("setting"), Column("meaning")), tuple(_listed(item, jaxlib) for item in settings), shown=LISTED
+        )
+        if settings
+        else None,
+        next=(typed("pgle", "flags", "explain", settings[0].name if len(settings) == 1 else "NAME"),),
+    )
 
 
-def setting_text(setting: Setting) -> None:
-    """Print everything about one setting."""
-    rows: list[tuple[str, object]] = [("meaning", setting.meaning)]
-    rows += [("read by", setting.reader), ("kind", setting.kind)]
-    if setting.values:
-        rows.append(("values", ", ".join(setting.values)))
+def _listed(item: Setting, jaxlib: str) -> tuple[Value, ...]:
+    present = not item.is_flag or known_in(item.name, jaxlib)
+    gone = "" if present else f" Not in jaxlib {jaxlib}{f': use {item.use}' if item.use else ''}."
+    reader = "" if item.is_flag else f" Read by {item.reader}."
+    return item.name, f"{item.meaning}{gone}{reader}"
+
+
+def setting_page(setting: Setting) -> Page:
+    """Everything about one setting: facts in the table, published measurements in the section `RECORD`."""
+    effects = effects_of(setting.name)
+    told = (Column(""), Column(""))
+    return Page(
+        title=f"pgle flags explain {setting.name}",
+        identity=(setting.name, setting.kind, *([] if setting.is_flag else [f"read by {setting.reader}"])),
+        verdict=setting.meaning,
+        table=Table(told, tuple(_facts(setting)), shown=99),
+        sections=(
+            Section(RECORD, HEADING, (_record(effects),)),
+            Section("reports", "The reports", tuple(Prose(f"{item.line} {item.note}".rstrip()) for item in effects)),
+        ) * bool(effects),
+        next=(_next(setting),),
+    )  # fmt: skip
+
+
+def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
     history = [f"{value or '(empty)'} from {start}" for start, value in setting.defaults]
     if len(history) == 1:
         history = [setting.defaults[0][1] or "(empty)"]
-    if history:
-        rows.append(("default", "; ".join(history)))
-    if setting.is_flag:
-        rows.append(("jaxlib", setting.lifetime))
-    if setting.use:
-        rows.append(("instead", setting.use))
+    yield from [("default", "; ".join(history))] if history else []
+    yield from [("values", ", ".join(setting.values))] if setting.values else []
+    yield from [("jaxlib", setting.lifetime)] if setting.is_flag and setting.lifetime != "all" else []
+    yield from [("use instead", setting.use)] if setting.use else []
     if setting.fingerprint:
-        rows.append(("fingerprint", setting.fingerprint))
+        kept = "keeps the module's fingerprint: a profile stays valid"
+        changed = "changes the module's fingerprint: set it in the profile run too"
+        yield "profile", changed if setting.fingerprint == "changes" else kept
     if setting.stage:
-        tried = f"; 'pgle tune' tries {', '.join(setting.tries)}" if setting.tries else ""
-        rows.append(("decides", ("the schedule" if setting.stage == "schedule" else "what is scheduled") + tried))
-    rows += [("interacts", name) for name in setting.interacts]
-    rows += [("remark", remark) for remark in setting.remarks]
-    rows += [("measured", f"{effect.line} {effect.note}".rstrip()) for effect in effects_of(setting.name)]
-    rows.append(("source", "; ".join(setting.source)))
-    console().print(table(("setting", setting.name), rows))
+        tried = f"; pgle tune tries {', '.join(setting.tries)}" if setting.tries else ""
+        yield "decides", ("the schedule" if setting.stage == "schedule" else "what is scheduled") + tried
+    yield from [("interacts", ", ".join(setting.interacts))] if setting.interacts else []
+    yield from (("remark" if place == 0 else "", remark) for place, remark in enumerate(setting.remarks))
+    yield "source", "; ".join(setting.source)
 
 
-def lint_text(result: Lint) -> None:
-    """Print a lint: each finding with its remedy, then a verdict."""
-    out = console()
-    how = f"jaxlib {result.jaxlib}" + (" (asked)" if result.asked else " (by the catalogue)")
-    if result.findings:
-        rows = [(Text(item.level, style=STYLES[item.level]), finding_text(item)) for item in result.findings]
-        out.print(table(("level", "finding"), rows))
+def _record(effects: Sequence[Effect]) -> Table:
+    columns = (Column("change"), Column("program"), Column("GPUs"), Column("more flags", Unit.COUNT), Column("source"))
+    rows = (
+        (
+            effect.readings,
+            effect.program,
+            effect.gpus,
+            len(effect.set) - 1 or None,
+            _THREAD.sub(r"\1#\2", effect.source),
+        )
+        for effect in effects
+    )
+    return Table(columns, tuple(rows), shown=REPORTS)
+
+
+def _next(setting: Setting) -> str:
+    if setting.use:
+        return typed("pgle", "flags", "explain", setting.use)
+    if setting.stage:
+        value = setting.tries[0] if setting.tries else "true" if setting.kind == "bool" else "VALUE"
+        return typed("pgle", "rehearse", f"--flag=--{setting.name}={value}", "--", "COMMAND")
+    return typed("pgle", "flags", "lint")
+
+
+def lint_page(result: Lint, following: Sequence[str] = ()) -> Page:
+    """What is wrong with some flags, worst first, with remedies."""
     errors = sum(finding.level == "error" for finding in result.findings)
     warnings = sum(finding.level == "warning" for finding in result.findings)
-    out.print(f"{many(result.flags, 'flag')} held against {how}: {many(errors, 'error')}, {many(warnings, 'warning')}")
+    named = next((item.flag for item in result.findings if item.flag in catalogue()), "")
+    other = typed("pgle", "flags", "explain", named) if named else typed("pgle", "flags", "list")
+    columns = (Column("level"), Column("finding"), Column("what to do"))
+    return Page(
+        title="pgle flags lint",
+        identity=(many(result.flags, "flag"), f"jaxlib {result.jaxlib} {'(asked)' if result.asked else '(catalogue)'}"),
+        verdict=f"{many(errors, 'error')}, {many(warnings, 'warning')}",
+        tone="bad" if errors else "warn" if warnings else "good",
+        table=Table(columns, tuple(map(_found, result.findings))) if result.findings else None,
+        next=tuple(following) or (other,),
+    )
 
 
-def finding_text(finding: Finding) -> Text:
-    """A finding, its remedy on a line of its own."""
-    text = Text(f"--{finding.flag}: {finding.message}" if finding.flag else finding.message)
-    if finding.remedy:
-        text.append(f"\n→ {finding.remedy}", style="dim")
-    return text
+def _found(finding: Finding) -> tuple[Value, ...]:
+    level = Cell(finding.level, TONES[finding.level])
+    return level, f"--{finding.flag}: {finding.message}" if finding.flag else finding.message, finding.remedy
 
 
 def preset_lines(preset: Preset) -> Iterator[str]:
@@ -111,9 +158,16 @@ def preset_json(preset: Preset) -> dict[str, Any]:
     return json.whole(preset, "xla_flags environment")
 
 
-def presets_table(presets: Iterable[tuple[str, str]]) -> None:
-    """Print the names of presets and what they are for."""
-    console().print(table(("preset", "for"), presets))
+def presets_page(presets: Iterable[tuple[str, str]]) -> Page:
+    """The names of presets and what they are for."""
+    rows = tuple(presets)
+    return Page(
+        title="pgle flags preset",
+        identity=(many(len(rows), "preset"),),
+        verdict="Named sets of settings",
+        table=Table((Column("preset"), Column("for")), rows, shown=99),
+        next=(typed("pgle", "flags", "preset", "recommended"),),
+    )
 
 
 def thresholds_json(result: Thresholds) -> dict[str, Any]:
@@ -121,19 +175,24 @@ def thresholds_json(result: Thresholds) -> dict[str, Any]:
     return {**json.plain(result), "xla_flags": format_flags(item.flag for item in result.thresholds)}
 
 
-def thresholds_text(result: Thresholds) -> None:
-    """Print thresholds with how they were found, and the flags."""
-    out = console()
-    rows = [
-        (item.kind, f"{item.layer_bytes:,}", f"{item.threshold_bytes:,}", item.layers or "–", item.collectives,
-         f"{item.total_bytes:,}", item.how)
+def thresholds_page(result: Thresholds) -> Page:
+    """Thresholds with how they were found, and the flags."""
+    flags = f"export XLA_FLAGS={quoted(format_flags(item.flag for item in result.thresholds))}{USERS_OWN}"
+    columns = (
+        Column("collective"), Column("bytes a layer", Unit.COUNT), Column("threshold", Unit.COUNT),
+        Column("layers", Unit.COUNT), Column("now", Unit.COUNT), Column("bytes in all", Unit.COUNT),
+    )  # fmt: skip
+    rows = tuple(
+        (item.kind, item.layer_bytes, item.threshold_bytes, item.layers or None, item.collectives, item.total_bytes)
         for item in result.thresholds
-    ]  # fmt: skip
-    columns = ("collective", "bytes a layer", "threshold", "layers", "now", "bytes in all", "how the layer was found")
-    out.print(Text(f"Module {result.module}: result bytes of a layer's collectives", style="bold"))
-    out.print(table(columns, rows, right="bytes a layer|threshold|layers|now|bytes in all"))
-    if result.thresholds:
-        flags = format_flags(item.flag for item in result.thresholds)
-        out.print(f"\nexport XLA_FLAGS={quoted(flags)}{USERS_OWN}", soft_wrap=True)
-    for remark in result.remarks:
-        out.print(Text(f"note: {remark}", style="dim"))
+    )
+    found = tuple(Prose(f"{item.kind}: {item.how}") for item in result.thresholds)
+    return Page(
+        title=f"pgle flags thresholds {result.module}",
+        identity=(f"module {result.module}", "result bytes of a layer's collectives"),
+        verdict=many(len(result.thresholds), "combine threshold"),
+        table=Table(columns, rows) if rows else None,
+        sections=(Section("layers", "How the layer was found", found),),
+        notes=tuple(result.remarks),
+        next=(flags,) if rows else (typed("pgle", "flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"),),
+    )

@@ -68,7 +68,7 @@ def test_step_times_come_from_a_pipe(testdata: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["schema"] == "pgle.compare/1"
     kept = pgle("history", "add", "-", "--name", "a", "--file", tmp_path / "h.jsonl", data=lines)
-    assert b"added a" in kept.stdout
+    assert b"Added: " in kept.stdout
 
 
 def test_a_page_goes_to_a_pipe_as_markdown(testdata: Path) -> None:

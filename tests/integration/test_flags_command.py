@@ -27,7 +27,7 @@ def test_good_flags_pass(capsys):
 
 def test_a_fatal_flag_fails_the_lint(capsys):
     assert run(["flags", "lint", "--xla_gpu_enable_async_collectives=true"]) == 1
-    assert "use xla_gpu_disable_async_collectives" in capsys.readouterr().out
+    assert "use xla_gpu_disable_async_collectives" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_environment_is_linted_by_default(monkeypatch, capsys):
@@ -40,12 +40,12 @@ def test_a_file_of_flags_is_linted(tmp_path, capsys):
     path = tmp_path / "flags"
     path.write_text("--xla_gpu_autotune_level=0\n--xla_nope")
     assert run(["flags", "lint", "--file", str(path)]) == 1
-    assert "2 flags held against" in capsys.readouterr().out
+    assert "2 flags · jaxlib " in capsys.readouterr().out
 
 
 def test_another_release_is_held_against_the_catalogue(capsys):
     assert run(["flags", "lint", "--jaxlib", "0.5.3", "--xla_gpu_enable_pipelined_collectives=false"]) == 0
-    assert "jaxlib 0.5.3 (by the catalogue)" in capsys.readouterr().out
+    assert "jaxlib 0.5.3 (catalogue)" in capsys.readouterr().out
 
 
 def test_a_lint_is_one_json_object(capsys):
@@ -77,7 +77,7 @@ def test_explain_suggests_the_nearest_name(capsys):
 
 
 def test_every_line_of_the_list_fits_100_columns(capsys):
-    assert run(["flags", "list"]) == 0
+    assert run(["flags", "list", "--all"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 

@@ -35,11 +35,15 @@ class Effect:
     note: str = ""  # what else a reader must know
 
     @property
+    def readings(self) -> str:
+        """The changes of the step time in words: ``+3.4 % and −1 %``."""
+        return " and ".join(f"{reading:+.2g} %".replace("-", "−").replace("+0 %", "0 %") for reading in self.change)
+
+    @property
     def line(self) -> str:
         """The effect in one line."""
-        readings = " and ".join(f"{reading:+.2g} %".replace("-", "−").replace("+0 %", "0 %") for reading in self.change)
         more = f" with {many(len(self.set) - 1, 'other flag')}" if len(self.set) > 1 else ""
-        return f"{readings}{more}: {self.program}, {self.gpus}. {self.source}"
+        return f"{self.readings}{more}: {self.program}, {self.gpus}. {self.source}"
 
 
 @cache

@@ -49,4 +49,4 @@ def test_explain_shows_what_others_measured(capsys):
     record = json.loads(capsys.readouterr().out)["setting"]["record"]
     assert [entry["id"] for entry in record] == ["moe-fsdp-pipelined", "moe-fsdp-pipelined-double"]
     assert run(["flags", "explain", "xla_gpu_enable_pipelined_all_gather"]) == 0
-    assert "marin/issues/8054" in "".join(capsys.readouterr().out.split())
+    assert "marin-community/marin#8054" in "".join(capsys.readouterr().out.split())
