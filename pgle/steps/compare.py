@@ -100,7 +100,8 @@ def _with_means(found: Estimate, base: Side, new: Side, assumptions: Assumptions
         return found
     mean, median = (math.expm1(value) for value in (found.difference + apart, found.difference))
     note = (
-        f"the mean of the steady steps changes by {mean:+.1%}, their median by {median:+.1%}: the interval spans both"
+        f"the mean of the steady steps changes by {mean * 100:+.1f} %, their median by {median * 100:+.1f} %; "
+        "the interval spans both"
     )
     return found.widened(abs(apart), note)
 
@@ -109,7 +110,7 @@ def _with_grain(found: Estimate, base: Side, new: Side) -> Estimate:
     """Each median may be off by half of the last digit that was written."""
     grains = [max(run.grain for run in side.runs) for side in (base, new)]
     notes = [
-        f"{side.label}: step times are written to {grain:.1%} of a step, and the interval holds that; write more digits"
+        f"{side.label}: step times have steps of {grain * 100:.1f} %, which the interval includes; write more digits"
         for side, grain in zip((base, new), grains, strict=True)
         if grain > GRAIN_SHOWN
     ]
@@ -146,8 +147,8 @@ def _about_runs(base: Side, new: Side) -> Iterator[str]:
             yield f"{side.label}: only {steps}{where}; record more"
     if abs(new.stall_share - base.stall_share) > STALL_DIFFERENCE:
         yield (
-            f"stalls take {base.stall_share:.1%} of the time of {base.label} and {new.stall_share:.1%} of {new.label}: "
-            "medians do not see them (--keep-stalls counts them)"
+            f"stalls take {base.stall_share * 100:.1f} % of base's time and {new.stall_share * 100:.1f} % of new's; "
+            "medians ignore them (--keep-stalls)"
         )
     for side in (base, new):
         for run in side.runs:

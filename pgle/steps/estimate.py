@@ -207,8 +207,8 @@ def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     if (drift := _drift(one, two, alpha, by_launches)) is not None:
         half = max(half, drift)
         warnings.append(
-            f"the runs drift apart by {abs(math.expm1(two.trend - one.trend)):.1%} over their length: the interval "
-            "spans the ratio at the start and at the end"
+            f"the runs drift apart by {abs(math.expm1(two.trend - one.trend)) * 100:.1f} %; the interval spans the "
+            "ratio at the start and at the end"
         )
     noise = math.hypot(t_quantile(POWER, freedom) * math.sqrt(variance), t_quantile(POWER, math.inf) * launches)
     return Estimate(
@@ -252,16 +252,16 @@ def _about_launches(spread: LaunchSpread, doubt: str) -> str:
         return "one launch per side: the interval holds no difference between launches (placement, clocks)"
     if spread is UNKNOWN_PLACE:
         return (
-            f"one launch per side: {spread.share:.2%} between launches is assumed with one degree of freedom "
+            f"one launch per side: {spread.share * 100:.2f} % between launches is assumed with one degree of freedom "
             f"({spread.source}), because {doubt}. Give several runs per side (--abba), --history FILE or "
             "--launch-spread"
         )
     if spread is SAME_PLACE:
         return (
-            f"one launch per side, on the same hosts, GPUs and versions, within hours: {spread.share:.2%} between "
-            f"launches is assumed ({spread.source}). --abba measures yours"
+            f"one launch per side, on the same hosts, GPUs and versions, within hours: {spread.share * 100:.2f} % "
+            f"between launches is assumed ({spread.source}). --abba measures yours"
         )
-    return f"one launch per side: {spread.share:.2%} between launches is assumed ({spread.source})"
+    return f"one launch per side: {spread.share * 100:.2f} % between launches is assumed ({spread.source})"
 
 
 def _too_dependent(times: list[Floats]) -> tuple[str, ...]:

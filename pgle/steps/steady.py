@@ -120,8 +120,8 @@ def steady(series: Series, rules: Rules = Rules()) -> StepTimes:
     if shift is not None:
         at, change = shift
         warnings.append(
-            f"{series.source}: step time changes by {np.expm1(change):+.1%} at step {number[kept[at]]} and stays "
-            "there; choose one part with --steps FIRST:LAST"
+            f"{series.source}: steps are {abs(np.expm1(change)) * 100:.1f} % {'longer' if change > 0 else 'shorter'} "
+            f"from step {number[kept[at]]} on; choose one part with --steps FIRST:LAST"
         )
     total = float(seconds[kept].sum()) + stalled
     return StepTimes(
@@ -173,8 +173,8 @@ def _stalls(chosen: _Chosen, rules: Rules, warnings: list[str]) -> None:
         share = np.count_nonzero(fast) / np.count_nonzero(chosen.keep)
         chosen.drop("not waited for", fast)
         warnings.append(
-            f"{series.source}: {share:.0%} of the steps took less than half the median: the loop does not wait for "
-            "them; call jax.block_until_ready in it"
+            f"{series.source}: {share * 100:.0f} % of the steps took less than half the median: the loop does not "
+            "wait for them; call jax.block_until_ready in it"
         )
     if at_start.any() and not rules.keep_stalls:
         chosen.drop("warm-up", at_start)

@@ -28,7 +28,7 @@ def test_the_real_maxtext_log(testdata: Path) -> None:
     assert left_out(times) == {"profiled": [5, 6, 7], "warm-up": [0, 1], "stall after the profiler": [8]}
     assert times.step.tolist() == [2, 3, 4, *range(9, 30)]
     assert times.median_s == pytest.approx(4.202)
-    assert "changes by +17.7% at step 9" in times.warnings[0]
+    assert "17.7 % longer from step 9 on" in times.warnings[0]
 
 
 def test_a_compile_at_the_start_is_warm_up() -> None:

@@ -1,0 +1,59 @@
+"""An answer on real data fits a screen of 100 columns: the verdict first, the command to type next last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from documents import BF16, BIG, DUMP, PAX, ROOT, produce, write_steps
+
+from pgle.cli.main import run
+
+LOG = "run.log"
+SCREENS: list[tuple[list[str], int, str]] = [
+    (["compare", "steps.jsonl", "slower.jsonl"], 12, "5.0 % slower (2.2 … 7.9 %, 95 % CI)"),
+    (["compare", *PAX], 12, "Undecided: −0.1 % (−2.9 … +2.7 %, 95 % CI)"),
+    (["compare", LOG, "steps.jsonl"], 12, "95.2 % faster (94.4 … 96.0 %, 95 % CI)"),
+    (["compare", "steps.jsonl", "slower.jsonl", "--fail-slower", "1%", "--max-loss-change", "1%"], 12, "5.0 % slower"),
+    (["history", "show", "--file", "h.jsonl"], 12, "Now 205.4 ms; launches differ by "),
+    (["flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"], 20, "Join small all-gathers"),
+    (["flags", "explain", "xla_gpu_enable_latency_hiding_scheduler"], 20, "Use the latency-hiding scheduler"),
+    (["flags", "lint", "--jaxlib", "0.10.2", "--", "--xla_gpu_no_such=1", "--xla_dump_to=/d"], 10, "1 error, "),
+    (["flags", "preset"], 20, "presets"),
+    (["flags", "thresholds", *DUMP], 16, "2 combine thresholds"),
+    (["show", PAX[0]], 26, ""),
+    (["diff", BF16, BIG], 22, "Sum of costs"),
+]
+"""Command, lines at most, and how its verdict begins."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("screens")
+    write_steps(place)
+    (place / LOG).symlink_to(ROOT / "testdata/maxtext_pgle/llama2_7b_pgle_run.log")
+    for name in ("steps", "slower"):
+        words = ["history", "add", f"{name}.jsonl", "--name", "a", "--hardware", "h", "--commit", "c"]
+        produce([*words, "--file", "h.jsonl"], place)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("words", "most", "verdict"),
+    SCREENS,
+    ids=lambda value: "-".join(value[:2])[-40:] if isinstance(value, list) else None,
+)
+def test_an_answer_fits_a_screen(
+    words: list[str], most: int, verdict: str, folder: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "100")
+    run(words)
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    last = max(number for number, line in enumerate(lines) if line.startswith("Next: "))
+    assert all(line.endswith("\\") for line in lines[last:-1]), "more than a command follows Next"
+    assert len(lines) <= most, printed.out
+    assert verdict in "\n".join(lines[:3])
+    assert printed.err == ""
