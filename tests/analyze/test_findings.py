@@ -358,6 +358,6 @@ def test_ranked_by_what_they_could_save(maxtext):
 
 
 def test_the_page_says_every_rule_as_it_is() -> None:
-    page = (ROOT / "docs" / "analyze.md").read_text()
+    page = (ROOT / "docs" / "findings.md").read_text()
     rows = [f"| `{name}` | {limit.rule} | {limit.source} |" for name, limit in THRESHOLDS.items()]
     assert [row for row in rows if row not in page] == []
