@@ -6,9 +6,8 @@ same: what was looked at, the verdict, one table, at most three actions, and the
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
-
-import msgspec
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from pgle.report.page.figures import Unit, column
 
@@ -16,7 +15,8 @@ Tone: TypeAlias = Literal["", "good", "bad", "warn", "soft", "exposed", "hidden"
 MOST_ACTIONS = 3
 
 
-class Cell(msgspec.Struct, frozen=True, tag="cell", omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Cell:
     """A text or figure with a tone."""
 
     value: str | float | None
@@ -27,20 +27,22 @@ Value: TypeAlias = str | float | Cell | None
 """What a row has in a column: a text, or a number in the unit of its column; None: nothing to say."""
 
 
-class Column(msgspec.Struct, frozen=True, tag="column", omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Column:
     """A column: its head, and what its values are."""
 
     head: str
     unit: Unit = Unit.TEXT
 
 
-class Table(msgspec.Struct, frozen=True, tag="table", omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Table:
     """Rows of values."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
     find: tuple[str, ...] = ()  # of each row the instruction whose bar it leads to, empty where none; or nothing at all
-    shown: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 12  # rows that are not folded away
+    shown: int = 12  # rows that are not folded away
     more: int = 0  # further rows that there are, but that are not here
 
     def heads(self) -> list[str]:
@@ -74,7 +76,8 @@ class Table(msgspec.Struct, frozen=True, tag="table", omit_defaults=True):
         return drawn
 
 
-class Prose(msgspec.Struct, frozen=True, tag="prose", omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Prose:
     """A paragraph; `code`: something to be typed, as it is; of tone ``head`` a heading of what follows."""
 
     text: str
@@ -82,7 +85,8 @@ class Prose(msgspec.Struct, frozen=True, tag="prose", omit_defaults=True):
     tone: Tone = ""
 
 
-class Timeline(msgspec.Struct, frozen=True, tag="timeline", omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Timeline:
     """The timeline that moves; a page has one at most."""
 
     data: str  # what its script draws, as `pgle.report.timeline.encode` writes it
@@ -90,7 +94,8 @@ class Timeline(msgspec.Struct, frozen=True, tag="timeline", omit_defaults=True):
     still: str = ""  # the same as SVG, seen without JavaScript and in print
 
 
-class Chart(msgspec.Struct, frozen=True, tag="chart", omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Chart:
     """Charts one above the other, with what they show in words."""
 
     svg: str
@@ -100,7 +105,8 @@ class Chart(msgspec.Struct, frozen=True, tag="chart", omit_defaults=True):
 Part: TypeAlias = Table | Prose | Timeline | Chart
 
 
-class Section(msgspec.Struct, frozen=True, omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Section:
     """Parts under a heading; on a terminal only with ``--all`` or ``--section KEY``, on a page folded."""
 
     key: str  # one word: ``collectives``
@@ -109,7 +115,8 @@ class Section(msgspec.Struct, frozen=True, omit_defaults=True):
     open: bool = False  # whether a page shows it unfolded
 
 
-class Action(msgspec.Struct, frozen=True, omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Action:
     """Something to do, and what it saves."""
 
     title: str  # imperative: ``Turn on the latency-hiding scheduler``
@@ -120,7 +127,8 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True):
     span_us: tuple[float, float] | None = None  # the part of the timeline that it is about
 
 
-class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Bar:
     """One bar of a tile: a name, its figure in words, and shares of 1 by tone."""
 
     label: str
@@ -128,7 +136,8 @@ class Bar(msgspec.Struct, frozen=True, omit_defaults=True):
     parts: tuple[tuple[Tone | Literal["compute", "copy", "idle"], float], ...] = ()
 
 
-class Tile(msgspec.Struct, frozen=True, omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Tile:
     """One of the large figures of a page: ``step  6.42 → 5.88 ms``."""
 
     label: str
@@ -137,7 +146,8 @@ class Tile(msgspec.Struct, frozen=True, omit_defaults=True):
     note: str = ""
 
 
-class Page(msgspec.Struct, frozen=True, omit_defaults=True):
+@dataclass(frozen=True, slots=True)
+class Page:
     """Everything that an answer says."""
 
     title: str  # of the window: ``pgle rehearse: jit_train_step``
