@@ -60,7 +60,7 @@ def setting_page(setting: Setting) -> Page:
     effects = effects_of(setting.name)
     told = (Column(""), Column(""))
     return Page(
-        title=f"pgle flags explain {setting.name}",
+        title=f"{setting.name} · pgle flags explain",
         identity=(setting.name, setting.kind, *([] if setting.is_flag else [f"read by {setting.reader}"])),
         verdict=setting.meaning,
         table=Table(told, tuple(_facts(setting)), shown=99),
@@ -85,7 +85,7 @@ def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
         changed = "changes the module's fingerprint: set it in the profile run too"
         yield "profile", changed if setting.fingerprint == "changes" else kept
     if setting.stage:
-        tried = f"; pgle tune tries {', '.join(setting.tries)}" if setting.tries else ""
+        tried = f" (pgle tune tries {', '.join(setting.tries)})" if setting.tries else ""
         yield "decides", ("the schedule" if setting.stage == "schedule" else "what is scheduled") + tried
     yield from [("interacts", ", ".join(setting.interacts))] if setting.interacts else []
     yield from (("remark" if place == 0 else "", remark) for place, remark in enumerate(setting.remarks))
@@ -188,7 +188,7 @@ def thresholds_page(result: Thresholds) -> Page:
     )
     found = tuple(Prose(f"{item.kind}: {item.how}") for item in result.thresholds)
     return Page(
-        title=f"pgle flags thresholds {result.module}",
+        title=f"{result.module} · pgle flags thresholds",
         identity=(f"module {result.module}", "result bytes of a layer's collectives"),
         verdict=many(len(result.thresholds), "combine threshold"),
         table=Table(columns, rows) if rows else None,

@@ -26,7 +26,7 @@ def added_page(path: object, entry: Entry, following: Sequence[str] = ()) -> Pag
     kind = "simulated" if entry.simulated else "measured"
     time = f"{figures.time(entry.median_s * 1e6)} ± {figures.share(entry.spread)}"
     return Page(
-        title=f"pgle history add {path}",
+        title=f"{path} · pgle history add",
         identity=(f"{printable(entry.name)} on {printable(entry.hardware)}", kind, str(path)),
         verdict=f"Added: {time}, {many(entry.steps, 'steady step')}",
         tone="good",
@@ -51,7 +51,7 @@ def history_page(path: object, trends: Sequence[Trend], warnings: Sequence[str],
         identity = [_named(trends[0]), *identity]
         verdict, table, notes, sections = _level(trends[0]), _entries(trends[0]), (noise(trends[0]),), []
     return Page(
-        title=f"pgle history show {path}",
+        title=f"{path} · pgle history show",
         identity=tuple(identity),
         verdict=verdict,
         table=table,
