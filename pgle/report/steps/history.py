@@ -88,7 +88,7 @@ def _overview(trends: Iterable[Trend]) -> Table:
     rows = (
         (
             printable(trend.name), printable(trend.hardware), len(trend.entries), trend.entries[-1].time[:16],
-            trend.level_s * 1e6, figures.share(trend.noise, 2),
+            trend.level_s * 1e6, trend.noise and figures.share(trend.noise, 2),
         )
         for trend in trends
     )  # fmt: skip
