@@ -10,7 +10,7 @@ import pytest
 from pgle.report.page.web import render
 from pgle.report.steps.ci import chart, outputs, summary, xml
 from pgle.report.steps.compare import comparison_page, document, headline, left_out_text, picture, sides_table
-from pgle.report.steps.compare_page import page
+from pgle.report.steps.compare_page import charts, page
 from pgle.steps.compare import Comparison, compare
 from pgle.steps.estimate import Assumptions
 from pgle.steps.gate import Check, Limits, Outcome, gate
@@ -151,3 +151,9 @@ def test_outputs_are_single_lines() -> None:
 
 def test_the_document_has_the_promised_keys() -> None:
     assert {"verdict", "ratio", "ci", "p", "n", "minimum_detectable"} <= set(document(slower(), ()))
+
+
+def test_the_chart_of_the_change_says_which_side_is_faster() -> None:
+    change, *_ = charts(slower())
+    for text in ("◂ faster", "slower ▸", "change of the step time", "+4 %"):
+        assert f">{text}</text>" in change.svg

@@ -14,7 +14,7 @@ import numpy as np
 from pgle.errors import UserError, one_line
 from pgle.report.page.charts import unit_of
 from pgle.report.page.markdown import escaped, fenced, section, table
-from pgle.report.steps.compare import headline, picture, pooled, sections, sides_table
+from pgle.report.steps.compare import headline, other_warnings, picture, pooled, sections, sides_table
 from pgle.steps.compare import Comparison, Verdict
 from pgle.steps.gate import Check, Outcome, overall
 
@@ -32,7 +32,7 @@ def summary(found: Comparison, checks: Sequence[Check]) -> str:
     lines += [fenced("\n".join(picture(found)), "text"), ""]
     for item in list(sections(found))[1:]:
         lines += [block + "\n" for block in section(item)]
-    lines += [f"- {escaped(line)}" for line in found.warnings]
+    lines += [f"- {escaped(line)}" for line in other_warnings(found)]
     return "\n".join((*lines, "", "</details>", "", ""))
 
 

@@ -56,7 +56,7 @@ def comparison_page(
         notes=(*check_lines(checks), *_assumed(found)),
         sections=tuple(sections(found, charts)),
         next=tuple(following),
-        warnings=tuple(line for line in found.warnings if not _is_on_launches(line)),
+        warnings=other_warnings(found),
         tiles=tuple(_tiles(found)),
     )
 
@@ -68,6 +68,11 @@ def sections(found: Comparison, charts: Sequence[Chart] = ()) -> Iterable[Sectio
     yield Section("runs", "What was compared", (Table(names, tuple((n, *v) for n, v in about(found)), shown=99),))
     launches = tuple(Prose(line) for line in found.warnings if _is_on_launches(line))
     yield Section("statistics", "How it was decided", (Prose(method_line(found)), _statistics(found), *launches))
+
+
+def other_warnings(found: Comparison) -> tuple[str, ...]:
+    """Those that `sections` does not have."""
+    return tuple(line for line in found.warnings if not _is_on_launches(line))
 
 
 def _is_on_launches(line: str) -> bool:
