@@ -65,6 +65,11 @@ class Target:
         """
         return _top_level(_RECENT_SCALAR.sub("", self.text))
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """`text` and what older releases know of it; XLA understands the first that it does not refuse."""
+        return self.text, self.portable_text, without_runtime(self.portable_text)
+
 
 def load_target(name_or_path: str) -> Target:
     """The target of that name, or described by that file.

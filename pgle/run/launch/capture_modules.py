@@ -35,6 +35,7 @@ from pgle.run.launch.captured import (
 from pgle.run.launch.hook import with_hook
 from pgle.run.launch.jax_dump import multiplies
 from pgle.run.launch.process import ended, started
+from pgle.run.rehearse.compiler.messages import devices_in
 from pgle.run.rehearse.folder import claim
 from pgle.run.rehearse.settings import memory_fraction
 from pgle.xla.targets import Target
@@ -71,16 +72,28 @@ class Devices:
     count: int
     assumed: bool = False  # nobody said it
     warnings: tuple[str, ...] = ()  # one line each
+    topology: str | None = None  # ``SxHxD``: slices, hosts of each, devices of each host; None: one host
 
 
-def devices_for(asked: int | None, environment: Mapping[str, str] | None = None) -> Devices:
-    """The devices of a captured program: as asked, else as the user's XLA_FLAGS say, else `DEFAULT_DEVICES`."""
+def devices_for(
+    asked: int | None, environment: Mapping[str, str] | None = None, *, topology: str | None = None
+) -> Devices:
+    """The devices of a captured program: as asked, else of the topology, else as the user's XLA_FLAGS say, else
+    `DEFAULT_DEVICES`.
+
+    Raises:
+        UserError: the topology is not of the form ``SxHxD``.
+    """
     flags = (os.environ if environment is None else environment).get("XLA_FLAGS", "")
     exported = int(found[-1]) if (found := _EXPORTED.findall(flags)) else None
+    if topology and asked in (None, devices_in(topology)):
+        asked = devices_in(topology)
+    else:
+        topology = None
     if asked is None:
         return Devices(exported or DEFAULT_DEVICES, assumed=not exported)
     replaced = f"--devices {asked} replaces --xla_force_host_platform_device_count={exported} of XLA_FLAGS"
-    return Devices(asked, warnings=(replaced,) if exported not in (None, asked) else ())
+    return Devices(asked, warnings=(replaced,) if exported not in (None, asked) else (), topology=topology)
 
 
 def capture_modules(
@@ -122,9 +135,7 @@ def capture_modules(
 
     def run(where: Path, *, compute: bool) -> int:
         where.mkdir(parents=True, exist_ok=True)
-        return _run(
-            command, capture_environment(base, where, devices.count, target, compute=compute), where, quiet_s, choose
-        )
+        return _run(command, capture_environment(base, where, devices, target, compute=compute), where, quiet_s, choose)
 
     claim(folder)
     code = run(folder, compute=False)
@@ -135,7 +146,9 @@ def capture_modules(
         second_code = run(second, compute=True)
         if _rank(second) >= _rank(folder):
             for path in folder.iterdir():
-                if path != second:
+                if path.is_dir() and path != second:
+                    shutil.rmtree(path)  # of a partitioning that was ended
+                elif path != second:
                     path.unlink()
             for path in second.iterdir():
                 path.rename(folder / path.name)
@@ -151,6 +164,8 @@ def capture_modules(
     unhooked = "" if program.python else UNHOOKED
     how = ended(code) + (f" ({program.error})" if program.error else "")
     hint = f"; it had {devices.count} devices, which is assumed: --devices N gives it others" if devices.assumed else ""
+    if "slice" in program.error:
+        hint += f"; its topology is {devices.topology or f'1x1x{devices.count}'}: --topology SLICESxHOSTSxDEVICES"
     if not found and code:
         raise WorkloadError(code, f"{shown} {how} before it had compiled anything{unhooked and f'; {unhooked}'}{hint}")
     if unhooked and found:
@@ -221,7 +236,7 @@ def _copy_for_user(wanted: str, modules: Sequence[Path]) -> None:
 
 
 def capture_environment(
-    base: Mapping[str, str], folder: Path, devices: int, target: Target, *, compute: bool = False
+    base: Mapping[str, str], folder: Path, devices: Devices, target: Target, *, compute: bool = False
 ) -> dict[str, str]:
     """The environment of a capturing run: CPU platform, virtual devices, dumps on, no compilation cache.
 
@@ -230,19 +245,20 @@ def capture_environment(
     Args:
         base: the environment of the user.
         folder: for the modules.
-        devices: virtual CPU devices; those of the job if the command starts several processes.
+        devices: virtual CPU devices, and how they lie in slices and hosts; those of the job if the command starts
+            several processes.
         target: the GPU that the program sees.
         compute: execute large modules too, instead of taking their results as zeros.
     """
     given = _EXPORTED.sub("", base.get("XLA_FLAGS", "")).strip()
-    flags = [f"--xla_force_host_platform_device_count={devices}"]
+    flags = [f"--xla_force_host_platform_device_count={devices.count}"]
     if "xla_backend_optimization_level" not in given:  # the code for CPUs is thrown away
         flags.append("--xla_backend_optimization_level=0")
     files = {"program": PROGRAM, "lowered": LOWERED} | ({} if compute else {"uncomputed": UNCOMPUTED})
     wanted = " ".join([given, *flags]).strip()
     config = {
         "captured": {what: str(folder.resolve() / name) for what, name in files.items()},
-        "devices": devices,
+        "devices": devices.count,
         "flags": flags,
         "given": wanted,
         "gpu": {
@@ -250,6 +266,8 @@ def capture_environment(
             "compute_capability": ".".join(map(str, target.compute_capability)),
             "core_count": target.core_count,
             "memory_bytes": int((memory_fraction(base) or 1.0) * target.memory_bytes),
+            "targets": target.texts,
+            "topology": devices.topology or f"1x1x{devices.count}",
         },
         "ranks": {name: base.get(name) for launcher in LAUNCHERS for name in launcher[1:]},
     }

@@ -35,6 +35,9 @@ CODE = ".exit_code"  # there where the program failed
 
 STOPPED = ".stopped"  # there where we stopped the program, which had compiled nothing new for long
 
+PARTITIONED = ".after_spmd_partitioner.hlo.pb"
+"""What the hook's partitioned module of a program with custom partitioning is called, in place of ``_compile.mlir``."""
+
 HELD_BYTES = 8e6  # constants of a module, from which they are worth a line
 
 SUBSTANTIAL = 0.05  # part of the largest module's size that a step has at least
@@ -96,6 +99,12 @@ def read_captured(folder: Path) -> CapturedProgram:
         return msgspec.convert(json.loads((folder / PROGRAM).read_text()), CapturedProgram)
     except (OSError, ValueError, RecursionError):
         return CapturedProgram()
+
+
+def partitioned(module: Path) -> Path:
+    """A module of a capture as it is compiled: partitioned by its program, if only that can partition it."""
+    found = module.with_name(module.name.removesuffix("_compile.mlir") + PARTITIONED)
+    return found if found.is_file() else module
 
 
 def capture_warnings(module: Path) -> tuple[str, ...]:

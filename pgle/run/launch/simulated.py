@@ -25,7 +25,7 @@ from pgle.run.experiment.older import waiting
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult
 from pgle.run.launch.capture_modules import Devices, capture_modules, devices_for
-from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in, read_captured
+from pgle.run.launch.captured import capture_warnings, choose_module, fitted, modules_in, partitioned, read_captured
 from pgle.run.launch.console_steps import write_steps
 from pgle.run.launch.environment import (
     ChildEnvironment,
@@ -38,7 +38,6 @@ from pgle.run.launch.environment import (
 from pgle.run.launch.evidence import verdict
 from pgle.run.launch.process import check_program
 from pgle.run.rehearse.compiler.compile import rehearse_compile
-from pgle.run.rehearse.compiler.messages import devices_in
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import record as simulate
@@ -67,7 +66,7 @@ class SimulatedBackEnd:
 
     @property
     def _devices(self) -> Devices:
-        return devices_for(devices_in(self.topology) if self.devices is None and self.topology else self.devices)
+        return devices_for(self.devices, topology=self.topology)
 
     def check(self, request: StageRequest) -> None:
         """Raise `UserError` where a request cannot be met, a flag included; nothing has been written by then."""
@@ -121,7 +120,7 @@ class SimulatedBackEnd:
         record = begin_record(request, child, asked=asked, inputs=inputs, simulated=True, before=older)
         compiled = rehearse_compile(
             RehearsalRequest(
-                module=module_path,
+                module=partitioned(module_path),
                 target=target.text,
                 portable_target=target.portable_text,
                 dump_dir=files.hlo,

@@ -235,7 +235,7 @@ def _fitted(setting: Setting, command: RehearseCommand) -> Setting:
 
 def _devices(command: RehearseCommand) -> Devices:
     """The virtual devices of a program."""
-    return devices_for(devices_in(command.topology) if command.topology else command.devices)
+    return devices_for(None if command.topology else command.devices, topology=command.topology)
 
 
 def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], CapturedProgram]:

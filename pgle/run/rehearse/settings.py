@@ -13,7 +13,7 @@ from pathlib import Path
 from pgle.errors import UserError
 from pgle.run.ask.flag_probe import installed, lint_flags
 from pgle.run.ask.plugins import repair
-from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module, no_step
+from pgle.run.launch.captured import CapturedProgram, candidates, capture_warnings, choose_module, no_step, partitioned
 from pgle.run.launch.environment import EFFORTS, OF_CPUS, checked_effort, flags_with, user_flags
 from pgle.run.rehearse.compiler.messages import devices_in
 from pgle.run.rehearse.compiler.request import RehearsalRequest
@@ -59,7 +59,7 @@ class Setting:
     ) -> RehearsalRequest:
         """What all compilations of it for one target share."""
         return RehearsalRequest(
-            module=self.module,
+            module=partitioned(self.module),
             target=target.text,
             portable_target=target.portable_text,
             allocator_bytes=int(self.memory_fraction * target.memory_bytes),

@@ -39,6 +39,7 @@ from pgle.run.launch.captured import (
 from pgle.run.launch.hook import HOOK_SITE
 from pgle.run.rehearse.rehearse import Rehearsal
 from pgle.run.rehearse.settings import settle
+from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import load_target
 
 H100 = load_target("h100")
@@ -267,6 +268,44 @@ def test_a_module_that_communicates_goes_before_one_that_is_executed_more_often(
     executed = {modules[0].name: 200, modules[2].name: 200}
     (tmp_path / ".program.json").write_text(json.dumps({"version": [3, 12, 1], "executed": executed}))
     assert choose_module(modules, None) == modules[is_step]
+
+
+PARTITIONS_ITSELF = """
+import jax, jax.numpy as jnp
+from jax.experimental import mesh_utils
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+try: mesh_utils.create_hybrid_device_mesh((1, 4), (4, 1), process_is_granule=True)
+except ValueError as error: raise SystemExit(error)
+devices = mesh_utils.create_hybrid_device_mesh((1, 8), (2, 1), allow_split_physical_axes=True)
+assert [device.slice_index for device in devices[1]] == [1] * 8
+assert {device.process_index for device in jax.devices()} == {jax.process_index()}, "as jax.process_count() says"
+mesh = Mesh(devices, ("data", "fsdp"))
+norm = custom_partitioning(lambda x: x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True)))
+norm.def_partition(
+    infer_sharding_from_operands=lambda mesh, arguments, result: arguments[0].sharding,
+    partition=lambda mesh, arguments, result: (mesh, norm.fun, arguments[0].sharding, (arguments[0].sharding,)),
+    sharding_rule="i j -> i j")
+rows = NamedSharding(mesh, P(("data", "fsdp")))
+step = jax.jit(lambda w, x: (w, norm(x @ w)))
+w, x = jax.device_put((jnp.ones((512, 512)), jnp.ones((1024, 512))), (NamedSharding(mesh, P()), rows))
+for _ in range(2): w, x = step(w, x)
+"""
+
+
+@pytest.mark.rehearse
+def test_a_program_partitions_its_own_operations_on_a_mesh_of_several_slices(tmp_path):
+    words = [sys.executable, "-c", PARTITIONS_ITSELF]
+    devices = devices_for(None, {}, topology="2x2x4")
+    chosen = choose_module(
+        capture_modules(words, tmp_path / "captured", target=H100, devices=devices, quiet_s=60), None
+    )
+    assert "CustomSPMDPartitioning" in chosen.read_text()
+    compiled = settle([chosen], None, read_captured(chosen.parent), ()).request(H100, tmp_path, topology="2x2x4").module
+    module = read_module(compiled)
+    shapes = {item.opcode: item.shape.dimensions for item in module.walk()}
+    assert shapes["rsqrt"] == (64, 1), "of 1024 rows each of 16 devices has 64"
+    assert not [item.name for item in module.walk() if item.opcode in ("all-gather", "custom-call")]
 
 
 TWICE = """
@@ -633,6 +672,18 @@ def test_the_exception_that_ended_a_program_is_named_and_assumed_devices_are(tmp
     assert str(failed.value).endswith("it had 4 devices, which is assumed: --devices N gives it others")
 
 
+def test_a_program_that_has_other_slices_than_it_wants_learns_how_to_get_them(tmp_path, monkeypatch):
+    def run(command, environment, folder, quiet_s, choose):
+        program = {"python": "python", "version": [3, 12], "error": "ValueError: Number of slices 1 must equal 2"}
+        (folder / ".program.json").write_text(json.dumps(program))
+        return 1
+
+    monkeypatch.setattr("pgle.run.launch.capture_modules._run", run)
+    devices = devices_for(None, {}, topology="1x2x8")
+    with pytest.raises(WorkloadError, match="its topology is 1x2x8: --topology SLICESxHOSTSxDEVICES"):
+        capture_modules(["x"], tmp_path / "captured", target=H100, devices=devices, quiet_s=60)
+
+
 @pytest.mark.parametrize(
     ("asked", "exported", "devices"),
     [
@@ -647,7 +698,7 @@ def test_devices_are_those_asked_for_then_exported_then_assumed(asked, exported,
     flag = "" if exported is None else f"--xla_force_host_platform_device_count={exported}"
     environment = {"XLA_FLAGS": f"--xla_a=1 {flag}"}
     assert devices_for(asked, environment) == devices
-    flags = capture_environment(environment, tmp_path, devices.count, H100)["XLA_FLAGS"].split()
+    flags = capture_environment(environment, tmp_path, devices, H100)["XLA_FLAGS"].split()
     assert flags[:2] == ["--xla_a=1", f"--xla_force_host_platform_device_count={devices.count}"]
 
 

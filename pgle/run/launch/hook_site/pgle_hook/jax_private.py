@@ -185,11 +185,13 @@ def compiled_and_executed(on_compiling, on_compiled, on_executed, results):
     python_calls(lambda *args, **kwargs: None, lambda rebuild, *args: rebuild(*args))
 
 
-def compiled_instead(other):
+def compiled_instead(other, before):
     """Have every module compiled that `other(module)` returns instead; None: the module itself.
 
     Args:
         other: called with the module.
+        before: called first, with the module, jax's function that compiles, and what that gets after backend and
+            module.
 
     Returns:
         The executables of other modules by their ids, with the module of each; filled as modules are compiled.
@@ -199,6 +201,7 @@ def compiled_instead(other):
     compile_, found = getattr(compiler, name), {}
 
     def new_compile(backend, module, *args, **kwargs):
+        before(module, compile_, [*args, *kwargs.values()])
         instead = other(module)
         executable = compile_(backend, module if instead is None else instead, *args, **kwargs)
         if instead is not None:
@@ -208,6 +211,49 @@ def compiled_instead(other):
 
     setattr(compiler, name, new_compile)
     return found
+
+
+def options_in(given):
+    """xla_client's CompileOptions of the arguments of a compilation."""
+    return next(item for item in given if hasattr(item, "executable_build_options"))
+
+
+def compile_deviceless(compile_, module, given, targets, folder):
+    """Compile a module for GPUs that are not there, in a forked process, with dumps.
+
+    Args:
+        compile_: jax's function that compiles a module on a backend.
+        module: jax's module.
+        given: what `compile_` gets after backend and module, for CPUs.
+        targets: texts of a GpuTargetConfigProto; the first that this XLA knows is taken.
+        folder: for XLA's dumps.
+    """
+    mlir = lowering()
+    if hasattr(mlir, "global_thread_pool"):  # its threads stayed in the parent, and its end would wait for them
+        module.context.enable_multithreading(False)
+        mlir.global_thread_pool_of_parent = mlir.global_thread_pool
+        mlir.global_thread_pool = importlib.import_module("jaxlib.mlir.ir").ThreadPool()
+    options = options_in(given)
+    build = options.executable_build_options
+    build.debug_options.xla_dump_to = folder
+    build.debug_options.xla_dump_hlo_as_proto = True
+    if tuple(int(part) for part in jaxlib_version().split(".")[:2]) < (0, 6):  # has no dump of its own for this
+        build.debug_options.xla_dump_hlo_pass_re = "spmd-partitioning"
+    devices = _topology_devices(targets, options.num_partitions * options.num_replicas)
+    client = devices[0].client
+    kind = type(sys.modules["jax"].sharding.SingleDeviceSharding(devices[0])._internal_device_list)
+    compile_(client, module, *(kind(tuple(devices)) if isinstance(item, kind) else item for item in given))
+
+
+def _topology_devices(targets, count):
+    """Compile-only devices of a GPU."""
+    get = importlib.import_module("jax.experimental.topologies").get_topology_desc
+    for text in targets[:-1]:
+        try:
+            return get("", platform="cuda", target_config=text, topology="1x1x%d" % count).devices
+        except Exception:
+            continue
+    return get("", platform="cuda", target_config=targets[-1], topology="1x1x%d" % count).devices
 
 
 def _answer_costs(kind, backend, modules):

@@ -35,7 +35,7 @@ def capture(jax, *, captured, devices, given, gpu, ranks, flags):
     jax_private.before_backends(lambda: guarded(lambda: restore_flags(flags)))
     guarded(Gpu(jax, gpu).show)
     leaves_out = "uncomputed" in captured
-    lowering = Lowering(captured["lowered"], leaves_out)
+    lowering = Lowering(captured["lowered"], leaves_out, gpu["targets"])
     guarded(lowering.watch)
     computed = lambda call, execute: execute()
     results = Uncomputed(captured["uncomputed"], lowering.is_zeros).results if leaves_out else computed

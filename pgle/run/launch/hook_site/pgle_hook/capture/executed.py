@@ -164,7 +164,7 @@ def _given_options(arguments):
     Returns:
         Names of flags, or of settings of jax (``jax_optimization_level``), with their values as text.
     """
-    options = next(given for given in arguments if hasattr(given, "executable_build_options"))
+    options = jax_private.options_in(arguments)
     build = options.executable_build_options
     found = [
         (name, LEVELS.get(value, value))

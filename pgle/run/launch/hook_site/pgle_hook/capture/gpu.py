@@ -15,6 +15,7 @@ NAMES = (PLATFORM, "cuda")
 PLATFORM_VERSION = "PJRT C API\ncuda 12090"  # the form of a CUDA client's; kernels are chosen by the word in it
 SETTINGS = ("jax_platforms", "jax_platform_name")
 CHOOSES = (os.path.join("cudnn", ""), os.path.join("pallas", ""), "mesh.py")
+MESHES = os.path.join("jax", "_src", "mesh_utils.py")
 WITH_PLATFORM = ("devices", "local_devices", "device_count", "local_device_count", "get_backend")
 
 CUDNN = 91300
@@ -27,12 +28,13 @@ class Gpu:
     Args:
         jax: the module, freshly imported.
         about: what is known of the GPU: ``kind``, ``compute_capability``, ``core_count``, ``memory_bytes`` (of jax's
-            allocator).
+            allocator), ``topology`` of the job (``SxHxD``: slices, hosts of each, devices of each host).
     """
 
     def __init__(self, jax, about):
         self._jax = jax
         self._about = about
+        self._ranks = {}  # of devices by their ids
         self._own = os.path.join(os.path.dirname(jax.__file__), "_src", "")
         # Parts of jax that choose kernels, and ask as programs do; a mesh tells Pallas its kind of device.
         self._chooses = tuple(os.path.join(self._own, name) for name in CHOOSES)
@@ -80,10 +82,26 @@ class Gpu:
             self._property(kind, "platform", PLATFORM)
         self._property(client, "platform_version", PLATFORM_VERSION)
         self._property(device, "device_kind", about["kind"])
+        _, hosts, each = (int(part) for part in about["topology"].split("x"))
+        device.slice_index = property(lambda this: self._rank(this) // (hosts * each))
+        process = device.process_index  # of jax's own meshes: one process a host; the program sees that it is one
+        device.process_index = property(
+            lambda this: self._rank(this) // each if self._asks_for_mesh() else process.__get__(this)
+        )
         device.compute_capability = about["compute_capability"]
         device.core_count = about["core_count"]
         used = dict.fromkeys(("bytes_in_use", "peak_bytes_in_use", "largest_alloc_size", "num_allocs"), 0)
         device.memory_stats = lambda this: dict(used, bytes_limit=total, largest_free_block_bytes=total)
+
+    def _rank(self, device):
+        """A device's place among all of the job; their ids have gaps between processes."""
+        if device.id not in self._ranks:
+            found = jax_private.backends().devices()
+            self._ranks = {each.id: rank for rank, each in enumerate(found)}
+        return self._ranks[device.id]
+
+    def _asks_for_mesh(self):
+        return sys._getframe(2).f_code.co_filename.endswith(MESHES)
 
     def _property(self, kind, name, value):
         real = getattr(kind, name)

@@ -6,8 +6,10 @@ CPUs where it is executed. A large one is not: a module that returns zeros is co
 """
 
 import functools
+import os
 
-from pgle_hook import jax_private, warn
+from pgle_hook import guarded, jax_private, warn
+from pgle_hook.capture.partition import partition
 
 PLATFORM = "cuda"
 
@@ -21,10 +23,13 @@ class Lowering:
     Args:
         path: file for the names of the dumps; ``!`` before a name: it could not be lowered for GPUs.
         leaves_out: whether large programs are replaced by zeros; those that only GPUs can execute always are.
+        targets: texts of a GpuTargetConfigProto, the one with most fields first.
     """
 
-    def __init__(self, path, leaves_out):
+    def __init__(self, path, leaves_out, targets):
         self._path = path
+        self._targets = targets
+        self._dumps = {}  # by the id of jax's module: the file of its dump
         self._least = BYTES if leaves_out else None
         self._known = {}  # by the id of jax's module: it, which keeps its id, what is dumped, what is compiled
         self._zeros = {}
@@ -45,12 +50,13 @@ class Lowering:
             _, dumped, _ = self._known.get(id(module), (None, None, None))
             written = dump(dumped or module, stage_name)
             if id(module) in self._known and written:
+                self._dumps[id(module)] = os.path.join(os.path.dirname(self._path), os.path.basename(str(written)))
                 with open(self._path, "a") as file:
                     file.write(("" if dumped else "!") + str(written) + "\n")
             return written
 
         mlir.lower_jaxpr_to_module, mlir.dump_module_to_file = new_lower, new_dump
-        self._zeros = jax_private.compiled_instead(self._instead)
+        self._zeros = jax_private.compiled_instead(self._instead, self._partition)
 
     def is_zeros(self, call):
         """Whether an execution of this program returns zeros, whatever it is given."""
@@ -88,6 +94,12 @@ class Lowering:
     def _note(self, result, dumped, compiled):
         self._known[id(result.module)] = (result.module, dumped, compiled)
         return result
+
+    def _partition(self, module, compile_, given):
+        dumped = self._dumps.get(id(module))
+        for_gpus = self._known.get(id(module), (None, None))[1]
+        if dumped and for_gpus:
+            guarded(lambda: partition(dumped, for_gpus, compile_, given, self._targets))
 
     def _instead(self, module):
         """What is compiled instead of a module; None: itself."""
