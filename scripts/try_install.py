@@ -3,9 +3,8 @@
     python scripts/try_install.py [--keep DIR] [JAX=PYTHON ...]
 
 Each environment is made fresh with the user's own jax and CUDA wheels; then `pip install` of this checkout's wheel,
-`pgle doctor`, `pgle rehearse` and `pgle convert`. Prints the table of docs/install.md; ends with 1 where jax or its
-plugin is not what it was, where there is not exactly one plugin, or where a command
-fails. Needs uv on PATH and the network.
+`pgle doctor`, `pgle rehearse` and `pgle convert`. Prints the table of docs/evidence/install.md. Ends with 1 if jax
+or its plugin changed, if there is not exactly one plugin, or if a command fails. Needs uv on PATH and the network.
 """
 
 from __future__ import annotations
