@@ -26,10 +26,10 @@ from pgle.xla.targets import Target
 
 ESTIMATE_RANGE = (0.9, 1.4)
 """What two real jobs took over what was estimated, by kind of kernel: 0.86 to 1.39 and 0.93 to 1.37. Either range holds
-what the other job's compute took, 1.15 and 1.08 (docs/rehearse.md); no third job has been held against it."""
+what the other job's compute took, 1.15 and 1.08 (docs/evidence/rehearse.md); no third job has been held against it."""
 
 
-MODEL_ERROR = 0.006  # steps of two real jobs, costs measured, are met within this (docs/rehearse.md)
+MODEL_ERROR = 0.006  # steps of two real jobs, costs measured, are met within this (docs/evidence/rehearse.md)
 
 
 class Steps(NamedTuple):

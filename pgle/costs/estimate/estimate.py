@@ -2,7 +2,7 @@
 
 Collectives and matrix products come from XLA's measured tables (`perf_tables`), scaled where there is none for a GPU or
 a fabric (`communication`, `compute`); the rest is a roofline. All that comes out is `Origin.ESTIMATED`. How far it is
-from two real jobs: docs/rehearse.md and `benchmarks/estimate.py`.
+from two real jobs: docs/evidence/rehearse.md and `benchmarks/estimate.py`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from pgle.xla.hardware import (
 from pgle.xla.hlo.module import BITS, HOST_MEMORY_SPACE, Computation, Instruction, Module, Shape
 
 ELEMENTS_PER_CLOCK = 1.0
-"""Elements that a streaming multiprocessor finishes per clock where each thread computes the place of one: some hundred
-instructions, of which it issues 128 lanes a clock. Either of two jobs gives it for the other (docs/rehearse.md)."""
+"""Elements that a streaming multiprocessor finishes per clock if each thread computes the place of one: some hundred
+instructions, of which it issues 128 lanes a clock. Two jobs have 1.10 and 0.82 (docs/evidence/rehearse.md)."""
 
 BLOCK_STAGES = 11  # two elements for each of the 1,024 threads of a block
 

@@ -120,6 +120,6 @@ def published() -> Iterator[tuple[str, float]]:
 
 
 def test_large_all_reduces_that_others_measured_are_met_within_a_quarter() -> None:
-    """But for two kinds that docs/rehearse.md names: a network that was not set up, and 20 racks."""
+    """But for two kinds that docs/evidence/estimates.md names: a network that was not set up, and 20 racks."""
     missed = {which for which, ratio in published() if not 0.75 < ratio < 1.25}
     assert missed == {"a100-40gb x 16, NCCL 2.26.5", "gb200 x 1440, NCCL 2.26.2"}
