@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import asked_of, choose_option, json_option, module_options, quiet_option
+from pgle.cli.options import asked_of, choose_option, module_options, page_options, quiet_option
 from pgle.cli.paths import FOLDER
 
 
@@ -23,22 +23,29 @@ from pgle.cli.paths import FOLDER
     "--output",
     type=FOLDER,
     metavar="DIR",
-    help="New folder for dumps, logs and the picture. [default: temporary]",
+    help="New folder for dumps, logs and the page. [default: temporary]",
 )
 @choose_option
 @quiet_option
 @click.option("--cache/--no-cache", "cached", default=True, show_default=True,
               help="Keep compilations in the user's cache, up to PGLE_CACHE_MIB (2048).")  # fmt: skip
-@json_option
+@page_options
 @click.pass_context
-def command(ctx: click.Context, /, words: tuple[str, ...], output: Path | None, as_json: bool, **options: Any) -> None:
-    """Compile a module for a GPU that is not there, with and without a profile, and say what the profile changes.
+def command(
+    ctx: click.Context,
+    /,
+    words: tuple[str, ...],
+    output: Path | None,
+    sections: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compile a step for GPUs that you do not have, with and without a profile. See what the profile changes.
 
-    MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact, or HLO (text or proto) of any stage before scheduling,
-    partitioned or not, - for one on stdin; FOLDER: of such dumps; RUN: a run directory, whose module, measured
-    profile, flags and GPU are taken. With COMMAND the program is run on virtual CPU devices until it has compiled its
-    step: the module that it executes again and again. Its own jaxlib compiles where that has the CUDA plugin, and
-    XLA_FLAGS of the environment count. The exit code is 1 where XLA did not use the profile.
+    MODULE: StableHLO (JAX_DUMP_IR_TO), a jax.export artifact, or HLO (text or proto) before scheduling; - reads stdin.
+    FOLDER: a folder of such dumps. RUN: a run directory, with its module, measured profile, flags and GPU. COMMAND: a
+    program. It runs on virtual CPU devices until it has compiled its step. XLA_FLAGS of the environment count. The exit
+    code is 1 if XLA did not use the profile.
 
     \b
     pgle rehearse jax_ir0000_jit_step_compile.mlir --target h100
@@ -47,21 +54,21 @@ def command(ctx: click.Context, /, words: tuple[str, ...], output: Path | None, 
     cat step.hlo | pgle rehearse - --target b200
     pgle rehearse --devices 8 -- python train.py --config x
     """
-    from pgle.report.phases import phases
+    from pgle.report.progress import phases
     from pgle.run.rehearse.command import run
 
     asked = asked_of(ctx, words, output, options)
     with phases() as on_phase:
-        # Pages take half a second to import, and the compiler is at work meanwhile.
+        # Pages take half a second to import. The compiler works meanwhile.
         Thread(target=import_module, args=("pgle.report.schedules.rehearse",), daemon=True).start()
         result = run(asked, on_phase)
+    from pgle.report.page.terminal import show
     from pgle.report.schedules import rehearse as report
-    from pgle.report.schedules.rehearse_json import show_json
 
     picture = report.write_pictures(result)
     if as_json:
-        show_json(result, picture)
+        report.show_json(result, picture)
     else:
-        report.show_text(result, picture)
+        show(report.rehearse_page(result, picture), sections=sections)
     if not result.good:
         ctx.exit(1)

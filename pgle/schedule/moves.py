@@ -55,10 +55,10 @@ class Placement:
         if self.independent_us < 0.01 * self.cost_us:
             return NOTHING_INDEPENDENT
         if self.sync:
-            return "the scheduler put nothing beside it"
+            return "nothing is scheduled next to it"
         if self.independent_us < self.cost_us:
             return "too little independent compute"
-        return "independent compute stands elsewhere"
+        return "independent compute is not scheduled next to it"
 
 
 @dataclass(frozen=True, slots=True)

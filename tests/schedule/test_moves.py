@@ -51,7 +51,7 @@ def test_independent_compute_is_what_neither_feeds_nor_needs_it():
 
 
 def test_the_reason_names_what_the_scheduler_left_undone():
-    assert place(*LATE)["all-gather-start"].reason == "the scheduler put nothing beside it"
+    assert place(*LATE)["all-gather-start"].reason == "nothing is scheduled next to it"
     assert place(*EARLY)["all-gather-start"].reason == ""
 
 
@@ -89,8 +89,8 @@ def test_a_flag_that_keeps_a_kind_synchronous_is_the_reason():
 
 
 def test_a_flag_for_another_kind_is_not():
-    assert flagged(f"{DISABLE_ASYNC}=allreduce") == "the scheduler put nothing beside it"
-    assert flagged(f"{DISABLE_ASYNC}=allgather", f"{DISABLE_ASYNC}=allreduce") == "the scheduler put nothing beside it"
+    assert flagged(f"{DISABLE_ASYNC}=allreduce") == "nothing is scheduled next to it"
+    assert flagged(f"{DISABLE_ASYNC}=allgather", f"{DISABLE_ASYNC}=allreduce") == "nothing is scheduled next to it"
 
 
 def test_a_launch_gap_of_exposed_time_needs_no_reason():

@@ -1,18 +1,31 @@
-"""The page of several schedules of one program: what `pgle rehearse` and `pgle tune` show of theirs."""
+"""What the pages of `pgle rehearse`, `tune` and `predict` share: schedules on one time axis, and their collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pgle.report.page.html import OPEN
-from pgle.report.page.parts import Cell, Moving, Page, Prose, Section, Table, next_steps
-from pgle.report.text import duration
+import numpy as np
+
+from pgle.files import AnyPath
+from pgle.report.page import figures, saved, web
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Bar, Cell, Column, Page, Prose, Section, Table, Tile, Value
+from pgle.report.timeline.part import timeline
+from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.scene import Panel, panel_of
-from pgle.schedule.timeline import Exposure, Timeline
+from pgle.run.inputs.folder import PAGE_FILES, TRACE
+from pgle.schedule.groups import Group
+from pgle.schedule.timeline import Breakdown, Timeline
 from pgle.xla.hlo.module import Module
 
-PREDICTED = "Times are predictions of pgle's schedule simulator; how far to trust them: docs/rehearse.md."
+EXPOSED = "exposed (the GPU waits, nothing computes)"
+LHS_WORDS = "LHS: XLA's latency-hiding scheduler"
+PREDICTED = "Times are predictions of pgle's schedule simulator. docs/rehearse.md says how far to trust them."
+OPEN = f"{TRACE} has the same timeline for ui.perfetto.dev"
+GROUPS = 3  # on the first screen
+TOLD = 0.95  # share of the exposed time that their lines explain
+LEAST = 0.002  # share of the step; less exposed time needs no line
 
 
 @dataclass(frozen=True)
@@ -22,101 +35,173 @@ class Schedule:
     label: str  # ``LHS, no profile``
     timeline: Timeline  # its step
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``
-    module: Module | None = None  # that was scheduled; None where it is not at hand
-    reasons: Mapping[str, str] | None = None  # by name when LHS ran, why a collective stays exposed
+    module: Module | None = None  # that was scheduled; None: not known
+    reasons: Mapping[str, str] | None = None  # by name when LHS ran, why a collective is exposed
+    memory_bytes: int | None = None  # device memory that XLA plans for
 
     @property
     def panel(self) -> Panel:
         """This schedule as part of a timeline."""
         return panel_of(self.label, self.timeline, self.costs_are, self.module)
 
+    @property
+    def parts(self) -> Breakdown:
+        """What its step consists of."""
+        return self.timeline.breakdown
 
-def schedules_page(
-    schedules: Sequence[Schedule],
-    *,
-    title: str,
-    verdict: str,
-    lead: Sequence[str] = (),
-    next_step: str = "",
-    about: Sequence[tuple[str, str]] = (),
-    more: Sequence[Section] = (),
-) -> Page:
-    """The schedules on one time axis, where their time goes, and their collectives side by side.
+
+def sections(schedules: Sequence[Schedule], grouped: Sequence[Group], labels: tuple[str, str]) -> tuple[Section, ...]:
+    """The timeline, where the time goes, the groups of collectives, and each collective.
 
     Args:
         schedules: the first is what the others are compared with.
+        grouped: the collectives of two of them in groups.
+        labels: the names of these two; the same twice if it is one schedule.
     """
-    warnings = dict.fromkeys(line for item in schedules for line in item.timeline.warnings)
-    collectives = _collectives(schedules)
-    sections = [
-        Section("", (Moving.of([item.panel for item in schedules]), Prose(PREDICTED, tone="soft"))),
-        Section("Where the time goes", (_parts(schedules),)),
+    moving = timeline([item.panel for item in schedules])
+    found = [
+        Section("timeline", "Timeline", (moving, Prose(PREDICTED, tone="soft"))),
+        Section("time", "Where the time goes", (_parts(schedules),)),
     ]
+    if grouped:
+        found.append(Section("groups", "Collectives by kind and reason", (_groups(grouped, labels),)))
+    collectives = _collectives(schedules)
     if collectives.rows:
-        sections.append(Section("Collectives and copies, the most exposed first", (collectives,)))
-    return Page(
-        title=title,
-        verdict=verdict,
-        lead=tuple(lead),
-        sections=(*sections, *more),
-        next=next_steps(next_step),
-        about=(*about, ("trace", OPEN)),
-        warnings=tuple(warnings),
+        heading = "Collectives and copies, the most exposed first"
+        found.append(Section("collectives", heading, (collectives,)))
+    return tuple(found)
+
+
+def tiles(before: Schedule, after: Schedule) -> tuple[Tile, ...]:
+    """Step, exposed and idle time, before and after; bars are shares of the longer step."""
+    sides = (before, after)
+    longest = max(item.parts.step_us for item in sides) or 1.0
+
+    def tile(label: str, times: Sequence[float], *names: str) -> Tile:
+        figure = " → ".join(dict.fromkeys(map(figures.time, times)))
+        bars = []
+        for side, us in zip(sides, times, strict=True):
+            parts = _shares(side.parts, longest)
+            bars.append(Bar(side.label, figures.time(us), tuple((tone, parts[tone]) for tone in names)))  # type: ignore[misc]
+        return Tile(label, figure, tuple(bars))
+
+    return (
+        tile("step, predicted", [item.parts.step_us for item in sides], "compute", "exposed", "copy", "idle"),
+        tile("exposed communication", [item.parts.exposed_communication_us for item in sides], "exposed"),
+        tile("idle", [item.parts.idle_us for item in sides], "idle"),
     )
+
+
+def _shares(parts: Breakdown, whole_us: float) -> dict[str, float]:
+    times = {
+        "compute": parts.compute_us, "exposed": parts.exposed_communication_us,
+        "copy": parts.exposed_copy_us, "idle": parts.idle_us,
+    }  # fmt: skip
+    return {name: us / whole_us for name, us in times.items()}
+
+
+def span_us(schedule: Schedule) -> tuple[float, float] | None:
+    """The longest time of a schedule in which the GPU waits for communication; None: there is none."""
+    exposed = schedule.panel.exposed
+    if not len(exposed):
+        return None
+    at = int(np.argmax(exposed.lengths))
+    return float(exposed.start[at]), float(exposed.end[at])
+
+
+def steps_table(schedules: Sequence[Schedule], ceiling_us: float) -> Table:
+    """A row per schedule, compared with the first, and what perfect overlap would take."""
+    columns = (
+        Column("schedule"), Column("step", Unit.TIME), Column("change", Unit.CHANGE), Column("exposed", Unit.TIME),
+        Column("peak memory", Unit.SIZE),
+    )  # fmt: skip
+    first = schedules[0].parts.step_us or 1.0
+    rows: list[tuple[Value, ...]] = []
+    for item in schedules:
+        parts = item.parts
+        shorter = parts.step_us / first - 1
+        exposed = Cell(parts.exposed_communication_us, "exposed")
+        change = None if item is schedules[0] else Cell(shorter, "good" if shorter < 0 else "")
+        rows.append((item.label, parts.step_us, "" if change is None else change, exposed, item.memory_bytes))
+    rows.append(("all communication hidden", ceiling_us, ceiling_us / first - 1, "", ""))
+    return Table(columns, tuple(rows))
+
+
+def group_notes(found: Sequence[Group], step_us: float) -> tuple[str, ...]:
+    """A line for each group that matters: its exposed time, the share of the step, and why; most exposed first.
+
+    The lines hold 95 % of all exposed time, or there are `GROUPS` of them.
+    """
+    lines: list[str] = []
+    left_us = sum(group.most_us for group in found)
+    least_us = max((1 - TOLD) * left_us, LEAST * step_us)
+    for group in sorted(found, key=lambda group: -group.most_us)[:GROUPS]:
+        if left_us <= least_us or group.most_us <= 0:
+            break
+        left_us -= group.most_us
+        times = " → ".join(dict.fromkeys((figures.time(group.before_us), figures.time(group.after_us))))
+        why = group.why if group.is_left else f"was: {group.why}"
+        lines.append(f"  {group.kind} ×{group.count}  {times}  {figures.share(group.most_us / step_us)}  {why}".rstrip())
+    return tuple(lines)
+
+
+def page_files(folder: AnyPath, page: Page, schedules: Sequence[Schedule]) -> dict[AnyPath, str]:
+    """The files of a page, by path: the page, its still picture, a Perfetto trace, and what `pgle report` reads."""
+    still = page.timeline.still if page.timeline else ""
+    forms = (web.render(page), still, render_trace([item.panel for item in schedules]), saved.as_json(page))
+    return {folder / name: form for name, form in zip(PAGE_FILES, forms, strict=True)}
 
 
 def _parts(schedules: Sequence[Schedule]) -> Table:
     """What a step consists of, a row per schedule."""
-    parts = [item.timeline.breakdown for item in schedules]
-    first = parts[0].step_us if parts else 0.0
-    columns = {
-        "schedule": [item.label for item in schedules],
-        "step": [duration(part.step_us) for part in parts],
-        "of the first": [f"{part.step_us / first:.1%}" if first else "" for part in parts],
-        "compute": [duration(part.compute_us) for part in parts],
-        "exposed communication": [duration(part.exposed_communication_us) for part in parts],
-        "exposed copies": [duration(part.exposed_copy_us) for part in parts],
-        "idle": [duration(part.idle_us) for part in parts],
-        "communication hidden": [f"{part.overlap:.1%}" for part in parts],
-        "bound by": [item.timeline.bound for item in schedules],
-        "costs": [item.costs_are for item in schedules],
-    }
-    if not any(part.copy_us for part in parts):
-        del columns["exposed copies"]
-    right = frozenset(range(1, len(columns) - 2))
-    return Table(tuple(columns), tuple(zip(*columns.values(), strict=True)), right)
+    columns = (
+        Column("schedule"), Column("step", Unit.TIME), Column("compute", Unit.TIME),
+        Column("exposed communication", Unit.TIME), Column("exposed copies", Unit.TIME), Column("idle", Unit.TIME),
+        Column("communication hidden", Unit.SHARE), Column("bound by"), Column("costs"),
+    )  # fmt: skip
+    rows = []
+    for item in schedules:
+        parts = item.parts
+        copies = parts.exposed_copy_us if parts.copy_us else ""
+        rows.append((
+            item.label, parts.step_us, parts.compute_us, Cell(parts.exposed_communication_us, "exposed"), copies,
+            parts.idle_us, parts.overlap, item.timeline.bound, item.costs_are,
+        ))  # fmt: skip
+    return Table(columns, tuple(rows))
+
+
+def _groups(found: Sequence[Group], labels: tuple[str, str]) -> Table:
+    same = labels[0] == labels[1]
+    columns = (
+        Column("kind"), Column("executions", Unit.COUNT), Column("time", Unit.TIME),
+        *([] if same else [Column(f"exposed: {labels[0]}", Unit.TIME)]),
+        Column("exposed" if same else f"exposed: {labels[1]}", Unit.TIME), Column("why"),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            group.kind, group.count, group.time_us, *([] if same else [Cell(group.before_us, "exposed")]),
+            Cell(group.after_us, "exposed"), group.why,
+        )
+        for group in found
+    )  # fmt: skip
+    return Table(columns, rows, find=tuple(group.name for group in found))
 
 
 def _collectives(schedules: Sequence[Schedule]) -> Table:
-    """A row per collective or copy and, per schedule, what becomes of it; most exposed anywhere first."""
+    """A row per collective or copy, with its exposed time in each schedule; the most exposed anywhere first."""
     tables = [{item.filed_as: item for item in schedule.timeline.exposures} for schedule in schedules]
     found = [(name, [table.get(name) for table in tables]) for name in dict.fromkeys(n for t in tables for n in t)]
     found.sort(key=lambda row: -max(item.exposed_us for item in row[1] if item is not None))
-    reasons = any(schedule.reasons for schedule in schedules)
-    columns = ["instruction", "kind"]
-    for schedule in schedules:
-        columns += [f"{schedule.label}: time", "exposed"]
-    rows: list[tuple[str | Cell, ...]] = []
+    columns = [Column("instruction"), Column("kind"), Column("executions", Unit.COUNT), Column("time", Unit.TIME)]
+    columns += [Column(f"exposed: {item.label}" if len(schedules) > 1 else "exposed", Unit.TIME) for item in schedules]
+    columns += [Column("why it is exposed"), Column("cost")]
+    rows = []
     for name, items in found:
-        row: list[str | Cell] = [name, next(item.kind for item in items if item is not None)]
-        for item in items:
-            row += [Cell("–", "soft"), ""] if item is None else [_time(item), _exposed(item)]
-        if reasons:
-            why = [(schedule.reasons or {}).get(name, "") for schedule in schedules]
-            row.append(Cell(next((line for line in reversed(why) if line), ""), "soft"))
-        rows.append(tuple(row))
-    right = frozenset(range(2, 2 + 2 * len(schedules)))
-    names = tuple(name for name, _ in found)
-    return Table((*columns, *(["why it stays exposed"] if reasons else [])), tuple(rows), right, names)
-
-
-def _time(item: Exposure) -> str:
-    times = (
-        f"{item.count} × {duration(item.duration_us / item.count)}" if item.count > 1 else duration(item.duration_us)
-    )
-    return times + (", synchronous" if item.sync else "")
-
-
-def _exposed(item: Exposure) -> Cell:
-    much = item.exposed_us > 0.5 * item.duration_us and item.exposed_us > 1
-    return Cell(duration(item.exposed_us), "bad" if much else "")
+        last = [item for item in items if item is not None][-1]
+        why = [(schedule.reasons or {}).get(name, "") for schedule in schedules]
+        rows.append((
+            name, last.kind + ", synchronous" * last.sync, last.count, last.duration_us,
+            *("" if item is None else Cell(item.exposed_us, "exposed") for item in items),
+            Cell(next((line for line in reversed(why) if line), ""), "soft"), last.origin.value,
+        ))  # fmt: skip
+    return Table(tuple(columns), tuple(rows), tuple(name for name, _ in found))

@@ -117,7 +117,10 @@ def _section(screen: Any, section: Section, everything: bool) -> None:
         if isinstance(part, Table):
             _table(screen, part, everything)
         elif isinstance(part, Timeline):
-            screen.print(part.text.rstrip(), soft_wrap=True)
+            lanes = [line for line in part.text.splitlines() if line.startswith(" ")]
+            widest = max(map(len, lanes), default=0)
+            is_narrow = widest > screen.width
+            screen.print(f"(The timeline needs {widest} columns.)" if is_narrow else part.text.rstrip(), soft_wrap=True)
         elif isinstance(part, Prose):
             style = "cyan" if part.code else STYLES.get(part.tone, "")
             screen.print(f"  {part.text}" if part.code else part.text, style=style, soft_wrap=part.code)

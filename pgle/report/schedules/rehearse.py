@@ -1,4 +1,4 @@
-"""What a rehearsal found: two schedules, what moved, whether XLA used the profile, and whether it is worth a job."""
+"""What a rehearsal found, as a page and as ``pgle.rehearse/1``: the schedules, what hides more, and what to do."""
 
 from __future__ import annotations
 
@@ -6,197 +6,265 @@ from pathlib import Path
 
 from pgle.errors import some
 from pgle.files import write_files
-from pgle.next import typed
-from pgle.report.page.html import page_files
-from pgle.report.page.schedules import Schedule, schedules_page
-from pgle.report.text import WIDTH, console, duration, near, show_rest, table, warn
-from pgle.report.timeline.scene import text_timeline
-from pgle.run.inputs.folder import TRACE
+from pgle.next import quoted, typed
+from pgle.report import json
+from pgle.report.page import figures
+from pgle.report.page.figures import Unit
+from pgle.report.page.schedules import (
+    EXPOSED,
+    LHS_WORDS,
+    OPEN,
+    Schedule,
+    group_notes,
+    page_files,
+    sections,
+    span_us,
+    steps_table,
+    tiles,
+)
+from pgle.report.page.value import Action, Column, Page, Prose, Section, Table, Tone
+from pgle.report.text import near
 from pgle.run.launch.captured import STEP_REMEDY
 from pgle.run.rehearse.rehearse import LHS, Rehearsal, Side
 from pgle.run.rehearse.settings import Setting
+from pgle.schedule.groups import groups
 from pgle.schedule.moves import Move, Placement
-from pgle.schedule.predict import gain
-from pgle.schedule.worth import MOSTLY, WORTH_SHARE, in_percent, stuck_share
+from pgle.schedule.predict import Gain, gain
+from pgle.schedule.worth import MOSTLY, WORTH_SHARE, stuck_share
 from pgle.tune.search import ROOM
 
 OTHERS = 4  # modules that were not chosen, in the text
-SHOWN = 12  # collectives in the text table; `--json` has all
+LABELS = ("LHS, no profile", "LHS with the profile")
+
+
+def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
+    """The largest fact first; the schedules in one table; what is exposed, in groups; what to do.
+
+    Args:
+        result: the rehearsal.
+        picture: where the page lies; None: the page is what is made.
+    """
+    schedules = _schedules(result)
+    grouped = groups(result.moves)
+    words, tone = verdict(result)
+    why, command = advice(result)
+    exposed = group_notes(grouped, result.profiled.prediction.step_us)
+    notes = [
+        *setting_notes(result.setting),
+        *([f"{EXPOSED}, without and with the profile:", *exposed] if exposed else []),
+        *_job(result),
+        *([] if _actions(result) else [why]),
+        *([f"Page: {near(picture)}"] if picture is not None else []),
+    ]
+    return Page(
+        title=f"pgle rehearse: {result.baseline.module.name}",
+        identity=_identity(result),
+        verdict=words,
+        tone=tone,
+        table=steps_table(schedules, ceiling_us(result)),
+        notes=tuple(notes),
+        actions=_actions(result),
+        sections=(
+            *sections(schedules, grouped, LABELS),
+            Section("profile", "Did XLA use the profile?", _use(result)),
+        ),
+        next=(command,),
+        warnings=result.warnings,
+        tiles=tiles(schedules[0], schedules[-1]),
+        about=about(result),
+    )
 
 
 def write_pictures(result: Rehearsal) -> Path:
-    """Draw both schedules, one above the other, beside the dumps of the rehearsal; the page's path is returned."""
+    """Write the page and its other forms into the folder of the rehearsal; the page's path is returned."""
     folder = folder_of(result)
-    said = (default_line(result), _profile_line(result))
-    page = schedules_page(
-        _schedules(result),
-        title=f"pgle rehearse: {result.baseline.module.name}",
-        verdict=result.worth,
-        lead=[line for line in said if line],
-        next_step=advice(result),
-        about=about(result),
-    )
-    write_files(page_files(folder, page))
+    write_files(page_files(folder, rehearse_page(result), _schedules(result)))
     return folder / "timeline.html"
+
+
+def verdict(result: Rehearsal) -> tuple[str, Tone]:
+    """The largest fact in one line with one number, and its tone."""
+    prediction = result.profiled.prediction
+    if result.setting.no_step:
+        return "Cannot tell: no training step was found", "bad"
+    if not result.good:
+        used = str(result.verdict.verdict).replace("-", " ")
+        return f"Cannot tell: XLA's use of the profile is '{used}'", "bad"
+    if prediction.lower_bound or result.baseline.prediction.lower_bound:
+        return "Cannot tell: a loop has an unknown length", "warn"
+    found, lhs = gain(result.baseline.prediction, prediction), _lhs_gain(result)
+    room = _room(result)
+    if lhs is not None and lhs.share >= max(WORTH_SHARE, found.share):
+        return f"The latency-hiding scheduler (LHS) shortens the step by {figures.share(lhs.share)}", "good"
+    if pays(result):
+        return f"The profile shortens the step by {figures.share(found.share)} (predicted)", "good"
+    if found.share >= WORTH_SHARE:
+        return f"Cannot tell: the predicted {figures.share(found.share)} is within the model's noise", "warn"
+    if found.share <= -WORTH_SHARE:
+        return f"Use no profile here: the step gets {figures.share(-found.share)} longer", "warn"
+    if room < ROOM and _is_stuck(result):
+        exposed = prediction.exposed_us / max(prediction.step_us, 1e-9)
+        return f"{figures.share(exposed)} of the step is exposed, and no schedule hides it", "warn"
+    if room < ROOM:
+        return f"Nothing to gain: at most {figures.share(max(room, 0.0))} of the step could be hidden", ""
+    return f"The profile changes nothing; other flags may save up to {figures.share(room)}", "warn"
+
+
+def pays(result: Rehearsal) -> bool:
+    """Whether the profile is predicted to shorten the step: by enough, and by overlap rather than noise."""
+    found = gain(result.baseline.prediction, result.profiled.prediction)
+    return found.share >= WORTH_SHARE and found.low >= 0 and found.idle_share <= found.share / 2
+
+
+def advice(result: Rehearsal) -> tuple[str, str]:
+    """Why, and the command to type next."""
+    where = typed("pgle", "analyze", near(folder_of(result)))
+    if result.setting.no_step:
+        return f"{STEP_REMEDY}.", where
+    if not result.good:
+        hlo = near(result.baseline.compiled.after_optimizations)
+        remedy = result.verdict.remedy or "See which names match."
+        return remedy, typed("pgle", "verify", near(result.profile), "--hlo", hlo)
+    prediction, room = result.profiled.prediction, _room(result)
+    if pays(result):
+        return "Measure the costs and prove the gain.", result.measure
+    parts = prediction.timeline.breakdown
+    if not parts.communication_us and not parts.copy_us:
+        return "The step communicates nothing: its time is compute and launch gaps.", where
+    is_stuck = _is_stuck(result)
+    if room < ROOM:
+        what = "What is exposed has nothing to hide behind" if is_stuck else "The communication is hidden already"
+        more = " Other sharding or more work per device might help." if is_stuck else ""
+        return f"{what}: no profile and no flag saves more than {figures.share(max(room, 0.0))}.{more}", where
+    if is_stuck:
+        return "No order of these instructions hides it; other flags combine or pipeline collectives.", result.tune
+    return f"Up to {figures.share(room)} of the step could be hidden: look for flags that do it.", result.tune
+
+
+def _is_stuck(result: Rehearsal) -> bool:
+    """Whether most of what is exposed has nothing to hide behind."""
+    placed = [move.after for move in result.moves if move.after is not None]
+    return stuck_share(result.profiled.prediction, placed) > MOSTLY
+
+
+def _actions(result: Rehearsal) -> tuple[Action, ...]:
+    """What shortens the step, what saves most first."""
+    if not result.good:
+        return ()
+    schedules, found = _schedules(result), []
+    lhs = _lhs_gain(result)
+    if lhs is not None and lhs.share >= WORTH_SHARE:
+        command = f'export XLA_FLAGS="$XLA_FLAGS {LHS}"'
+        why = f"it is off by default here; predicted {_range(lhs)}"
+        found.append(Action(f"set {LHS}", lhs.high, why, command, span_us=span_us(schedules[0])))
+    if pays(result):
+        gained = gain(result.baseline.prediction, result.profiled.prediction)
+        moved = sum(move.moved for move in result.moves)
+        why = f"{moved} of {len(result.moves)} collectives move; predicted {_range(gained)}"
+        title = "measure a profile and use it" if result.costs_are != "measured" else "use the profile"
+        found.append(Action(title, gained.high, why, result.measure, span_us=span_us(schedules[-2])))
+    room = _room(result)
+    if room >= ROOM:
+        why = "they combine or pipeline collectives"
+        found.append(Action("look for other flags", room, why, result.tune, span_us=span_us(schedules[-1])))
+    return tuple(sorted(found, key=lambda action: -(action.saves or 0.0)))
+
+
+def _range(found: Gain) -> str:
+    """``8.5 %``, with its range if contention or data decide."""
+    if found.high - found.low < 5e-4:
+        return figures.share(found.share)
+    return f"{figures.share(found.share)} ({figures.between(figures.share(found.low), figures.share(found.high))})"
+
+
+def _lhs_gain(result: Rehearsal) -> Gain | None:
+    """What LHS alone changes; None: XLA runs it without being asked."""
+    return None if result.default is None else gain(result.default.prediction, result.baseline.prediction)
+
+
+def _room(result: Rehearsal) -> float:
+    """The share of the profiled step that perfect overlap would save."""
+    prediction = result.profiled.prediction
+    return 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
+
+
+def _identity(result: Rehearsal) -> tuple[str, ...]:
+    compiled, setting = result.baseline.compiled, result.setting
+    assumed = " (assumed: --devices N)" if setting.assumed else ""
+    return (
+        compiled.module_name, f"{compiled.num_devices} × {result.target.name}{assumed}", f"jaxlib {compiled.jaxlib}",
+        f"predicted from {result.costs_are} costs",
+    )  # fmt: skip
+
+
+def setting_notes(setting: Setting) -> list[str]:
+    """The user's flags, and the modules that were not chosen."""
+    flags = [f"your flags: {some(map(quoted, setting.flags), 1)}"] if setting.flags else []
+    others = f"not chosen: {some(setting.others, OTHERS)} (--choose NAME)"
+    return [*flags, *([others] if setting.others else [])]
+
+
+def _job(result: Rehearsal) -> list[str]:
+    if result.matches_job is None:
+        return []
+    return [f"The module recompiles to {'the same' if result.matches_job else 'ANOTHER'} fingerprint as the job's."]
+
+
+def _use(result: Rehearsal) -> tuple[Prose | Table, ...]:
+    """Whether XLA took the profile, with its line, and what LHS expected."""
+    columns = (Column("schedule"), Column("LHS expects exposed", Unit.TIME), Column("compile time", Unit.TIME))
+    rows = tuple(
+        (label, "" if side.believed_exposed_us is None else side.believed_exposed_us,
+         "cached" if side.compiled.kept else side.compiled.compile_s * 1e6)
+        for label, side in _sides(result)
+    )  # fmt: skip
+    missed = [Prose(f"Not modelled: {line}.", tone="soft") for line in result.profiled.prediction.not_modelled]
+    return (
+        Prose(f"{str(result.verdict.verdict).capitalize()}: {result.verdict.why}."),
+        *([Prose(result.verdict.proof, code=True)] if result.verdict.proof else []),
+        Prose(f"Worth a job? {result.worth}"),
+        Table(columns, rows),
+        Prose(f"{LHS_WORDS}. Without a profile its costs are guesses.", tone="soft"),
+        *missed,
+    )
+
+
+def about(result: Rehearsal) -> tuple[tuple[str, str], ...]:
+    """The module, the target and the compiler of the schedules."""
+    compiled = result.baseline.compiled
+    return (
+        ("module", f"{result.setting.module}, fingerprint {compiled.fingerprint}"),
+        ("GPUs", f"{compiled.num_devices} × {result.target.name}; no GPU was used"),
+        ("compiler", f"jaxlib {compiled.jaxlib}"),
+        ("your flags", " ".join(result.setting.flags) or "none"),
+        ("profile", f"{result.profile} ({result.costs_are})"),
+        ("figures", f"predicted from {result.costs_are} costs"),
+        ("trace", OPEN),
+    )
+
+
+def _sides(result: Rehearsal) -> list[tuple[str, Side]]:
+    """The schedules by name: XLA's own if that is another, LHS, LHS with the profile."""
+    default = [] if result.default is None else [("XLA's default, no LHS", result.default)]
+    return [*default, *zip(LABELS, (result.baseline, result.profiled), strict=True)]
 
 
 def _schedules(result: Rehearsal) -> list[Schedule]:
     before = {move.name: move.before.reason for move in result.moves if move.before is not None}
     after = {move.name: move.after.reason for move in result.moves if move.after is not None}
-    found = []
-    for label, side in _sides(result):
-        reasons = after if side is result.profiled else before if side is result.baseline else None
-        found.append(Schedule(label, side.prediction.timeline, result.costs_are, side.module, reasons))
-    return found
-
-
-def _profile_line(result: Rehearsal) -> str:
-    """Where the costs come from, and whether XLA took them."""
-    costs = "pgle's own estimates, not measurements" if result.costs_are == "estimated" else f"{result.costs_are} costs"
-    return f"The profile holds {costs}. Profile {result.verdict.verdict}: {result.verdict.why}"
-
-
-def about(result: Rehearsal) -> list[tuple[str, str]]:
-    """The module, the target and the compiler of the schedules."""
-    compiled = result.baseline.compiled
+    reasons = {id(result.baseline): before, id(result.profiled): after}
     return [
-        ("module", f"{result.setting.module}, fingerprint {compiled.fingerprint}"),
-        ("for", f"{compiled.num_devices} × {result.target.name}, no GPU was used"),
-        ("compiled by", f"jaxlib {compiled.jaxlib}"),
-        ("your flags", " ".join(result.setting.flags) or "none"),
-        ("profile", f"{result.profile} ({result.costs_are})"),
-        ("figures", f"predicted from {result.costs_are} costs"),
-    ]
-
-
-def _sides(result: Rehearsal) -> list[tuple[str, Side]]:
-    """The schedules by what they are called: XLA's own where that is another, LHS, LHS with the profile."""
-    default = [] if result.default is None else [("XLA's default, no LHS", result.default)]
-    return [*default, ("LHS, no profile", result.baseline), ("LHS with the profile", result.profiled)]
-
-
-def show_text(result: Rehearsal, picture: Path | None = None) -> None:
-    """Tables on stdout, warnings on stderr."""
-    screen = console()
-    compiled = result.baseline.compiled
-    for line in setting_lines(
-        compiled.module_name, compiled.num_devices, result.target.name, compiled.jaxlib, result.setting
-    ):
-        screen.print(line, style="bold", soft_wrap=True)
-    columns = ("", "predicted step", "exposed", "overlap", "LHS expects", "temp memory", "compile")
-    rows = [*(_side(label, side) for label, side in _sides(result))]
-    rows.append(("perfect overlap", duration(ceiling_us(result)), "", "", "", "", ""))
-    screen.print(table(columns, rows, right="|".join(columns[1:]), whole="|exposed|overlap|compile"))
-    legend = "LHS expects: exposed time as XLA's scheduler saw it; without a profile its own costs are guesses"
-    screen.print(f"predicted from {result.costs_are} costs. {legend}", style="dim")
-    if missed := result.profiled.prediction.not_modelled:
-        screen.print(f"not modelled: {'; '.join(missed)}", style="dim")
-    if result.moves:
-        screen.print()
-        heads = ("collective", "time", "compute beside it", "exposed", "why it stays exposed")
-        moves = map(_move, result.moves[:SHOWN])
-        screen.print(table(heads, moves, right="time|exposed", whole="collective|time|exposed"))
-        show_rest(screen, len(result.moves) - SHOWN)
-    copies = [side.prediction.timeline.breakdown for side in (result.baseline, result.profiled)]
-    if any(side.copy_us for side in copies):
-        exposed = _change(*(duration(side.exposed_copy_us) for side in copies))
-        screen.print(f"copies to and from host memory: {duration(copies[0].copy_us)}, exposed {exposed}")
-    screen.print()
-    panels = [item.panel for item in _schedules(result)]
-    screen.print(text_timeline(panels, min(screen.width, WIDTH)), soft_wrap=True)
-    screen.print(f"profile {result.verdict.verdict}: {result.verdict.why}")
-    if result.verdict.proof:
-        screen.print(f"  {result.verdict.proof}", style="dim")
-    if result.matches_job is not None:
-        same = "the same fingerprint as" if result.matches_job else "ANOTHER fingerprint than"
-        screen.print(f"the module recompiles to {same} the job")
-    screen.print(f"Is a profile worth a job? {result.worth}", style="bold")
-    if (said := default_line(result)) is not None:
-        screen.print(said)
-    if picture is not None:
-        screen.print(f"timelines: {near(picture)}  (or {TRACE} beside it in ui.perfetto.dev)", soft_wrap=True)
-    warn(result.warnings)
-    screen.print(advice(result), soft_wrap=True)
-
-
-def default_line(result: Rehearsal) -> str | None:
-    """What LHS itself changes, where XLA does not run it by default."""
-    if result.default is None:
-        return None
-    found = gain(result.default.prediction, result.baseline.prediction)
-    change = f"{in_percent(found)} shorter" if found.share >= 0 else f"{-found.share:.1%} longer"
-    return f"Without flags XLA runs no LHS on this GPU: {LHS} alone makes the step {change}."
-
-
-def advice(result: Rehearsal) -> str:
-    """What to do next, and what it could bring."""
-    if result.setting.no_step:
-        return f"Next: {STEP_REMEDY}."
-    if not result.good:
-        return f"Next: {result.verdict.remedy or _unused(result)}."
-    prediction = result.profiled.prediction
-    room = 1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9)
-    pays = gain(result.baseline.prediction, result.profiled.prediction).share >= WORTH_SHARE
-    if pays:
-        costs = "" if result.costs_are == "measured" else "the costs measured and "
-        proven = f"Next: have {costs}the gain proven:\n  {result.measure}"
-        more = f"\nUp to {room:.1%} more could be hidden; look for flags that do:\n  {result.tune}"
-        return proven + (more if room >= ROOM else "")
-    parts = prediction.timeline.breakdown
-    if not parts.communication_us and not parts.copy_us:
-        where = typed("pgle", "analyze", near(folder_of(result)))
-        return f"Next: the step communicates nothing, so its time is compute and launches; where it goes:\n  {where}"
-    placed = [move.after for move in result.moves if move.after is not None]
-    is_stuck = stuck_share(prediction, placed) > MOSTLY
-    if room < ROOM:
-        what = "what is exposed has nothing to hide behind" if is_stuck else "communication is hidden as it is"
-        more = ", other sharding or more work for each device might" if is_stuck else ""
-        return (
-            f"Next: {what}, so no profile and no flag can shorten this step by more than {max(room, 0.0):.1%}{more}; "
-            f"where its time goes:\n  {typed('pgle', 'analyze', near(folder_of(result)))}"
+        Schedule(
+            label, side.prediction.timeline, result.costs_are, side.module, reasons.get(id(side)),
+            side.compiled.memory_bytes,
         )
-    if is_stuck:
-        return (
-            "Next: no order of these instructions hides most of that. Other flags combine or pipeline collectives, and "
-            f"may save up to {room:.1%} of the step:\n  {result.tune}"
-        )
-    return f"Next: up to {room:.1%} of the step could be hidden; look for flags that do:\n  {result.tune}"
-
-
-def _unused(result: Rehearsal) -> str:
-    """The check of a profile that XLA did not use."""
-    hlo = near(result.baseline.compiled.after_optimizations)
-    return f"see which names match: {typed('pgle', 'verify', near(result.profile), '--hlo', hlo)}"
+        for label, side in _sides(result)
+    ]  # fmt: skip
 
 
 def folder_of(result: Rehearsal) -> Path:
-    """Where the dumps of all its schedules lie."""
+    """Where the dumps of all its schedules are."""
     return result.baseline.compiled.after_optimizations.parent.parent
-
-
-def setting_lines(module: str, devices: int, target: str, jaxlib: str, setting: Setting) -> list[str]:
-    """Which module was compiled, for what, by which jaxlib and with which flags; and which others there were."""
-    assumed = f", {devices} devices (assumed; --devices N takes others)" if setting.assumed else ""
-    lines = [
-        f"{module} for {devices} × {target}{assumed}, jaxlib {jaxlib}, your flags: {' '.join(setting.flags) or 'none'}"
-    ]
-    if setting.others:
-        lines.append(f"not chosen: {some(setting.others, OTHERS)}; --choose NAME takes another")
-    return lines
-
-
-def _side(name: str, side: Side) -> tuple[str, ...]:
-    breakdown = side.prediction.timeline.breakdown
-    memory = side.compiled.memory.get("temp")
-    return (
-        name,
-        duration(breakdown.step_us),
-        duration(breakdown.exposed_communication_us),
-        f"{breakdown.overlap:.0%}",
-        "–" if side.believed_exposed_us is None else duration(side.believed_exposed_us),
-        "–" if memory is None else f"{memory / 2**30:.2f} GiB",
-        "cached" if side.compiled.kept else f"{side.compiled.compile_s:.1f} s",
-    )
 
 
 def ceiling_us(result: Rehearsal) -> float:
@@ -204,30 +272,67 @@ def ceiling_us(result: Rehearsal) -> float:
     return min(side.prediction.ceiling.step_us for _, side in _sides(result))
 
 
-def _move(move: Move) -> tuple[str, ...]:
-    known = move.after or move.before
-    assert known is not None
-    times = f"{known.count} × " if known.count > 1 else ""
-    return (
-        move.name if known.kind in move.name.replace("_", "-") else f"{move.name} ({known.kind})",
-        f"{times}{duration(known.cost_us)}",
-        _change(_beside(move.before), _beside(move.after)),
-        _change(_exposed(move.before), _exposed(move.after)),
-        "" if move.after is None else move.after.reason,
-    )
+def show_json(result: Rehearsal, picture: Path | None = None) -> None:
+    """``pgle.rehearse/1``."""
+    json.show("pgle.rehearse/1", {**as_dict(result), "picture": picture})
 
 
-def _change(before: str, after: str) -> str:
-    return after if before == after else f"{before} → {after}"
+def as_dict(result: Rehearsal) -> dict[str, object]:
+    """The result as the JSON contract has it."""
+    return {
+        "module": str(result.setting.module),
+        "others": result.setting.others,
+        "target": result.target.name,
+        "devices": result.baseline.compiled.num_devices,
+        "jaxlib": result.baseline.compiled.jaxlib,
+        "flags": result.setting.flags,
+        "used": result.used,
+        "modules": [
+            {
+                "name": result.baseline.module.name,
+                **json.picked(result.verdict, "verdict why proof remedy"),
+                "matches_job": result.matches_job,
+            }
+        ],
+        "default": None if result.default is None else _side_dict(result.default),
+        "baseline": _side_dict(result.baseline),
+        "profiled": _side_dict(result.profiled),
+        "ceiling_us": ceiling_us(result),
+        "groups": groups(result.moves),
+        "moved": [_move_dict(move) for move in result.moves if move.moved],
+        "stayed": [_move_dict(move) for move in result.moves if not move.moved],
+        "costs_are": result.costs_are,
+        "profile": str(result.profile),
+        "gain": gain(result.baseline.prediction, result.profiled.prediction),
+        "worth": result.worth,
+        "verdict": verdict(result)[0],
+        "next": "\n  ".join(advice(result)),
+        "warnings": result.warnings,
+    }
 
 
-def _beside(placement: Placement | None) -> str:
+def _side_dict(side: Side) -> dict[str, object]:
+    timeline, compiled = side.prediction.timeline, side.compiled
+    return {
+        **json.picked(side.prediction, "step_us interval_us lower_bound contended_us not_modelled"),
+        "exposed_us": timeline.breakdown.exposed_communication_us,
+        **json.picked(timeline.breakdown, "exposed_copy_us overlap"),
+        "bound": timeline.bound,
+        "believed": side.compiled.believed,
+        **json.picked(compiled, "fingerprint compile_s kept schedule log"),
+        "memory_bytes": compiled.memory,
+        "hlo": compiled.after_optimizations,
+    }
+
+
+def _move_dict(move: Move) -> dict[str, object]:
+    return {"name": move.name, "before": _placement(move.before), "after": _placement(move.after)}
+
+
+def _placement(placement: Placement | None) -> dict[str, object] | None:
     if placement is None:
-        return "no such name"
-    if placement.sync:
-        return "none"
-    return duration(placement.cover_us)
-
-
-def _exposed(placement: Placement | None) -> str:
-    return "–" if placement is None else duration(round(placement.exposed_us, 1))
+        return None
+    return {
+        **json.picked(placement, "kind sync between cover_us cost_us exposed_us independent_us reason"),
+        "executions": placement.count,
+    }
