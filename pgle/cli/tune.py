@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import asked_of, choose_option, json_option, module_options, quiet_option
+from pgle.cli.options import asked_of, choose_option, module_options, page_options, quiet_option
 from pgle.cli.paths import FOLDER
 from pgle.errors import UserError
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "--output", type=FOLDER, metavar="DIR", required=True, help="Folder for flags, profile, trials and page."
 )
-@json_option
+@page_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -48,6 +48,7 @@ def command(
     output: Path,
     memory_limit: str | None,
     time_limit: str | None,
+    sections: tuple[str, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -67,7 +68,7 @@ def command(
     """
     from dataclasses import replace
 
-    from pgle.report.phases import phases
+    from pgle.report.page.terminal import show
     from pgle.report.schedules import tune as report
     from pgle.run.rehearse.command import by_file, launch, of_run, prepared
     from pgle.run.tune.record import begun
@@ -91,14 +92,14 @@ def command(
             **options,
         )
 
-        with phases() as on_phase, report.search_ended(request.memory_limit) as watched:
-            found = tune(request, on_trial=watched(report.announcer(request.budget)), on_phase=on_phase)
+        with report.searching(request.budget, request.memory_limit) as (on_trial, on_phase):
+            found = tune(request, on_trial=on_trial, on_phase=on_phase)
         found = replace(found, launch=launch(by_file(asked, setting)))
         page = report.write_pages(found, out)
     if as_json:
         report.show_json(found, out, page)
     else:
-        report.show_text(found, out, page)
+        show(report.tune_page(found, out, page), sections=sections)
     ctx.exit(0 if found.good else 1)
 
 
@@ -123,14 +124,16 @@ def _seconds(text: str) -> float:
 
 def run_tuned(request: PipelineRequest, as_json: bool) -> int:
     """`pgle run --tune`: the experiment, the search, the experiment under what it found; the exit code."""
+    from functools import partial
+
     from pgle.report.schedules import tune
     from pgle.report.text import say
     from pgle.run.tune.experiment import BUDGET, run_and_tune
 
-    run, announce = request.stage.run.path, tune.announcer(BUDGET)
+    run, searching = request.stage.run.path, partial(tune.searching, BUDGET)
     if as_json:
-        tune.show_tuned_run_json(found := run_and_tune(request, say, announce), run)
+        tune.show_tuned_run_json(found := run_and_tune(request, say, searching), run)
     else:
-        found = run_and_tune(request, say, announce, lambda part: tune.show_part(part, run))
+        found = run_and_tune(request, say, searching, lambda part: tune.show_part(part, run))
         tune.show_tuned_run(found, run)
     return 0 if found.good else 1

@@ -1,4 +1,4 @@
-"""Collectives of a schedule in groups: sums by kind and reason, which say what a list of a hundred instances does not."""
+"""Collectives of a schedule in groups: their sums by kind and by the reason why they are exposed."""
 
 from __future__ import annotations
 

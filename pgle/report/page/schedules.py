@@ -141,7 +141,9 @@ def group_notes(found: Sequence[Group], step_us: float) -> tuple[str, ...]:
         left_us -= group.most_us
         times = " → ".join(dict.fromkeys((figures.time(group.before_us), figures.time(group.after_us))))
         why = group.why if group.is_left else f"was: {group.why}"
-        lines.append(f"  {group.kind} ×{group.count}  {times}  {figures.share(group.most_us / step_us)}  {why}".rstrip())
+        lines.append(
+            f"  {group.kind} ×{group.count}  {times}  {figures.share(group.most_us / step_us)}  {why}".rstrip()
+        )
     return tuple(lines)
 
 

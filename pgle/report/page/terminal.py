@@ -39,6 +39,8 @@ def show(page: Page, *, sections: Sequence[str] = ()) -> None:
             raise UserError(f"no section '{key}' in this answer", remedy=choices(key, known) if known else None)
     screen.print(" · ".join(filter(None, page.identity)), soft_wrap=True)
     screen.print(_mark(page.tone) + page.verdict, style=f"bold {STYLES.get(page.tone, '')}".strip(), soft_wrap=True)
+    if page.paste:
+        screen.print(f"  {page.paste}", style="cyan", soft_wrap=True)
     if page.table is not None:
         screen.print()
         _table(screen, page.table, everything)

@@ -154,6 +154,7 @@ class Page:
     identity: tuple[str, ...]  # program, GPUs and how many of them, date, versions, measured or simulated
     verdict: str  # the answer, at most twelve words
     tone: Tone = ""  # whether that is good
+    paste: str = ""  # what the answer is, where that is a line for a shell
     table: Table | None = None  # the one table of the first screen
     notes: tuple[str | Cell, ...] = ()  # single lines below it
     actions: tuple[Action, ...] = ()  # what saves most first

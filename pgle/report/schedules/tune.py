@@ -1,101 +1,378 @@
-"""A search for flags: its trials as they end, its tables, pages and JSON; and `pgle run --tune`, which runs one."""
+"""A search for flags: one live line while it runs, its answer as a page and as JSON; and `pgle run --tune`."""
 
 from __future__ import annotations
 
+import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 
-from pgle.errors import many
+import msgspec
+
+from pgle.errors import cut, many, printable, some
 from pgle.files import write_files
+from pgle.next import quoted, typed
 from pgle.report import json
 from pgle.report.experiment import pipeline
 from pgle.report.onward import after_tuning, show_next
-from pgle.report.page.html import page_files
-from pgle.report.page.parts import Prose, Section, Table
-from pgle.report.page.schedules import Schedule, schedules_page
-from pgle.report.schedules.rehearse import setting_lines
-from pgle.report.schedules.tune_words import (
-    COLUMNS,
-    advice,
-    figures,
-    gains,
-    legend,
-    modelled,
-    proven,
-    reasons_of,
-    row,
-    sentence,
-    why_exposed,
-)
+from pgle.report.page import figures, terminal
+from pgle.report.page.figures import Unit
+from pgle.report.page.schedules import EXPOSED, OPEN, Schedule, group_notes, page_files, sections, span_us, tiles
+from pgle.report.page.value import Action, Cell, Column, Page, Prose, Section, Table, Tone, Value
+from pgle.report.progress import Line, live, phases
+from pgle.report.schedules.rehearse import setting_notes
 from pgle.report.steps import compare
-from pgle.report.text import console, duration, numbers, say, warn
+from pgle.report.text import console, near, say, warn
 from pgle.run.convert import Conversion
+from pgle.run.experiment.directory import free
+from pgle.run.experiment.onward import UNKNOWN
 from pgle.run.experiment.pipeline import Pipeline
 from pgle.run.experiment.stage import StageResult
-from pgle.run.inputs.folder import TRACE
+from pgle.run.rehearse.compiler.request import OnPhase
+from pgle.run.rehearse.rehearse import LHS
 from pgle.run.tune.experiment import TUNED, TunedRun
-from pgle.run.tune.record import NAME
-from pgle.run.tune.request import Tuning
+from pgle.run.tune.request import LESS, Scheduled, Tuning
 from pgle.run.tune.tune import OnTrial
-from pgle.tune.search import best
-from pgle.tune.trial import Trial, judge
-from pgle.xla.flags.record import effects_of
+from pgle.schedule.groups import in_one
+from pgle.schedule.moves import Placement, placements
+from pgle.schedule.why_exposed import Reason, reasons
+from pgle.tune.search import best, fits
+from pgle.tune.trial import LITTLE, Trial, judge, stands
+from pgle.xla.flags.record import effects_of, summary
+
+SEVERAL = 32  # collectives whose reasons are looked at, the most exposed first
+WORLDS = "world: costs, latencies, contention and launch gaps, drawn anew as far as they are uncertain"
+_PLAIN = re.compile(r"[\w=.,:/+ -]*", re.ASCII)  # what a shell leaves alone between double quotes
+
+
+def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
+    """The flags that were found, ready to paste, or why there are none.
+
+    Args:
+        found: the search.
+        out: its folder.
+        picture: where the page is; None: the page is what is made.
+    """
+    schedules = _schedules(found)
+    words, tone = verdict(found)
+    grouped = in_one(_placed(found, found.tuned))
+    told = _actions(found, schedules)
+    following = commands(found, out)
+    done = figures.count(sum(not trial.same_as for trial in found.trials))
+    return Page(
+        title=f"pgle tune: {found.pgle.module.name}",
+        identity=(
+            found.pgle.module.name, f"{found.pgle.module.num_devices} × {found.request.target.name}",
+            f"jaxlib {found.jaxlib}", f"predicted from {found.costs_are} costs",
+            f"{done} of {found.request.budget} trials",
+        ),
+        verdict=words,
+        tone=tone,
+        paste=exported(found),
+        table=_sides(found),
+        notes=(
+            *setting_notes(found.request.setting),
+            *(_record(found) if found.proof is not None else [why_next(found), *_exposed(found)]),
+            *([f"Page: {near(picture)}"] if picture is not None else []),
+        ),
+        # On a terminal the flags are above and their command is the next one.
+        actions=told if picture is None or found.proof is None else (),
+        sections=(
+            *sections(schedules, grouped, (schedules[-1].label,) * 2),
+            *([Section("flags", "Each flag", (_flags(found),))] if found.proof is not None else []),
+            Section("trials", "Every trial", _trials(found)),
+            Section("reasons", "Why communication is exposed", tuple(map(_reason, reasons_of(found)))),
+            *([Section("proof", "Proof", _proof(found))] if found.proof is not None else []),
+        ),
+        next=following,
+        warnings=(*found.refused, *found.warnings),
+        tiles=tiles(schedules[1] if found.proof is not None else schedules[0], schedules[-1]),
+        about=(
+            ("module", f"{found.request.setting.module}"),
+            ("GPUs", f"{found.pgle.module.num_devices} × {found.request.target.name}; no GPU was used"),
+            ("compiler", f"jaxlib {found.jaxlib}"),
+            ("your flags", " ".join(found.request.setting.flags) or "none"),
+            ("figures", f"predicted from {found.costs_are} costs; {modelled(found.tuned.trial)}"),
+            ("trace", OPEN),
+        ),
+    )  # fmt: skip
 
 
 def write_pages(found: Tuning, out: Path) -> Path:
-    """Draw the schedules before and after beside the flags; the page's path is returned."""
-    sides = [("LHS, no profile", found.baseline), ("the profile", found.pgle)]
-    sides += [("tuned", found.tuned)] if found.proof is not None else []
-    rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *found.trials)]
-    why = why_exposed(found)
-    page = schedules_page(
-        [Schedule(label, side.prediction.timeline, found.costs_are, side.module) for label, side in sides],
-        title=f"pgle tune: {found.pgle.module.name}",
-        verdict=sentence(found),
-        lead=[line.strip() for line in gains(found)],
-        next_step=advice(found, out),
-        about=[
-            ("compiled by", f"jaxlib {found.jaxlib}"),
-            ("figures", f"predicted from {found.costs_are} costs; {modelled(found.tuned.trial)}"),
-        ],
-        more=[
-            *([Section("Why communication stays exposed", tuple(Prose(line.strip()) for line in why))] if why else []),
-            Section("Every trial", (Table(("setting", *COLUMNS[1:]), tuple(rows), frozenset(range(1, 6))),)),
-        ],
-    )
-    write_files(page_files(out, page), force=True)
+    """Write the page and its other forms next to the flags; the page's path is returned."""
+    write_files(page_files(out, tune_page(found, out), _schedules(found)), force=True)
     return out / "timeline.html"
 
 
-def announcer(budget: int) -> OnTrial:
-    """Says on stderr what each trial came to, as it ends; those that change nothing are not counted."""
-    numbers = count(1)
-    began, compiled = time.monotonic(), count(1)
+def verdict(found: Tuning) -> tuple[str, Tone]:
+    """The answer in one line, and its tone."""
+    prediction = found.pgle.prediction
+    saved = figures.share(1 - prediction.ceiling.step_us / max(prediction.step_us, 1e-9))
+    if found.verdict == "cannot-tell":
+        return "Cannot tell: a loop has an unknown length", "warn"
+    if found.verdict == "no-room":
+        return f"No flags needed: hiding all communication would save {saved}", "good"
+    if found.proof is None:
+        so_far = "" if found.complete else " so far"
+        return f"No better flags{so_far}; perfect overlap would save {saved}", "" if found.complete else "warn"
+    judged = found.proof.judged
+    words = f"These flags shorten the step by {figures.share(-judged.mean)}"
+    words += f" ({figures.shares((-judged.worst, -judged.best))})" if judged.best < judged.worst else ""
+    return (words, "good") if found.proof.used else (f"{words}, not proven", "warn")
 
-    def rest(number: int) -> str:
-        """What is left of the budget at most, where that takes over a minute, by the trials that were compiled now."""
-        left_s = (time.monotonic() - began) / next(compiled) * (budget - number)
-        return f", at most {left_s / 60:.0f} min more" if left_s > 60 else ""
+
+def exported(found: Tuning) -> str:
+    """The line that sets the flags that were found, for a shell; empty: there are none."""
+    if found.proof is None:
+        return ""
+    words = (LHS, *found.request.setting.flags, *_words(found.tuned.trial))
+    text = " ".join(dict.fromkeys(words))
+    return f'export XLA_FLAGS="{text}"' if _PLAIN.fullmatch(text) else f"export XLA_FLAGS={quoted(text)}"
+
+
+def _words(trial: Trial) -> list[str]:
+    return [f"--{name}={value}" for name, value in trial.flags.items()]
+
+
+def _sides(found: Tuning) -> Table:
+    """No profile, the profile, the flags that were found, and perfect overlap."""
+    tuned = [] if found.proof is None else [("with these flags", found.tuned.trial)]
+    rows = [_row(found, trial, name) for name, trial in
+            (("no profile", found.baseline.trial), ("the profile", found.pgle.trial), *tuned)]  # fmt: skip
+    ceiling = found.pgle.prediction.ceiling.step_us
+    return Table(_columns(found)[:-1], (*(row[:-1] for row in rows), ("all communication hidden", ceiling, "", "", "")))
+
+
+def _columns(found: Tuning) -> tuple[Column, ...]:
+    of = len(found.pgle.trial.worlds_us)
+    return (
+        Column("setting"), Column("step", Unit.TIME), Column(f"mean of {of} worlds", Unit.CHANGE),
+        Column("exposed", Unit.TIME), Column("peak memory", Unit.SIZE), Column("worlds shorter in"),
+    )  # fmt: skip
+
+
+def _row(found: Tuning, trial: Trial, name: str) -> tuple[Value, ...]:
+    """A trial under `_columns`; changes are against the profile alone."""
+    if trial.step_us is None:
+        return name, "does not compile", "", "", "", trial.failure
+    if trial.same_as:
+        return name, f"as {trial.same_as}", "", "", "", ""
+    judged = judge(trial.worlds_us, found.pgle.trial.worlds_us)
+    is_same = trial is found.pgle.trial
+    change = "" if is_same else Cell(judged.mean, "good" if judged.mean < 0 else "")
+    won = "" if is_same else f"{judged.won} of {judged.of}"
+    return name, trial.step_us, change, Cell(trial.exposed_us, "exposed"), trial.memory_bytes, won
+
+
+def _trials(found: Tuning) -> tuple[Table | Prose, ...]:
+    rows = [
+        _row(found, trial, ("→ " if found.proof is not None and trial.label == found.tuned.trial.label else "") + name)
+        for name, trial in (
+            ("no profile", found.baseline.trial), ("the profile", found.pgle.trial),
+            *((trial.label, trial) for trial in found.trials),
+        )
+    ]  # fmt: skip
+    legend = f"{WORLDS}. Changes are against the profile alone. +: on top of the best before it. →: chosen."
+    again = f"{many(found.resumed, 'trial')} of an earlier search." if found.resumed else ""
+    return Table(_columns(found), tuple(rows), shown=24), *(
+        Prose(text, tone="soft") for text in (legend, again) if text
+    )
+
+
+def _record(found: Tuning) -> Iterator[str]:
+    """What others measured for each flag, a line each; what less memory changes."""
+    less = found.proof.in_less if found.proof is not None else None
+    if less is not None:
+        yield f"With {figures.share(LESS, 0)} less memory: {figures.change(less.mean)}."
+    yield "measured by others (step time, minus is shorter):"
+    for name, value in found.tuned.trial.flags.items():
+        yield f"  {name.removeprefix('xla_gpu_')}: {public(name, value)}"
+
+
+def _flags(found: Tuning) -> Table:
+    """Each flag of the accepted setting: what the step changes by without it, and what others measured."""
+    tuned, rows = found.tuned.trial, []
+    for (name, value), word in zip(tuned.flags.items(), _words(tuned), strict=True):
+        trial = found.without.get(name)
+        alone = None if trial is None or trial.step_us is None else judge(trial.worlds_us, tuned.worlds_us).mean
+        rows.append((word, "" if alone is None else alone, public(name, value)))
+    return Table((Column("flag"), Column("step without it", Unit.CHANGE), Column("public record")), tuple(rows))
+
+
+def public(name: str, value: str) -> str:
+    """What others measured for a flag, in short."""
+    return summary(effects_of(name, value))
+
+
+def modelled(trial: Trial) -> str:
+    """How many of its collectives have no measured time."""
+    count = trial.modelled
+    if not count:
+        return "its collectives are those of the profile"
+    return f"{count} of its collectives {'are' if count != 1 else 'is'} new, with modelled times"
+
+
+def _proof(found: Tuning) -> tuple[Prose, ...]:
+    """Whether XLA took the profile under the accepted flags, with its line, and what the new profile covers."""
+    proof = found.proof
+    assert proof is not None
+    head = "Compiled whole: XLA used the profile" if proof.used else "Not proven: XLA did not use enough of the profile"
+    moved = f"The step changes by {figures.change(proof.change, 2)} against the trial."
+    same = "The step is that of the trial." if abs(proof.change) <= 1e-4 else moved
+    covered = f"The new profile covers {figures.share(proof.coverage)} of the step."
+    files = [Prose(f"wrote {path}") for path in proof.written]
+    return Prose(f"{head}: {proof.why}. {same} {covered}"), *files
+
+
+def _schedules(found: Tuning) -> list[Schedule]:
+    sides = [("LHS, no profile", found.baseline), ("the profile", found.pgle)]
+    sides += [("with these flags", found.tuned)] if found.proof is not None else []
+    return [
+        Schedule(
+            label, side.prediction.timeline, found.costs_are, side.module,
+            {item.name: item.reason for item in _placed(found, side)}, side.trial.memory_bytes,
+        )
+        for label, side in sides
+    ]  # fmt: skip
+
+
+def _placed(found: Tuning, side: Scheduled) -> list[Placement]:
+    if side is found.pgle:
+        return list(found.collectives)
+    return list(placements(side.module, side.prediction.timeline, found.request.setting.flags).values())
+
+
+def _exposed(found: Tuning) -> list[str]:
+    lines = group_notes(in_one(found.collectives), found.pgle.prediction.step_us)
+    return [f"{EXPOSED}, with the profile:", *lines] if lines else []
+
+
+def reasons_of(found: Tuning, count: int = 3) -> tuple[Reason, ...]:
+    """The collectives that are exposed with the profile alone."""
+    return reasons(found.pgle.module, found.collectives, count)
+
+
+def _reason(item: Reason) -> Prose:
+    words = [f"made by {item.made_by}"] if item.made_by else []
+    words += [f"needed by {item.needed_by}"] if item.needed_by else []
+    words += [f"in {item.loop}"] if item.loop else []
+    about = f" ({'; '.join(words)})" if words else ""
+    exposed = figures.time(item.exposed_us)
+    return Prose(printable(f"{item.name}, {exposed} exposed: {item.why}{about}. Would help: {item.help}."))
+
+
+def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
+    """The flags, and what changes of the program would help, what saves most first."""
+    step, actions = max(found.pgle.prediction.step_us, 1e-9), []
+    if found.proof is not None:
+        judged = found.proof.judged
+        why = f"shorter in {judged.won} of {judged.of} worlds"
+        actions.append(Action("set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])))
+    helped: dict[str, list[Reason]] = {}
+    for item in reasons_of(found, SEVERAL) if found.verdict != "cannot-tell" else ():
+        helped.setdefault(item.help, []).append(item)
+    for help_, items in helped.items():
+        kinds = some(dict.fromkeys(item.kind for item in items), 2)
+        share = sum(item.exposed_us for item in items) / step
+        why = f"{kinds}: {items[0].why}"
+        actions.append(Action(help_, share, why, find=items[0].name))
+    actions = [action for action in actions if (action.saves or 0.0) >= LITTLE]
+    return tuple(sorted(actions, key=lambda action: -(action.saves or 0.0)))
+
+
+def why_next(found: Tuning) -> str:
+    """What the answer leads to, in a sentence or two."""
+    if found.proof is not None:
+        return "Profile again under these flags and compare on the GPUs: only that proves the gain."
+    if not found.complete:
+        return "The time limit ended the search. The same command with a longer --time-limit continues it."
+    if found.verdict == "cannot-tell":
+        return "Give the loop a constant length (jax.lax.scan, or fori_loop with constant bounds), then tune again."
+    saved = figures.time(found.pgle.prediction.step_us - found.pgle.prediction.ceiling.step_us)
+    if found.verdict == "no-room":
+        return f"At most {saved} of the step could be hidden."
+    if (over := _over_limit(found)) is not None:
+        shorter, limit = judge(over.worlds_us, found.pgle.trial.worlds_us), found.request.memory_limit
+        return (
+            f"What helps does not fit --memory-limit {figures.size(limit)}: '{over.label}' saves "
+            f"{figures.share(-shorter.mean)} and needs {figures.size(over.temp_bytes)}. Raise the limit to continue."
+        )
+    if (near_ := promising(found)) is not None:
+        judged = judge(near_.worlds_us, found.pgle.trial.worlds_us)
+        return (
+            f"Worth a measurement: '{near_.label}' saves {figures.share(-judged.mean)} on average, but is shorter in "
+            f"{judged.won} of {judged.of} worlds only."
+        )
+    return f"Flags do not help here. Changes of the program could save up to {saved}."
+
+
+def commands(found: Tuning, out: Path) -> tuple[str, ...]:
+    """What to type next; the first is the most useful."""
+    launch = found.launch
+    if found.proof is not None:
+        return _measuring(found, "--flags-file", out / "flags.txt")
+    if found.verdict != "no-room" and (tried := promising(found)) is not None:
+        return _measuring(found, *(f"--flag={word}" for word in _words(tried)))
+    if launch.run is not None:
+        perf = launch.run.stage("perf").path
+        return (typed("pgle", "analyze", perf if perf.is_dir() else launch.run.path),)
+    if found.costs_are != "measured" and launch.words != UNKNOWN:
+        return (launch.line("run", free(Path("runs/default"))),)
+    return (typed("pgle", "report", out, "-o", free(out / "report.html")),)
+
+
+def _measuring(found: Tuning, *flags: object) -> tuple[str, ...]:
+    """The commands that measure the program under new flags, and compare it with a run without them."""
+    launch = found.launch
+    before = launch.run.path if launch.run is not None else free(Path("runs/untuned"))
+    after = free(before.with_name("tuned" if launch.run is None else f"{before.name}-tuned"))
+    is_there = launch.run is not None and launch.run.stage("perf").path.exists()
+    lines = [] if is_there else [launch.line("run", before)]
+    return launch.line("run", after, *flags), *lines, typed("pgle", "compare", before / "perf", after / "perf")
+
+
+def promising(found: Tuning) -> Trial | None:
+    """The best that is shorter by half a per cent on average, but not in enough worlds; None if there is none."""
+    pgle, limit = found.pgle.trial, found.request.memory_limit
+    refused = tuple(line.partition(": ")[0] for line in found.refused)
+    left = [trial for trial in found.trials if trial.step_us is not None and trial.label not in refused]
+    within = [trial for trial in left if fits(trial, limit)]
+    least_us, least_mean_us = ((1 - LITTLE) * (us or 0.0) for us in (pgle.step_us, pgle.mean_us))
+    good = [item for item in within if (item.step_us or 0.0) <= least_us and item.mean_us <= least_mean_us]
+    return min(good, key=lambda trial: trial.mean_us, default=None)
+
+
+def _over_limit(found: Tuning) -> Trial | None:
+    """The shortest that is accepted except for its memory; None if there is none."""
+    pgle, limit = found.pgle.trial, found.request.memory_limit
+    return min(
+        (trial for trial in found.trials if stands(trial, pgle) and not fits(trial, limit)),
+        key=lambda trial: trial.mean_us,
+        default=None,
+    )
+
+
+@contextmanager
+def searching(budget: int, memory_limit: int | None = None) -> Iterator[tuple[OnTrial, OnPhase]]:
+    """One live line on a search: trial k of n, the best so far, what compiles, and how long the rest takes."""
+    with live("starting XLA's compiler") as line, search_ended(memory_limit) as watched, phases(line) as on_phase:
+        yield watched(announcer(line, budget)), on_phase
+
+
+def announcer(line: Line, budget: int) -> OnTrial:
+    """Counts trials on a line, and has it name the best; what compiles to a known program is no trial."""
+    shortest = 0.0
 
     def announce(trial: Trial, pgle: Trial) -> None:
-        took = f", {trial.cpu_s:.1f} CPU-s" if trial.cpu_s else ""
-        if trial is pgle:
-            share = trial.exposed_us / max(trial.step_us or 0.0, 1e-9)
-            say(f"the profile alone: {duration(trial.step_us or 0.0)}, {share:.1%} exposed")
-        elif trial.same_as:
-            say(f"{trial.label}: the same program as {trial.same_as}{took}")
-        else:
-            failed = f"does not compile ({trial.failure})"
-            words = failed if trial.step_us is None else "{}, {}, won {} of {}".format(*figures(trial, pgle))
-            number = ""
-            if not trial.label.startswith("without "):
-                nth = next(numbers)
-                number, took = f"trial {nth} of at most {budget}: ", took and f"{took}{rest(nth)}"
-            say(f"{number}{trial.label}: {words}{took}")
+        nonlocal shortest
+        line.total, line.noun = budget, "trial"
+        if trial is pgle or trial.same_as or trial.label.startswith("without "):
+            return
+        line.done = min(line.done + 1, budget)
+        change = judge(trial.worlds_us, pgle.worlds_us).mean if trial.worlds_us else 0.0
+        if change < shortest:
+            shortest, line.best = change, f"{figures.change(change)} ({cut(trial.label, 40)})"
 
     return announce
 
@@ -120,44 +397,10 @@ def search_ended(memory_limit: int | None) -> Iterator[Callable[[OnTrial], OnTri
         if alone:
             found, pgle = best(alone[0], seen, memory_limit), alone[0]
             words = " ".join(f"--{name}={value}" for name, value in found.flags.items())
-            change = f"{words}, {figures(found, pgle)[1]} (predicted, not proven)"
+            change = f"{words}, {figures.change(judge(found.worlds_us, pgle.worlds_us).mean)} (predicted, not proven)"
             say(f"best so far: {'the profile alone' if found is pgle else change}")
             say("the trials are kept; run the same command again to continue")
         raise
-
-
-def show_text(found: Tuning, out: Path, page: Path, *, next_step: bool = True) -> None:
-    """Tables on stdout, warnings on stderr."""
-    screen, module, request = console(), found.pgle.module, found.request
-    for line in setting_lines(module.name, module.num_devices, request.target.name, found.jaxlib, request.setting):
-        screen.print(line, style="bold", soft_wrap=True)
-    others = [trial for trial in found.trials if not trial.same_as]
-    rows = [row(found, trial) for trial in (found.baseline.trial, found.pgle.trial, *others)]
-    screen.print(numbers(COLUMNS, rows))
-    if same := [trial.label for trial in found.trials if trial.same_as]:
-        screen.print(f"no other program, so no trial: {', '.join(same)}", style="dim")
-    screen.print(f"with all communication hidden: {duration(found.pgle.prediction.ceiling.step_us)}")
-    if found.trials:
-        screen.print(legend(found), style="dim")
-    if found.resumed:
-        said = f"{many(found.resumed, 'trial')} of an earlier search, as {request.out / NAME} has them"
-        screen.print(said, style="dim", soft_wrap=True)
-    screen.print()
-    screen.print(sentence(found), style="bold", soft_wrap=True)
-    for line in gains(found):
-        screen.print(line, soft_wrap=True)
-    if why := why_exposed(found):
-        screen.print("With the profile alone these stay exposed:")
-    for line in why:
-        screen.print(line, soft_wrap=True)
-    if found.proof is not None:
-        screen.print(proven(found.proof), soft_wrap=True)
-        for path in found.proof.written:
-            screen.print(f"wrote {path}", soft_wrap=True)
-    screen.print(f"every trial and both schedules: {page}  (or {TRACE} beside it in ui.perfetto.dev)", soft_wrap=True)
-    warn((*found.refused, *found.warnings))
-    if next_step:
-        screen.print(advice(found, out), style="bold", soft_wrap=True)
 
 
 def show_json(found: Tuning, out: Path, page: Path) -> None:
@@ -196,7 +439,7 @@ def document(found: Tuning, out: Path, page: Path) -> dict[str, object]:
         "written": proof.written if proof else (),
         "page": page,
         "jaxlib": found.jaxlib,
-        "next": advice(found, out),
+        "next": "\n  ".join((why_next(found), *commands(found, out))),
         "warnings": found.warnings,
     }
 
@@ -215,7 +458,8 @@ def show_part(part: StageResult | Conversion | Pipeline | Tuning, run: Path) -> 
     if isinstance(part, Pipeline):
         pipeline.show_end(part, next_step=False)
     elif isinstance(part, Tuning):
-        show_text(part, run / TUNED, write_pages(part, run / TUNED), next_step=part.proof is None)
+        page = tune_page(part, run / TUNED, write_pages(part, run / TUNED))
+        terminal.show(page if part.proof is None else msgspec.structs.replace(page, next=()))
     else:
         pipeline.show_part(part)
     sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -15,6 +16,7 @@ from pgle.run.experiment.pipeline import Announce, Pipeline, PipelineRequest, ru
 from pgle.run.experiment.stage import StageResult
 from pgle.run.launch.environment import check_compiler
 from pgle.run.rehearse.command import RehearseCommand, launch, of_run, prepared
+from pgle.run.rehearse.compiler.request import OnPhase
 from pgle.run.rehearse.folder import check_folder
 from pgle.run.tune.record import begun
 from pgle.run.tune.request import TuneRequest, Tuning
@@ -27,6 +29,8 @@ BUDGET = 20  # trials at most
 TUNED = "tuned"  # folder of a run directory: what the search found, and in ``run`` the experiment under its flags
 
 
+Searching: TypeAlias = Callable[[], AbstractContextManager[tuple[OnTrial, OnPhase]]]
+"""What hears of trials and compilations while a search runs."""
 OnPart: TypeAlias = Callable[[StageResult | Conversion | Pipeline | Tuning], None]
 
 
@@ -54,14 +58,14 @@ class TunedRun:
 
 
 def run_and_tune(
-    request: PipelineRequest, announce: Announce, on_trial: OnTrial, on_result: OnPart = lambda part: None
+    request: PipelineRequest, announce: Announce, searching: Searching, on_result: OnPart = lambda part: None
 ) -> TunedRun:
     """All stages, the search with the measured profile, all stages again under what it found, and the comparison.
 
     Args:
         request: the experiment.
         announce: as in `run_pipeline`.
-        on_trial: as in `tune`.
+        searching: entered for the search; gives what `tune` calls.
         on_result: called with each part as it ends: what `run_pipeline` calls it with, both experiments, the search.
 
     Raises:
@@ -77,7 +81,9 @@ def run_and_tune(
     command = of_run(blank)
     with prepared(command, resumes=begun) as (out, setting):
         target, profile = load_target(command.target), Path(command.profile) if command.profile else None
-        found = tune(TuneRequest(setting, target, out, profile, command.topology, BUDGET), on_trial=on_trial)
+        asked = TuneRequest(setting, target, out, profile, command.topology, BUDGET)
+        with searching() as (on_trial, on_phase):
+            found = tune(asked, on_trial=on_trial, on_phase=on_phase)
     found = replace(found, launch=launch(command))
     on_result(found)
     if found.proof is None:
