@@ -23,11 +23,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 from chromium import Page as Browser
 from chromium import browser
 
-from pgle.report.page.html import render
-from pgle.report.page.parts import Moving, Page, Section
 from pgle.report.page.run_page import run_page
-from pgle.report.page.schedules import Schedule, schedules_page
+from pgle.report.page.schedules import Schedule, sections
+from pgle.report.page.value import Page, Section
+from pgle.report.page.web import render
 from pgle.report.timeline.measured import MOST_OPEN
+from pgle.report.timeline.part import timeline as part
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, Style
 from pgle.run.inputs.measured_step import Side
 from pgle.run.report import gather
@@ -85,7 +86,7 @@ def unrolled() -> Page:
     module = module_from_text("\n".join(lines).encode(), "generated.txt")
     timeline = predict(module, None, find_hardware(load_target("h100"))).timeline
     schedules = [Schedule(label, timeline, "estimated", module) for label in ("before", "after")]
-    return schedules_page(schedules, title="40 k instructions", verdict="Generated.")
+    return Page("40 k instructions", (), "Generated", sections=sections(schedules, (), ("", "")))
 
 
 def long_trace() -> Page:
@@ -106,7 +107,7 @@ def long_trace() -> Page:
             lanes.append(Lane(f"stream {stream}", starts, lengths, named, np.ones(len(starts), np.int64)))
         spans = tuple(Span(f"step {i}", i * 1e5, (i + 1) * 1e5) for i in range(SECONDS * 10))
         panels.append(Panel(f"device {device}", "generated", Breakdown(1, 1, 0, 1, 3, 1, 0), SECONDS * 1e6, names, tuple(lanes), spans, device < MOST_OPEN))  # fmt: skip # noqa: E501
-    return Page("10 s", "Generated.", sections=(Section("", (Moving.of(panels),)),))
+    return Page("10 s", (), "Generated", sections=(Section("timeline", "Timeline", (part(panels),)),))
 
 
 def busy(tab: Browser) -> float:

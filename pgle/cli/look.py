@@ -161,13 +161,13 @@ def analyze_command(
 @module_option("Which module of a dump directory; else the one with the longest step.")
 @click.option("--devices-per-host", type=click.IntRange(1), metavar="N", help="GPUs that share NVLink; else 8, or 72.")
 @network_option
-@json_option
-def predict_command(as_json: bool, **options: Any) -> None:
-    """What a step of a scheduled module takes, and why: no compiler, no GPU.
+@page_options
+def predict_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Predict what a step of a scheduled module takes, and why. Needs no compiler and no GPU.
 
     HLO: an after_optimizations dump (.hlo.pb, .txt, also .xz and .gz), a schedule dump, a dump directory, or - for
-    stdin. Costs are those of the profile; what it lacks is estimated from XLA's measured tables and a roofline, and
-    said. The range holds what estimates were off on other jobs, and how much collectives slow the kernels beside them.
+    stdin. Costs come from the profile. What it lacks is estimated from XLA's measured tables and a roofline. The range
+    holds the errors of estimates on other jobs, and how much collectives slow the kernels that run with them.
 
     \b
     pgle predict dump/module_0042.jit_step.sm_9.0_gpu_after_optimizations.hlo.pb --profile profile.pbtxt
@@ -178,7 +178,12 @@ def predict_command(as_json: bool, **options: Any) -> None:
     from pgle.run.predict import PredictRequest, predict_file
 
     found = predict_file(PredictRequest(**options))
-    (report.show_json if as_json else report.show_text)(found)
+    if as_json:
+        report.show_json(found)
+    else:
+        from pgle.report.page.terminal import show
+
+        show(report.predict_page(found), sections=sections)
 
 
 @click.command(cls=Command)

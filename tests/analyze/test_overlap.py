@@ -91,7 +91,8 @@ ENTRY main {
 def test_reasons_are_in_words(measured, module) -> None:
     why = {room.name: room.why for room in overlap_of(measured, module).rooms}
     assert set(why.values()) <= {
-        "too little independent compute", "independent compute is not scheduled next to it", "nothing is scheduled next to it",
+        "too little independent compute", "independent compute is not scheduled next to it",
+        "nothing is scheduled next to it",
     }  # fmt: skip
     assert len(why) == 2
 

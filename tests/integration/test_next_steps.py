@@ -180,16 +180,21 @@ def after_compilations(run: RunDirectory, module: Path) -> Iterator[str]:
                     baseline=SimpleNamespace(prediction=sides[0], compiled=SimpleNamespace(after_optimizations=module)),
                     profiled=SimpleNamespace(prediction=sides[1]), moves=(SimpleNamespace(after="stuck"),) * is_stuck,
                 )  # fmt: skip
-                yield rehearsal.advice(found)  # type: ignore[arg-type]
+                yield "\n  ".join(rehearsal.advice(found))  # type: ignore[arg-type]
         for proof, costs_are in ((True, ""), (None, "estimated"), (None, "measured")):
             found = SimpleNamespace(proof=proof, launch=launch(command), costs_are=costs_are, verdict="no-room",
                                     complete=True, pgle=SimpleNamespace(prediction=sides[0]))  # fmt: skip
-            yield tuning.advice(found, Path("tuned"))  # type: ignore[arg-type]
+            yield from (f"  {line}" for line in tuning.commands(found, Path("tuned")))  # type: ignore[arg-type]
 
 
 def test_every_next_step_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rehearsal, "gain", lambda a, b: SimpleNamespace(share=1 - b.step_us / a.step_us))
+
+    def gain(before: Any, after: Any) -> Any:
+        share = 1 - after.step_us / before.step_us
+        return SimpleNamespace(share=share, low=share, idle_share=0.0)
+
+    monkeypatch.setattr(rehearsal, "gain", gain)
     monkeypatch.setattr(rehearsal, "stuck_share", lambda prediction, placed: float(bool(placed)))
     run, module = run_directory(tmp_path / "a run", WHOLE), tmp_path / "captured/jax_ir0000_jit_f_compile.mlir"
     for file in (module, run.captured / module.name, Path("tuned/flags.txt")):

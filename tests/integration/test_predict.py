@@ -80,9 +80,9 @@ def test_a_module_that_is_not_scheduled_is_sent_to_the_compiler(
 
 def test_the_answer_ends_in_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", str(PAX / "proc0" / "dump"), "--target", "a100"]) == 0
-    last = capsys.readouterr().out.splitlines()[-4:]
-    rehearse = f"  pgle rehearse {PAX / 'proc0' / 'dump'} --target a100 --devices 4"
-    assert [last[1], last[3]] == ["  pgle profile -- COMMAND", rehearse]
+    assert capsys.readouterr().out.splitlines()[-1] == "Next: pgle profile -- COMMAND"
+    rehearse = f"pgle rehearse {PAX / 'proc0' / 'dump'} --target a100 --devices 4"
+    assert predicted(capsys, PAX / "proc0" / "dump", "--target", "a100")["next"].splitlines()[-1].strip() == rehearse
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_the_gpu_is_that_of_the_dump(dump: Path, target: str, by: str, capsys: p
 
 def test_a_gpu_that_the_dump_does_not_tell_is_said_to_be_assumed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["predict", str(ROOT / "testdata/hlo/jax-0.12.0.1/async/jit_step.schedule.pb.xz")]) == 0
-    assert "on h100-sxm (GPU assumed, the dump does not say: --target)" in capsys.readouterr().out
+    assert "h100-sxm (GPU assumed, the dump does not say: --target)" in capsys.readouterr().out
 
 
 def test_what_is_not_scheduled_yet_names_the_command_that_does_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import recorded
 from documents import BF16, BIG, DUMP, PAX, ROOT, produce, write_steps
 
 from pgle.cli.main import run
+from pgle.run.rehearse.compiler.compile import Compiler
 
 LOG = "run.log"
+COMPILED = [recorded.PROGRAM, "--no-cache", "--target", "a100"]
 SCREENS: list[tuple[list[str], int, str]] = [
     (["compare", "steps.jsonl", "slower.jsonl"], 12, "5.0 % slower (2.2 … 7.9 %, 95 % CI)"),
     (["compare", *PAX], 12, "Undecided: −0.1 % (−2.9 … +2.7 %, 95 % CI)"),
@@ -23,6 +26,9 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["flags", "thresholds", *DUMP], 16, "2 combine thresholds"),
     (["show", PAX[0]], 26, ""),
     (["diff", BF16, BIG], 22, "Sum of costs"),
+    (["rehearse", *COMPILED, "-o", "rehearsal"], 24, "The profile shortens the step by 6.3 %"),
+    (["tune", *COMPILED, "--budget", "1", "-o", "tuned"], 22, "These flags shorten the step by "),
+    (["predict", *DUMP[1:]], 18, "A step takes "),
 ]
 """Command, lines at most, and how its verdict begins."""
 
@@ -47,6 +53,7 @@ def test_an_answer_fits_a_screen(
     words: list[str], most: int, verdict: str, folder: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    monkeypatch.setattr(Compiler, "_ask", recorded.answer)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "100")
     run(words)

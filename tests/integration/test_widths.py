@@ -24,8 +24,7 @@ from pgle.costs.estimate.cluster_table import Transfer
 from pgle.costs.estimate.products import Matmul
 from pgle.report.costs import perf_table
 from pgle.report.experiment import doctor, pipeline, stage
-from pgle.report.page import plain
-from pgle.report.schedules import rehearse, tune
+from pgle.report.page import plain, terminal
 from pgle.run.doctor.prove import Proof, links
 from pgle.run.experiment.auto import AutoRequest, AutoResult
 from pgle.run.experiment.directory import RunDirectory
@@ -60,7 +59,7 @@ RECORDED = {
     "report": ["report", "runs/a"],
 }
 """What compiles, or reads what was compiled: run once, then its answer is shown at each width."""
-SHOW = {rehearse: ["show_text"], tune: ["show_text"], pipeline: ["show_part", "show_end"], plain: ["show"]}
+SHOW = {terminal: ["show"], pipeline: ["show_part", "show_end"], plain: ["show"]}
 TABLES = PerfTable(
     transfers={Transfer("all-gather", 1 << 24, 8, 1): 123.4, Transfer("reduce-scatter", 512, 8, 16): 17.25},
     products={Matmul(1, 4096, 4096, 8192, "bf16"): 512.0},

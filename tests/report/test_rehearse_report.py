@@ -18,9 +18,9 @@ from pgle.schedule.worth import judge_worth
         (
             0.0,
             "nothing independent to hide behind, so no profile hides it",
-            "no order of these instructions hides most",
+            "No order of these instructions hides it",
         ),
-        (90.0, "perfect overlap would save 39.0%", "up to 39.0% of the step could be hidden"),
+        (90.0, "perfect overlap would save 39.0%", "Up to 39.0 % of the step could be hidden"),
     ],
 )
 def test_where_nothing_is_independent_flags_that_make_other_instructions_are_named_and_else_room(
@@ -51,5 +51,6 @@ def test_where_nothing_is_independent_flags_that_make_other_instructions_are_nam
         costs_are="measured",
     )
     assert worth in judge_worth(prediction, prediction, moves, "measured")
-    assert following in advice(result)
-    assert advice(result).endswith("pgle tune step.hlo")
+    why, command = advice(result)
+    assert following in why
+    assert command == "pgle tune step.hlo"

@@ -8,16 +8,10 @@ import hashlib
 from markupsafe import Markup
 
 from pgle import __version__
-from pgle.files import AnyPath
 from pgle.report.page.charts import svg
 from pgle.report.page.parts import Chart, Moving, Page, Prose, Table
-from pgle.report.page.stored import as_json
 from pgle.report.page.style import data_file, style_sheet, templates
-from pgle.report.timeline.perfetto import render_trace
-from pgle.report.timeline.picture import render_svg
-from pgle.run.inputs.folder import PAGE_FILES, TRACE
 
-OPEN = f"The same timeline as a trace, {TRACE}: open it in ui.perfetto.dev"
 KINDS = {Table: "table", Prose: "prose", Moving: "moving", Chart: "chart"}
 
 
@@ -41,14 +35,6 @@ def render(page: Page) -> str:
         "version": __version__,
     }
     return templates().get_template("page.html.j2").render(values)
-
-
-def page_files(folder: AnyPath, page: Page) -> dict[AnyPath, str]:
-    """What to write for a page with a timeline: the page, its still picture, a Perfetto trace, and what `pgle report`
-    makes other forms of."""
-    panels = page.timeline.panels if page.timeline else ()
-    forms = (render(page), render_svg(panels), render_trace(panels), as_json(page))
-    return {folder / name: form for name, form in zip(PAGE_FILES, forms, strict=True)}
 
 
 def _charts_style(page: Page) -> str:

@@ -173,20 +173,17 @@ def _parts(schedules: Sequence[Schedule]) -> Table:
 
 
 def _groups(found: Sequence[Group], labels: tuple[str, str]) -> Table:
-    same = labels[0] == labels[1]
+    is_one = labels[0] == labels[1]
+    before = () if is_one else (Column(f"exposed: {labels[0]}", Unit.TIME),)
+    after = Column("exposed" if is_one else f"exposed: {labels[1]}", Unit.TIME)
     columns = (
-        Column("kind"), Column("executions", Unit.COUNT), Column("time", Unit.TIME),
-        *([] if same else [Column(f"exposed: {labels[0]}", Unit.TIME)]),
-        Column("exposed" if same else f"exposed: {labels[1]}", Unit.TIME), Column("why"),
+        Column("kind"), Column("executions", Unit.COUNT), Column("time", Unit.TIME), *before, after, Column("why"),
     )  # fmt: skip
-    rows = tuple(
-        (
-            group.kind, group.count, group.time_us, *([] if same else [Cell(group.before_us, "exposed")]),
-            Cell(group.after_us, "exposed"), group.why,
-        )
-        for group in found
-    )  # fmt: skip
-    return Table(columns, rows, find=tuple(group.name for group in found))
+    rows: list[tuple[Value, ...]] = []
+    for group in found:
+        first = () if is_one else (Cell(group.before_us, "exposed"),)
+        rows.append((group.kind, group.count, group.time_us, *first, Cell(group.after_us, "exposed"), group.why))
+    return Table(columns, tuple(rows), find=tuple(group.name for group in found))
 
 
 def _collectives(schedules: Sequence[Schedule]) -> Table:
@@ -197,7 +194,7 @@ def _collectives(schedules: Sequence[Schedule]) -> Table:
     columns = [Column("instruction"), Column("kind"), Column("executions", Unit.COUNT), Column("time", Unit.TIME)]
     columns += [Column(f"exposed: {item.label}" if len(schedules) > 1 else "exposed", Unit.TIME) for item in schedules]
     columns += [Column("why it is exposed"), Column("cost")]
-    rows = []
+    rows: list[tuple[Value, ...]] = []
     for name, items in found:
         last = [item for item in items if item is not None][-1]
         why = [(schedule.reasons or {}).get(name, "") for schedule in schedules]

@@ -154,7 +154,6 @@ class Page:
     identity: tuple[str, ...]  # program, GPUs and how many of them, date, versions, measured or simulated
     verdict: str  # the answer, at most twelve words
     tone: Tone = ""  # whether that is good
-    paste: str = ""  # what the answer is, where that is a line for a shell
     table: Table | None = None  # the one table of the first screen
     notes: tuple[str | Cell, ...] = ()  # single lines below it
     actions: tuple[Action, ...] = ()  # what saves most first
@@ -163,6 +162,7 @@ class Page:
     warnings: tuple[str, ...] = ()  # one line each
     tiles: tuple[Tile, ...] = ()  # on a page: step, exposed, idle
     about: tuple[tuple[str, str], ...] = ()  # where the figures come from, (name, value)
+    paste: str = ""  # a line for a shell that is the answer itself; shown below the verdict
 
     @property
     def timeline(self) -> Timeline | None:

@@ -1,4 +1,4 @@
-"""What a step is predicted to take, as text and JSON."""
+"""What a step is predicted to take, as a page and as ``pgle.predict/1``."""
 
 from __future__ import annotations
 
@@ -7,117 +7,138 @@ from dataclasses import replace
 from pathlib import Path
 
 from pgle.costs.fit.contention import Contention
-from pgle.errors import many
+from pgle.errors import printable, shown
 from pgle.next import typed
 from pgle.report import json
-from pgle.report.text import WIDTH, console, duration, printable, show_rest, table, warn
-from pgle.report.timeline.scene import panel_of, parts_of, text_timeline
+from pgle.report.page import figures
+from pgle.report.page.figures import Unit
+from pgle.report.page.schedules import EXPOSED, Schedule, group_notes, sections
+from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Value
+from pgle.report.timeline.scene import parts_of
 from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.onward import UNKNOWN, following, launch_of
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
+from pgle.schedule.groups import in_one
+from pgle.schedule.moves import placements
 from pgle.schedule.predict import Prediction, Unsure
-from pgle.schedule.timeline import Exposure
 
-SHOWN = 12  # collectives and copies in the text table; ``--json`` has all
 LITTLE = 0.005
 MUCH_DOUBT = 0.2
-"""Of the step: beyond this no schedule is worth looking at before the costs that data decides are measured."""
-UNSURE_SHOWN = 3  # costs that data decides, in text
+"""Of the step: costs that data decides and that may add more than this are measured first."""
 _TARGET_FROM: Mapping[TargetFrom, str] = {
     "option": "",
-    "description": " (by XLA's description beside the dump)",
-    "file name": " (by the sm_… in the dump's name; another GPU of that kind: --target)",
+    "description": " (by the description next to the dump)",
+    "file name": " (by the sm_… of the dump's name; --target)",
     "nothing": " (GPU assumed, the dump does not say: --target)",
 }
-"""Where the GPU is known from, behind its name."""
+"""What says so, behind the GPU's name."""
 
 
-def show_text(found: Predicted) -> None:
-    """Tables on stdout, warnings on stderr."""
-    screen, prediction = console(), found.prediction
-    parts, (low, high) = prediction.timeline.breakdown, prediction.interval_us
-    screen.print(
-        f"{printable(found.module.name)} on {printable(found.target)}{_TARGET_FROM[found.target_from]}, "
-        f"{many(found.module.num_devices, 'device')}, {prediction.costs_are} costs",
-        soft_wrap=True,
-    )
-    rows = [*parts_of(parts)[:-1], ("idle: launch gaps and waits", parts.idle_us)]
-    cells = [(name, duration(us), f"{us / max(parts.step_us, 1e-9):.1%}") for name, us in rows if us]
-    reach = f"range {duration(low)} … {duration(high)}"
+def predict_page(found: Predicted) -> Page:
+    """The step and its range, where its time goes, what is exposed and why, and what to do next."""
+    prediction = found.prediction
+    placed = placements(found.module, prediction.timeline)
+    grouped = in_one(placed.values())
+    schedule = Schedule(
+        found.module.name, prediction.timeline, prediction.costs_are, found.module,
+        {name: item.reason for name, item in placed.items()},
+    )  # fmt: skip
+    exposed = group_notes(grouped, max(prediction.step_us, 1e-9))
+    why, following_ = advice(found)
+    return Page(
+        title=f"pgle predict: {found.module.name}",
+        identity=(
+            found.module.name, f"{found.module.num_devices} × {found.target}{_TARGET_FROM[found.target_from]}",
+            f"{prediction.costs_are} costs",
+        ),
+        verdict=verdict(prediction),
+        table=_parts(prediction),
+        notes=(
+            *([f"{EXPOSED}:", *exposed] if exposed else []),
+            *([_contended(prediction)] if prediction.contended_us >= LITTLE * prediction.step_us else []),
+            *([f"{figures.time(prediction.skew_us)} are waits for the slowest rank"] if prediction.skew_us else []),
+            *map(_unsure_line, prediction.unsure[:1]),
+            why,
+        ),
+        sections=(
+            *sections([schedule], grouped, (schedule.label,) * 2),
+            Section("limits", "What is not known", (
+                *([Prose(_contended(prediction))] if prediction.contended_us else []),
+                *(Prose(_unsure_line(item)) for item in prediction.unsure),
+                *(Prose(f"Not modelled: {line}.") for line in prediction.not_modelled),
+            )),
+        ),
+        next=following_,
+        warnings=found.warnings,
+    )  # fmt: skip
+
+
+def verdict(prediction: Prediction) -> str:
+    """The step in one line, with its range."""
+    if not prediction.step_us:
+        return "Nothing of this module runs on a GPU"
+    step = figures.time(prediction.step_us)
     if prediction.lower_bound:
-        reach = "at least: one iteration is counted of each loop of unknown length"
-    cells.append((f"step ({reach})", duration(parts.step_us), "100.0%"))
-    hidden_us = prediction.ceiling.step_us
-    cells.append(("with all communication hidden", duration(hidden_us), f"{hidden_us / max(parts.step_us, 1e-9):.1%}"))
-    screen.print(table(("", "time", "share"), cells, right="time|share", whole="time|share"))
-    if prediction.skew_us:
-        screen.print(f"{duration(prediction.skew_us)} of the step are waits for the slowest rank")
-    if prediction.contended_us:
-        screen.print(_contended(prediction), soft_wrap=True)
-    for item in prediction.unsure[:UNSURE_SHOWN]:
-        screen.print(_unsure_line(item), soft_wrap=True)
-    for line in prediction.not_modelled:
-        screen.print(f"not modelled: {printable(line)}", soft_wrap=True)
-    exposures = prediction.timeline.exposures
-    if exposures:
-        screen.print()
-        columns = ("collective", "kind", "time", "exposed", "cost")
-        rows_shown = map(_row, exposures[:SHOWN])
-        screen.print(table(columns, rows_shown, right="time|exposed", whole="kind|time|exposed|cost"))
-    show_rest(screen, len(exposures) - SHOWN)
-    screen.print()
-    panel = panel_of(found.module.name, prediction.timeline, prediction.costs_are)
-    screen.print(text_timeline([panel], min(screen.width, WIDTH)), soft_wrap=True)
-    screen.print(advice(found), style="bold", soft_wrap=True)
-    warn(found.warnings)
+        return f"A step takes at least {step}: a loop has an unknown length"
+    return f"A step takes {step} ({figures.between(*map(figures.time, prediction.interval_us))})"
+
+
+def _parts(prediction: Prediction) -> Table:
+    """What the step consists of; the parts add up to it."""
+    parts, step = prediction.timeline.breakdown, max(prediction.step_us, 1e-9)
+    named = [*parts_of(parts)[:-1], ("idle: launch gaps and waits", parts.idle_us), ("step", parts.step_us)]
+    rows: list[tuple[Value, ...]] = [
+        (name, Cell(us, "exposed" if name.startswith("exposed") else ""), us / step) for name, us in named if us
+    ]
+    ceiling = prediction.ceiling.step_us
+    rows.append(("step if all communication were hidden", ceiling, ceiling / step))
+    return Table((Column(""), Column("time", Unit.TIME), Column("share", Unit.SHARE)), tuple(rows))
 
 
 def contention_line(found: Contention) -> str:
-    """How much longer kernels were measured to take while a collective runs; empty where that was not."""
+    """How much longer kernels were measured to take while a collective runs; empty if that was not measured."""
     kinds = (("matrix products", found.product), ("other kernels", found.other))
-    parts = [f"{kind} {item.likely:.2f} times ({item.samples} launches)" for kind, item in kinds if item.samples]
-    return f"beside collectives kernels take longer, as measured: {', '.join(parts)}" if parts else ""
+    parts = [f"{kind} {item.likely:.2f}× slower ({item.samples} launches)" for kind, item in kinds if item.samples]
+    return f"contention, measured while a collective runs: {', '.join(parts)}" if parts else ""
 
 
 def _contended(prediction: Prediction) -> str:
     """What contention adds to the step, and where its factors come from."""
     product, other = prediction.contention.likely
     measured = prediction.contention.samples
-    source = f"measured on {measured} launches" if measured else "assumed, as on two other jobs"
+    source = f"measured on {measured} launches" if measured else "assumed"
     return (
-        f"contention adds {duration(prediction.contended_us)}: while a collective runs, matrix products take "
-        f"{product:.2f} times as long, other kernels {other:.2f} times ({source})"
+        f"contention adds {figures.time(prediction.contended_us)}: while a collective runs, matrix products take "
+        f"{product:.2f}× as long, other kernels {other:.2f}× ({source})"
     )
 
 
 def _unsure_line(item: Unsure) -> str:
     times = f"{item.count} × " if item.count > 1 else ""
-    least, most = duration(item.range.least_us), duration(item.range.most_us)
-    return f"data decides {printable(item.name)}: {times}{duration(item.cost_us)} ({least} … {most}), {item.range.why}"
+    span = figures.between(figures.time(item.range.least_us), figures.time(item.range.most_us))
+    return f"data decides {printable(item.name)}: {times}{figures.time(item.cost_us)} ({span}), {item.range.why}"
 
 
-def advice(found: Predicted) -> str:
-    """What to do next, and what it would bring."""
-    prediction = found.prediction
+def advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
+    """What a better schedule could save, and the commands that say more, the first to type now."""
+    prediction, asked = found.prediction, found.asked
     if not prediction.step_us:
-        return "Nothing of it runs on a GPU: give the dump of a job's step, or choose its module with --module."
+        words = "Give the dump of a job's step, or choose its module with --module."
+        return words, (typed("pgle", "predict", asked.hlo, "--module", "NAME"),)
     room = 1 - prediction.ceiling.step_us / prediction.step_us
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
-    asked = found.asked
     if doubt > MUCH_DOUBT:
-        name = printable(prediction.unsure[0].name)
-        return f"Data decides up to {doubt:.0%} more, most of it {name}: measure it first\n  {_measure(asked)}"
+        name = shown(prediction.unsure[0].name)
+        return f"Data decides up to {figures.share(doubt, 0)} more, most of it {name}: measure it.", (_measure(asked),)
     if room < LITTLE:
         costs = () if asked.profile is None else ("--profile", asked.profile)
-        look = typed("pgle", "analyze", asked.hlo, *costs)
-        return f"Another schedule can save at most {room:.1%}; where the time goes:\n  {look}"
-    saved, rehearse = f"Hiding all communication would save up to {room:.1%}", _rehearse(found)
+        words = f"Another schedule saves at most {figures.share(room)}."
+        return words, (typed("pgle", "analyze", asked.hlo, *costs),)
+    rehearse = _rehearse(found)
     if prediction.costs_are == "measured":
-        return f"{saved}; what the compiler makes of a profile:\n  {rehearse}"
-    return (
-        f"{saved}, by {prediction.costs_are} costs; measured costs say it surely:\n  {_measure(asked)}\n"
-        f"What the compiler makes of a profile:\n  {rehearse}"
-    )
+        return f"Another schedule saves at most {figures.share(room)}. Rehearse: XLA shows its own.", (rehearse,)
+    words = f"Another schedule saves at most {figures.share(room)}, by {prediction.costs_are} costs. Measure them."
+    return words, (_measure(asked), rehearse)
 
 
 def _measure(asked: PredictRequest) -> str:
@@ -149,22 +170,9 @@ def _run_of(asked: PredictRequest) -> RunDirectory | None:
     return next((run for run in map(RunDirectory, folders) if run.is_recorded), None)
 
 
-def _row(item: Exposure) -> tuple[str, ...]:
-    times = f"{item.count} × " if item.count > 1 else ""
-    sync = " (synchronous)" if item.sync else ""
-    each = item.duration_us / max(item.count, 1)
-    return (
-        printable(item.filed_as),
-        item.kind + sync,
-        f"{times}{duration(each)}",
-        duration(item.exposed_us),
-        item.origin,
-    )
-
-
 def show_json(found: Predicted) -> None:
     """``pgle.predict/1``."""
-    prediction = found.prediction
+    prediction, (why, following_) = found.prediction, advice(found)
     json.show(
         "pgle.predict/1",
         {
@@ -202,7 +210,7 @@ def show_json(found: Predicted) -> None:
                 for item in prediction.unsure
             ],
             "without_cost": prediction.timeline.missing,
-            "next": advice(found),
+            "next": "\n  ".join((why, *following_)),
             "warnings": found.warnings,
         },
     )

@@ -52,6 +52,7 @@ def rehearse_page(result: Rehearsal, picture: Path | None = None) -> Page:
     notes = [
         *setting_notes(result.setting),
         *([f"{EXPOSED}, without and with the profile:", *exposed] if exposed else []),
+        *([f"no step: {result.setting.no_step}"] if result.setting.no_step else []),
         *_job(result),
         *([] if _actions(result) else [why]),
         *([f"Page: {near(picture)}"] if picture is not None else []),
@@ -118,9 +119,8 @@ def pays(result: Rehearsal) -> bool:
 
 def advice(result: Rehearsal) -> tuple[str, str]:
     """Why, and the command to type next."""
-    where = typed("pgle", "analyze", near(folder_of(result)))
     if result.setting.no_step:
-        return f"{STEP_REMEDY}.", where
+        return f"{STEP_REMEDY[:1].upper()}{STEP_REMEDY[1:]}.", _look(result)
     if not result.good:
         hlo = near(result.baseline.compiled.after_optimizations)
         remedy = result.verdict.remedy or "See which names match."
@@ -130,15 +130,20 @@ def advice(result: Rehearsal) -> tuple[str, str]:
         return "Measure the costs and prove the gain.", result.measure
     parts = prediction.timeline.breakdown
     if not parts.communication_us and not parts.copy_us:
-        return "The step communicates nothing: its time is compute and launch gaps.", where
+        return "The step communicates nothing: its time is compute and launch gaps.", _look(result)
     is_stuck = _is_stuck(result)
     if room < ROOM:
         what = "What is exposed has nothing to hide behind" if is_stuck else "The communication is hidden already"
         more = " Other sharding or more work per device might help." if is_stuck else ""
-        return f"{what}: no profile and no flag saves more than {figures.share(max(room, 0.0))}.{more}", where
+        return f"{what}: no profile and no flag saves more than {figures.share(max(room, 0.0))}.{more}", _look(result)
     if is_stuck:
         return "No order of these instructions hides it; other flags combine or pipeline collectives.", result.tune
     return f"Up to {figures.share(room)} of the step could be hidden: look for flags that do it.", result.tune
+
+
+def _look(result: Rehearsal) -> str:
+    """The command that shows where the time goes."""
+    return typed("pgle", "analyze", near(folder_of(result)))
 
 
 def _is_stuck(result: Rehearsal) -> bool:

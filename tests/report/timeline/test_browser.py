@@ -12,7 +12,7 @@ from pgle.report.page import web
 from pgle.report.page.html import render
 from pgle.report.page.parts import Moving, Section
 from pgle.report.page.parts import Page as PageValue
-from pgle.report.page.schedules import Schedule, schedules_page
+from pgle.report.page.schedules import Schedule, sections
 from pgle.report.page.value import Action, Column, Table
 from pgle.report.page.value import Page as Answer
 from pgle.report.page.value import Section as Timed
@@ -36,7 +36,7 @@ def show(chromium: Page, tmp_path: Path) -> Any:
     def open_page(*timelines: Timeline, **options: Any) -> Page:
         schedules = [Schedule(f"schedule {number}", item, "estimated") for number, item in enumerate(timelines)]
         path = tmp_path / "page.html"
-        path.write_text(render(schedules_page(schedules, title="test", verdict="Yes.")))
+        path.write_text(web.render(Answer("test", (), "Yes", sections=sections(schedules, (), ("", "")))))
         chromium.open(path, **options)
         return chromium
 

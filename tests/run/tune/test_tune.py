@@ -11,8 +11,8 @@ import pytest
 from pgle.cli.tune import _seconds
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
-from pgle.report.schedules.tune import announcer, search_ended
-from pgle.report.schedules.tune_words import advice, promising
+from pgle.report.progress import Line
+from pgle.report.schedules.tune import announcer, promising, search_ended, why_next
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.run.rehearse.settings import Setting
 from pgle.run.tune import tune
@@ -112,7 +112,7 @@ def test_what_helps_and_needs_more_memory_than_allowed_is_named_with_what_it_nee
         request=SimpleNamespace(memory_limit=2 << 30),
         pgle=SimpleNamespace(trial=pgle.trial, prediction=prediction),
     )  # fmt: skip
-    assert "2.00 GiB: 'a' makes the step 10.0% shorter over the worlds, and needs 3.00 GiB" in advice(found, Path())
+    assert "--memory-limit 2.00 GiB: 'a' saves 10.0 % and needs 3.00 GiB" in why_next(found)
     assert promising(found) is None
 
 
@@ -189,16 +189,13 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         _seconds(text)
 
 
-def test_progress_says_how_long_the_rest_takes_at_most(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = iter((0.0, 30.0, 60.0))
-    monkeypatch.setattr("pgle.report.schedules.tune.time.monotonic", lambda: next(clock))
-    announce, (pgle, trial) = announcer(20), (scheduled(100.0, 1).trial, scheduled(95.0, 1).trial)
-    for done in (trial, replace(trial, cpu_s=3.0), replace(trial, cpu_s=3.0)):  # the first is on record
+def test_the_line_counts_trials_and_names_the_best_and_what_the_rest_takes() -> None:
+    line = Line("compiling", since=0.0)
+    announce, pgle = announcer(line, 20), scheduled(100.0, 1).trial
+    better, worse = replace(scheduled(95.0, 1).trial, label="b"), scheduled(105.0, 1).trial
+    for done in (pgle, worse, replace(better, same_as="a"), better, replace(worse, label="without b")):
         announce(done, pgle)
-    told = [line.rpartition(", ")[2] for line in capsys.readouterr().err.splitlines()]
-    assert told == ["won 10 of 10", "at most 9 min more", "at most 8 min more"]
+    assert line.text(30.0) == "trial 2 of 20 · best −5.0 % (b) · compiling · 30 s, about 270 s left"
 
 
 @pytest.mark.parametrize(("needs", "less_us", "accepted"), [(80, None, True), (95, 104.0, False), (95, 94.0, True)])
@@ -257,5 +254,5 @@ def test_a_search_that_a_signal_ends_says_what_is_best_so_far(
             announce(done, pgle)
         raise error
     best, how = capsys.readouterr().err.splitlines()
-    assert "best so far: --xla_f=7, -10.0%" in best.replace("−", "-").replace(" %", "%")
+    assert "best so far: --xla_f=7, −10.0 %" in best
     assert "run the same command again to continue" in how
