@@ -6,9 +6,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-
-import msgspec
 
 from pgle.errors import cut, many, printable, some
 from pgle.files import write_files
@@ -459,7 +458,7 @@ def show_part(part: StageResult | Conversion | Pipeline | Tuning, run: Path) -> 
         pipeline.show_end(part, next_step=False)
     elif isinstance(part, Tuning):
         page = tune_page(part, run / TUNED, write_pages(part, run / TUNED))
-        terminal.show(page if part.proof is None else msgspec.structs.replace(page, next=()))
+        terminal.show(page if part.proof is None else replace(page, next=()))
     else:
         pipeline.show_part(part)
     sys.stdout.flush()
