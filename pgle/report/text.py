@@ -1,71 +1,53 @@
-"""Text for people: consoles, tables, bars and units. What fits into a pipe as it is needs no rich to be drawn."""
+"""Text for people: consoles, tables, bars and units."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
-from pgle.errors import LONGEST_LINE, named, one_line, printable
+from pgle.errors import named, one_line, printable, shown
 from pgle.files import Progress
-from pgle.report.table import BLANKS_AT_END, Table, is_width_asked, numbers, table
 
 if TYPE_CHECKING:
-    from pgle.report.drawn import Screen
+    from pgle.report.screen import Screen
     from pgle.run.profiles import Written
 
-__all__ = ["Table", "bar", "console", "duration", "near", "numbers", "printable", "say", "table", "warn", "wrote"]
+Console: TypeAlias = "Screen"
+__all__ = ["bar", "console", "duration", "near", "numbers", "printable", "say", "table", "warn", "wrote"]
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
 """Columns where nothing says how many there are, and limits: no table can be laid out in less."""
-PLAIN = re.compile("[ -~¡-¬®-ʯ‐-‧←-⇿─-▟]*")
-"""Lines of characters that are one column wide each, whatever the terminal: what rich has nothing to do for."""
-_RICH = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")  # what tells rich that a pipe is more than that
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False) -> Screen:
     """A console as wide as COLUMNS says, else as the terminal is, else of 100 columns. `NO_COLOR` is respected."""
-    return Console(sys.stderr if stderr else sys.stdout)
+    from pgle.report.screen import Screen  # rich takes a tenth of a second, which --json does without
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Screen(stream, _width(stream))
 
 
-class Console:
-    """Where an answer is printed. Text is taken as it is: ``[red]`` in a path is no markup, ``:smile:`` no emoji."""
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "", header: bool = True
+) -> Any:
+    """A table; a column without any text is left out. `right` and `whole` are heads, separated by ``|``."""
+    from pgle.report.screen import grid
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._is_pipe = not stream.isatty() and not any(name in os.environ for name in _RICH)
-        self.width = _width(stream)
+    cells = [[item if hasattr(item, "plain") else named(shown(str(item))) for item in row] for row in rows]
+    filled = [at for at in range(len(columns)) if not cells or any(row[at] for row in cells)]
+    heads = [columns[at] for at in filled]
+    marked = [{at for at, head in enumerate(heads) if head in names.split("|")} for names in (right, whole)]
+    return grid(heads, [[row[at] for at in filled] for row in cells], right=marked[0], whole=marked[1], header=header)
 
-    @cached_property
-    def screen(self) -> Screen:
-        """What draws here whatever has styles or needs to be laid out."""
-        from pgle.report.drawn import Screen  # rich takes a tenth of what a small conversion takes to start
 
-        return Screen(self._stream, self.width)
-
-    def print(self, *objects: Any, soft_wrap: bool = False, **options: Any) -> None:
-        """As `pgle.report.drawn.Screen` prints: text, tables, and what rich can draw."""
-        text = self._plainly(*objects or ("",), soft_wrap=soft_wrap) if self._is_pipe and len(objects) < 2 else None
-        if text is None:
-            self.screen.print(*objects, soft_wrap=soft_wrap, **options)
-            return
-        self._stream.write(text)
-        self._stream.flush()  # the result of a stage is there when the stage ends
-
-    def _plainly(self, item: Any, *, soft_wrap: bool) -> str | None:
-        """Text or a table as lines, where each fits as it is."""
-        text = item.plain(self.width) if isinstance(item, Table) else named(item) if isinstance(item, str) else None
-        lines = [] if text is None else text.split("\n")
-        longest = LONGEST_LINE if soft_wrap and not is_width_asked() else self.width
-        if text is None or not all(PLAIN.fullmatch(line) and len(line) <= longest for line in lines):
-            return None
-        return BLANKS_AT_END.sub("", text) + "\n"
+def numbers(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Any:
+    """A table of numbers, which stay whole, with their names in the first column."""
+    return table(columns, rows, right="|".join(columns[1:]), whole="|".join(columns[1:]))
 
 
 def _width(stream: TextIO) -> int:
@@ -135,6 +117,6 @@ def progress(description: str) -> Iterator[Progress]:
     from rich.progress import Progress as RichProgress
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with RichProgress(*columns, console=console(stderr=True).screen, transient=True) as rich_bar:
+    with RichProgress(*columns, console=console(stderr=True), transient=True) as rich_bar:
         task = rich_bar.add_task(description, total=None)
         yield lambda done, total: rich_bar.update(task, completed=done, total=total or None)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pgle.errors import call_it
-from pgle.report.drawn import Screen
-from pgle.report.text import Console, console, near, table
+from pgle.report.text import console, near, table
 
 
 @pytest.mark.parametrize("text", ["wrote runs/[red]/profile.pbtxt", "runs/:smile:/profile.pbtxt", "x[/bold]"])
@@ -54,33 +50,3 @@ def test_a_path_below_the_working_directory_is_shown_as_it_can_be_typed(
 def test_a_width_in_which_nothing_can_be_laid_out_is_not_taken(width: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", width)
     assert 30 <= console().width <= 200
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        "next: pgle show profile.pbtxt; 12.3 ms – 4 µs",
-        "two\n  lines \n",
-        "",
-        "a name that is wider than the screen, which rich wraps between its words",
-        "名, é, and \x1b[31mred",
-        table(("name", "cost", "why"), [("fusion.1", "1.25 µs", ""), ("all-gather.12", "10 ms", "██▌ ")], right="cost"),
-        table(("name", "cost"), [("two\nlines", "")], header=False),
-        table(("name",), []),
-        table(("name", "why"), [("fusion.1", "a reason that is too long to stand on the line")]),
-    ],
-)
-@pytest.mark.parametrize("soft_wrap", [False, True])
-def test_a_pipe_gets_what_rich_would_draw(item: object, soft_wrap: bool) -> None:
-    plain, drawn = io.StringIO(), io.StringIO()
-    out = Console(plain)
-    out.width = 40
-    out.print(item, soft_wrap=soft_wrap)
-    Screen(drawn, 40).print(item, soft_wrap=soft_wrap)
-    assert plain.getvalue() == drawn.getvalue()
-
-
-def test_what_fits_into_a_pipe_needs_no_rich() -> None:
-    code = "import sys; from pgle.report.text import console, table; console().print(table(('a', 'b'), [(1, 2)]));"
-    code += "console().print('done'); sys.exit('rich' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pgle.errors import UserError, choices, many, printable, shown
 from pgle.report import text
 from pgle.report.page import figures
 from pgle.report.page.value import MOST_ACTIONS, Action, Cell, Page, Prose, Section, Table, Timeline, Tone
-from pgle.report.table import Table as Drawn
 
 STYLES: dict[str, str] = {
     "good": "green", "bad": "red", "warn": "yellow", "soft": "dim", "exposed": "red", "hidden": "green", "head": "bold",
@@ -68,24 +67,16 @@ def _mark(tone: Tone) -> str:
 
 
 def _table(screen: Any, table: Table, everything: bool) -> None:
+    from pgle.report.screen import grid  # rich, which --json does without
+
     cells = table.cells()
     first = cells if everything else cells[: table.shown]
-    heads = list(_unlike(table.heads()))
-    right = {head for head, is_number in zip(heads, table.right(), strict=True) if is_number}
+    heads = table.heads()
+    right = {at for at, is_number in enumerate(table.right()) if is_number}
     rows = [[_drawn(cell) for cell in row] for row in first]
-    screen.print(Drawn(heads, rows, right, {*right, *heads[:1]}, header=any(head.strip() for head in heads)))
+    screen.print(grid(heads, rows, right=right, whole={0, *right}, header=any(heads)))
     if left := len(cells) + table.more - len(first):
         screen.print(f"… and {left:,} more (--all lists them)", style="dim")
-
-
-def _unlike(heads: Sequence[str]) -> Iterator[str]:
-    """The heads, each another: blanks tell equal ones apart."""
-    seen: set[str] = set()
-    for head in heads:
-        while head in seen:
-            head += " "
-        seen.add(head)
-        yield head
 
 
 def _drawn(cell: Cell) -> Any:
@@ -99,13 +90,15 @@ def _drawn(cell: Cell) -> Any:
 
 
 def _actions(screen: Any, actions: Sequence[Action], everything: bool) -> None:
+    from pgle.report.screen import grid
+
     saves = [action.saves for action in actions]
     heads = ["", "what to do", "saves up to"] if any(saves) else ["", "what to do"]
     rows: list[list[str]] = []
     for place, action in enumerate(actions, start=1):
         words = f"{action.title}: {action.why}" if action.why else action.title
         rows.append([str(place), printable(words), figures.share(action.saves)][: len(heads)])
-    screen.print(Drawn(heads, rows, {"saves up to"}, {"saves up to"}))
+    screen.print(grid(heads, rows, right={2}, whole={2}))
     if everything:
         for place, action in enumerate(actions, start=1):
             if action.command:

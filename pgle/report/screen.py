@@ -1,9 +1,10 @@
-"""What rich draws: all on a terminal, and in a pipe what does not fit; nothing that is printed controls a terminal."""
+"""A console of rich that never breaks a word; nothing that is printed controls a terminal."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from textwrap import wrap
 from typing import Any, TextIO
 
@@ -14,8 +15,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from pgle.errors import LONGEST_LINE, named, printable, shown
-from pgle.report.table import BLANKS_AT_END, GAP, Table, is_width_asked
 
+GAP = 2  # columns between those of a table
 SHORT, LABEL, SENTENCE = 14, 24, 20
 """Characters of a cell that stays on one line, and of a row's name that does where that was asked for; the least width
 of a column of sentences."""
@@ -23,6 +24,7 @@ _TIED = "\ue000"  # stands for the blank of "12.3 ms" until it is printed, so th
 _UNIT = re.compile(r"(?<=\d) (?=(?:[µmn]?s|[KMGT]i?B)\b)")
 _COMMAND = re.compile(r"\s*(?:[^:'\"]*: )?(?:\S*/|\S+ -m )?(?:pgle|export|eval|git) ")
 _QUOTED = re.compile(r"'[^']*'")
+_BLANKS_AT_END = re.compile(r"[ \t]+$", re.MULTILINE)
 _ENDLESS = re.compile(rf"[^\n]{{{LONGEST_LINE + 1},}}")
 
 
@@ -35,9 +37,12 @@ def _tied(text: str) -> str:
 
 
 def _drawable(item: Any) -> Any:
-    if isinstance(item, Table):
-        return laid_out(item)
     return _tied(named(_ENDLESS.sub(_cut_short, item))) if isinstance(item, str) else item
+
+
+def is_width_asked() -> bool:
+    """Whether COLUMNS says how wide lines may be, in a pipe too."""
+    return os.environ.get("COLUMNS", "").isdecimal()
 
 
 class Screen(Console):
@@ -65,7 +70,7 @@ class Screen(Console):
             return
         with self.capture() as lines:
             super().print(*objects, **options)
-        self.file.write(BLANKS_AT_END.sub("", lines.get()))
+        self.file.write(_BLANKS_AT_END.sub("", lines.get()))
 
     def _wrapped(self, item: Any) -> Text:
         lines: list[str] = []
@@ -96,14 +101,27 @@ class Screen(Console):
         raise BrokenPipeError
 
 
-def laid_out(content: Table) -> table.Table:
-    """A table as rich draws it, as wide as there is room."""
-    result = _Layout(box=None, pad_edge=False, show_header=content.header)
-    for name in content.columns:
-        result.add_column(
-            name, justify="right" if name in content.right else "left", overflow="fold", no_wrap=name in content.whole
-        )
-    for row in content.rows:
+def grid(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Collection[int] = (),
+    whole: Collection[int] = (),
+    header: bool = True,
+) -> table.Table:
+    """A borderless table, as wide as there is room.
+
+    Args:
+        heads: of its columns.
+        rows: cells, plain text (never markup) or a `rich.text.Text`.
+        right: the columns to align right.
+        whole: the columns whose cells stay on one line if there is room; the others wrap between words.
+        header: whether the heads are shown.
+    """  # fmt: skip
+    result = _Layout(box=None, pad_edge=False, show_header=header)
+    for at, head in enumerate(heads):
+        result.add_column(head, justify="right" if at in right else "left", overflow="fold", no_wrap=at in whole)
+    for row in rows:
         result.add_row(*(Text(_tied(cell)) if isinstance(cell, str) else cell for cell in row))
     return result
 
