@@ -194,5 +194,6 @@ def thresholds_page(result: Thresholds) -> Page:
         table=Table(columns, rows) if rows else None,
         sections=(Section("layers", "How the layer was found", found),),
         notes=tuple(result.remarks),
-        next=(flags,) if rows else (typed("pgle", "flags", "explain", "xla_gpu_all_gather_combine_threshold_bytes"),),
+        paste=flags if rows else "",
+        next=(typed("pgle", "rehearse", *(f"--flag={item.flag.text}" for item in result.thresholds), "--", "COMMAND"),),
     )
