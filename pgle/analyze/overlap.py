@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.moves import Placement, placements

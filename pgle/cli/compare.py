@@ -117,7 +117,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 def _more_runs(options: dict[str, Any]) -> tuple[object, ...]:
     """The words that run twice as many rounds, if rounds were run."""
-    from pgle.run.experiment.onward import abba_words
+    from pgle.run.experiment.next_command import abba_words
 
     rounds = options["rounds"]
     return abba_words(2 * rounds, options["profile"], options["run_dir"], options["words"]) if rounds else ()

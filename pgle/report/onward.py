@@ -12,7 +12,7 @@ from pgle.errors import printable
 from pgle.files import AnyPath
 from pgle.next import typed
 from pgle.report.text import console
-from pgle.run.experiment import onward
+from pgle.run.experiment import next_command
 from pgle.run.experiment.directory import COMPARED, RunDirectory, free
 from pgle.run.inputs.traces import stage_of
 
@@ -39,7 +39,7 @@ def commands(lines: Iterable[str]) -> tuple[str, ...]:
 
 def next_line(run: RunDirectory, command: str) -> str:
     """A command that goes on with a run, as a line; a stage of several ranks is started by each."""
-    ranks = onward.by_every_rank(run) and re.match(r"pgle (perf|profile) ", command)
+    ranks = next_command.by_every_rank(run) and re.match(r"pgle (perf|profile) ", command)
     return f"next, on every rank: {command}" if ranks else f"next: {command}"
 
 
@@ -56,10 +56,10 @@ def after_verification(profile: AnyPath, hlo: Sequence[AnyPath], *, ok: bool) ->
     if not ok:
         return []
     if run is not None:
-        return [next_line(run, onward.following(run))]
+        return [next_line(run, next_command.following(run))]
     return [
         f"next: {typed('pgle', 'predict', hlo[0], '--profile', profile)}",
-        f"on your GPUs: {typed('pgle', 'perf', '--profile', profile, '--', *onward.UNKNOWN)}",
+        f"on your GPUs: {typed('pgle', 'perf', '--profile', profile, '--', *next_command.UNKNOWN)}",
     ]
 
 
@@ -88,7 +88,7 @@ def after_confirmation(log: AnyPath, found: LogVerdict) -> list[str]:
         return []
     stage = stage_of(log) or stage_of(log.parent)
     if stage is not None:
-        return [next_line(stage.run, onward.following(stage.run))]
+        return [next_line(stage.run, next_command.following(stage.run))]
     return [f"next, with the log of a run without the profile: {typed('pgle', 'compare', 'BASELINE_LOG', log)}"]
 
 
@@ -111,7 +111,7 @@ def after_comparison(found: Comparison, checks: Sequence[Check] = (), more: Sequ
 def _after_comparison(found: Comparison, why: str, more: Sequence[object], is_open: bool) -> list[str]:
     run = _run_of(found)
     if run is not None:
-        onward.record_comparison(run, found)
+        next_command.record_comparison(run, found)
         return after_stages(run, found)
     if is_open:
         words = more or ("--abba", 3, "--", "COMMAND_A", "--vs", "COMMAND_B")
@@ -141,26 +141,26 @@ def after_lint(flags: Sequence[str], file: str | None, *, clean: bool) -> list[s
     if not clean:
         return []
     given = ("--flags-file", file) if file else tuple(f"--flag={flag}" for flag in flags)
-    return [f"next, what they do to your step: {typed('pgle', 'rehearse', *given, '--', *onward.UNKNOWN)}"]
+    return [f"next, what they do to your step: {typed('pgle', 'rehearse', *given, '--', *next_command.UNKNOWN)}"]
 
 
 def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
     """What the comparison of a run directory's stages leads to."""
-    from pgle.schedule.worth import WORTH_SHARE  # numpy and the schedules, which most answers do without
+    from pgle.schedule.verdict import LEAST_GAIN  # numpy and the schedules, which most answers do without
 
     profile = run.found_profile or run.profile
     if found is None:
         return [
             "Too few steps to say whether it is faster. Let the program run more of them, then:",
-            f"next: {onward.launch_of(run).line('run', run.path)}",
+            f"next: {next_command.launch_of(run).line('run', run.path)}",
         ]
     if found.verdict == "faster" and found.simulated:
-        launch, there = onward.launch_of(run).on_gpus(), run.path.with_name(f"{run.path.name}-gpu")
+        launch, there = next_command.launch_of(run).on_gpus(), run.path.with_name(f"{run.path.name}-gpu")
         return [
-            f"next: {onward.look_closer(run)}",
+            f"next: {next_command.look_closer(run)}",
             f"on your GPUs, which alone prove it: {launch.line('run', there)}",
         ]
-    flags = onward.against_other_flags(run)
+    flags = next_command.against_other_flags(run)
     if found.verdict == "faster":
         return [
             "Keep the profile in your jobs (the first prints the lines to set), and keep slowdowns out (the second):",
@@ -168,13 +168,16 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
             f"next: {typed('pgle', 'init', 'github')}",
             *([] if flags is None else [f"what the flags bring, against the run under other ones: {flags}"]),
         ]
-    if found.verdict == "same" or (found.verdict == "slower" and found.change < WORTH_SHARE):
+    if found.verdict == "same" or (found.verdict == "slower" and found.change < LEAST_GAIN):
         if flags is not None:
             return [
                 "The profile alone changes next to nothing. What the flags bring, against the run under other ones:",
                 f"next: {flags}",
             ]
-        return ["The profile alone changes next to nothing here; flags beside it may:", f"next: {onward.tune(run)}"]
+        return [
+            "The profile alone changes next to nothing here; flags beside it may:",
+            f"next: {next_command.tune(run)}",
+        ]
     if found.verdict == "slower":
         return [
             "Leave this profile out of your jobs.",
@@ -186,18 +189,18 @@ def after_stages(run: RunDirectory, found: Comparison | None) -> list[str]:
             "Not decided by these steps; the schedules, compared without noise, say more:",
             f"next: {typed('pgle', 'rehearse', run.path)}",
         ]
-    return ["Not decided by these steps; more runs of both sides are surer:", f"next: {onward.more_runs(run)}"]
+    return ["Not decided by these steps; more runs of both sides are surer:", f"next: {next_command.more_runs(run)}"]
 
 
 def after_tuning(run: RunDirectory, found: Comparison, flags: Path) -> list[str]:
     """What `pgle run --tune` leads to: `run` is the experiment under the flags that were found, `flags` their file."""
     if found.verdict != "faster":
         return ["The flags that were found are not shown to help. Where the step goes under them:",
-                f"next: {onward.look_closer(run)}"]  # fmt: skip
+                f"next: {next_command.look_closer(run)}"]  # fmt: skip
     if found.simulated:
         there = run.path.parents[1].with_name(f"{run.path.parents[1].name}-gpu")
-        launch = onward.launch_of(RunDirectory(run.path.parents[1])).on_gpus()
-        return [f"next: {onward.look_closer(run)}",
+        launch = next_command.launch_of(RunDirectory(run.path.parents[1])).on_gpus()
+        return [f"next: {next_command.look_closer(run)}",
                 f"on your GPUs, which alone prove it: {launch.line('run', there, '--tune')}"]  # fmt: skip
     profile = run.found_profile or run.profile
     return [

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pgle.costs.fit.coverage import cover, cover_module
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.coverage import cover, cover_module
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile

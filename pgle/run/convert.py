@@ -118,7 +118,7 @@ def _profile(measured: Measured, target: str | None, *, fingerprint_names: bool 
     profile = measured_profile(measured, fingerprint_names=fingerprint_names)
     if target is None:
         return profile
-    from pgle.costs.fit.complete import complete_profile  # only here: the command starts faster without estimates
+    from pgle.costs.lookup.complete import complete_profile  # only here: the command starts faster without estimates
     from pgle.xla.hardware import find_hardware
     from pgle.xla.targets import load_target
 

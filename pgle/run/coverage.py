@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
-from pgle.costs.fit.complete import Completion, complete_profile
-from pgle.costs.fit.coverage import Coverage, cover
-from pgle.costs.fit.lookup import LookupTable, Row
+from pgle.costs.lookup.complete import Completion, complete_profile
+from pgle.costs.lookup.coverage import Coverage, cover
+from pgle.costs.lookup.table import LookupTable, Row
 from pgle.costs.profile.carry import Carried, carry
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile

@@ -20,8 +20,8 @@ from pgle.costs.estimate.cluster_table import (
 )
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.products import Matmul
-from pgle.costs.fit.contention import as_if_alone
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.contention import as_if_alone
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.measure.measured import Measured, measure, measured_profile
 from pgle.costs.profile.files import encode_profile
 from pgle.costs.profile.value import Profile
@@ -32,7 +32,7 @@ from pgle.run.inputs.traces import read_traces
 from pgle.run.rehearse.compiler.compile import Compiler
 from pgle.run.rehearse.compiler.request import RehearsalRequest
 from pgle.schedule.predict import Gain, Prediction, gain, predict
-from pgle.tune.prices import priced, prices_of
+from pgle.tune.known_costs import costs_for, known_costs
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.hlo.reader import read_module
@@ -56,7 +56,7 @@ class Step:
     """A predicted step of the measured program under one set of costs given to the scheduler."""
 
     label: str  # which
-    step_us: float  # of the schedule, all by one table of prices
+    step_us: float  # of the schedule; all schedules use one table of costs
     exposed_us: float
     costs_are: str  # ``measured``, ``estimated`` or ``mixed``
     estimated_share: float  # of the activity time, the part that was not measured
@@ -212,20 +212,20 @@ def _steps(
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """What the tables give on the main program, beside XLA's own and beside a profile: predicted steps.
 
-    All schedules have one table of prices: what does the same work takes what was measured of it, whatever its name.
+    All schedules use one table of costs: the same work has the same measured cost under every name.
     """
     program, hardware = measured.costs[0].program, find_hardware(trial.target)
     source = _before_optimizations(request, program.key.name)
     if source is None or program.hlo is None:
         return (), ("no before_optimizations dump of the program, so what the table gives was not predicted",)
     profile = as_if_alone(measured_profile(measured), program.hlo)
-    prices = prices_of(LookupTable(program.hlo), profile, estimator(program.hlo, hardware))
+    known = known_costs(LookupTable(program.hlo), profile, estimator(program.hlo, hardware))
 
     def scheduled(flags: Sequence[str], given: Path | None = None) -> tuple[Prediction, Profile]:
         schedule, after = trial.schedule(Path(str(source)), (*PROBE_FLAGS[:2], *flags), given)
         module = read_module(after)
         table = LookupTable(module, schedule.module)
-        costs, _ = priced(prices, table, estimator(table.module, hardware))
+        costs, _ = costs_for(known, table, estimator(table.module, hardware))
         costs = replace(costs, provenance=profile.provenance)
         return predict(module, costs, hardware), costs
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from pgle.costs.estimate.unsure import assumed_warnings, opaque_warnings
+from pgle.costs.estimate.ranges import assumed_warnings, opaque_warnings
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import read_profile
 from pgle.files import AnyPath

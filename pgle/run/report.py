@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pgle.costs.estimate.estimate import hardware_of
-from pgle.costs.fit.coverage import Coverage
+from pgle.costs.lookup.coverage import Coverage
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError

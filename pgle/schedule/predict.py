@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.estimate.unsure import Range, range_of
-from pgle.costs.fit.contention import ASSUMED, LITTLE, Contention, Factors, contention_of
-from pgle.costs.fit.launch import DEFAULT, Launch, launch_of
+from pgle.costs.estimate.ranges import Range, range_of
+from pgle.costs.lookup.contention import ASSUMED, LITTLE, Contention, Factors, contention_of
+from pgle.costs.lookup.launch import DEFAULT, Launch, launch_of
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.schedule.program import COLLECTIVES, Action, Ceiling, Op, Program, ceiling, read_program

@@ -15,9 +15,9 @@ from enum import Enum
 
 from pgle.costs.estimate.physics import least_us
 from pgle.costs.estimate.products import is_product
-from pgle.costs.fit.fill import Estimate
-from pgle.costs.fit.launch import DEFAULT, Launch
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.fill import Estimate
+from pgle.costs.lookup.launch import DEFAULT, Launch
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.value import Cost, Origin
 from pgle.errors import UserError, many
 from pgle.next import VERIFY

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.fit.contention import NONE, Factors
-from pgle.costs.fit.launch import DEFAULT, Launch
+from pgle.costs.lookup.contention import NONE, Factors
+from pgle.costs.lookup.launch import DEFAULT, Launch
 from pgle.costs.profile.value import Cost
 from pgle.schedule.program import COLLECTIVES, Action, Op, Program, read_program
 from pgle.schedule.timeline import ORIGINS, Loop, Stream, Timeline

@@ -97,7 +97,7 @@ def _nearest(
     module: Module,
     first: Iterable[str],
     items: Mapping[str, Instruction],
-    onward: Callable[[Instruction], Iterable[str]],
+    following: Callable[[Instruction], Iterable[str]],
 ) -> Instruction | None:
     """The nearest instruction that computes and has a name of the program."""
     seen, queue = set(first), deque(first)
@@ -107,7 +107,7 @@ def _nearest(
             continue
         if item.op_name and item.opcode not in FREE and collective_kind(module, item) is None:
             return item
-        new = [name for name in onward(item) if name not in seen]
+        new = [name for name in following(item) if name not in seen]
         seen.update(new)
         queue.extend(new)
     return None

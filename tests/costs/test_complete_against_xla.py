@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.fit.complete import complete_profile
+from pgle.costs.lookup.complete import complete_profile
 from pgle.costs.profile.files import profile_files
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.files import write_files

@@ -19,7 +19,7 @@ from pgle.report import onward as report
 from pgle.report.experiment.stage import after_auto
 from pgle.report.schedules import rehearse as rehearsal
 from pgle.report.schedules import tune as tuning
-from pgle.run.experiment import onward
+from pgle.run.experiment import next_command
 from pgle.run.experiment.auto import AutoRequest
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import StageRecord, extend_manifest
@@ -89,15 +89,15 @@ def run_directory(folder: Path, files: list[str]) -> RunDirectory:
 def test_a_run_directory_goes_on_as_it_was_begun(files: list[str], said: str, tmp_path: Path) -> None:
     run = run_directory(tmp_path / "a", files)
     words = shlex.join(PROGRAM) if said.endswith(" -- ") else ""
-    assert onward.following(run).replace(str(run.path), "RUN") == said + words
+    assert next_command.following(run).replace(str(run.path), "RUN") == said + words
 
 
 def test_what_was_compared_is_looked_at(tmp_path: Path) -> None:
     run = run_directory(tmp_path, WHOLE)
-    onward.record_comparison(run, compared("faster"))
-    assert onward.following(run) == f"pgle report {run.path} -o {run.path}/report.html"
+    next_command.record_comparison(run, compared("faster"))
+    assert next_command.following(run) == f"pgle report {run.path} -o {run.path}/report.html"
     (run.path / "report.html").touch()
-    assert onward.following(run) == f"pgle analyze {run.path}"
+    assert next_command.following(run) == f"pgle analyze {run.path}"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_run_under_new_flags_is_compared_with_the_last_before_under_others(
 
 def test_the_flags_of_the_environment_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", ASKED["XLA_FLAGS"])  # type: ignore[arg-type]
-    assert "--flag" not in onward.following(run_directory(tmp_path, CONVERTED))
+    assert "--flag" not in next_command.following(run_directory(tmp_path, CONVERTED))
 
 
 def compared(verdict: str, simulated: bool = False, *sources: str) -> Any:

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.fit.coverage import cover
+from pgle.costs.lookup.coverage import cover
 from pgle.costs.profile.value import Cost, Profile
 from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.reader import read_modules

@@ -9,7 +9,7 @@ import pytest
 
 from pgle.report.schedules.rehearse import advice
 from pgle.schedule.moves import Move, Placement
-from pgle.schedule.worth import judge_worth
+from pgle.schedule.verdict import judge_gain
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_where_nothing_is_independent_flags_that_make_other_instructions_are_nam
         tune="pgle tune step.hlo",
         costs_are="measured",
     )
-    assert worth in judge_worth(prediction, prediction, moves, "measured")
+    assert worth in judge_gain(prediction, prediction, moves, "measured")
     why, command = advice(result)
     assert following in why
     assert command == "pgle tune step.hlo"

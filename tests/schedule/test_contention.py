@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from pgle.costs.fit.contention import ASSUMED, Factors
+from pgle.costs.lookup.contention import ASSUMED, Factors
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, contended_us, gain, on_the_slowest_rank, predict
 from pgle.schedule.timeline import Stream, Timeline
-from pgle.schedule.worth import judge_worth
+from pgle.schedule.verdict import judge_gain
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 
@@ -105,11 +105,11 @@ def test_a_measured_gain_holds_the_measured_contention() -> None:
     assert found.share == pytest.approx(1 - 700 / 900, abs=0.01)
     assert found.high - found.low == pytest.approx(400 * (1 - 1 / 3) / 900, abs=0.01)
     assert found.samples == 120
-    assert "as measured on 120 launches" in judge_worth(before, after, [], "measured")
+    assert "as measured on 120 launches" in judge_gain(before, after, [], "measured")
 
 
 def test_the_sentence_says_the_range() -> None:
-    assert "(range 15.7 … 44.8%; kernels that hide collectives run slower, as on two other jobs)" in judge_worth(
+    assert "(range 15.7 … 44.8%; kernels that hide collectives run slower, as on two other jobs)" in judge_gain(
         *both(COSTS), [], "measured"
     )
 
@@ -140,7 +140,7 @@ def test_a_gain_of_idle_time_is_not_called_a_gain() -> None:
     from dataclasses import replace
 
     idle = replace(slow, timeline=replace(slow.timeline, start_us=slow.timeline.start_us + 200, step_us=700.0))
-    assert judge_worth(idle, replace(slow, timeline=fast), [], "measured").startswith("Cannot tell")
+    assert judge_gain(idle, replace(slow, timeline=fast), [], "measured").startswith("Cannot tell")
 
 
 def test_every_rank_waits_for_the_slowest() -> None:

@@ -14,8 +14,8 @@ from statistics import median
 import numpy as np
 import pytest
 
-from pgle.costs.fit.contention import ASSUMED, NONE, Contention, Factors, Slowdown
-from pgle.costs.fit.launch import DEFAULT
+from pgle.costs.lookup.contention import ASSUMED, NONE, Contention, Factors, Slowdown
+from pgle.costs.lookup.launch import DEFAULT
 from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import find_programs

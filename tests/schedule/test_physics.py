@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from pgle.costs.fit.launch import Launch
+from pgle.costs.lookup.launch import Launch
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.simulate import simulate

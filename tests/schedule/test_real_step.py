@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pgle.costs.fit.launch import DEFAULT, Launch
+from pgle.costs.lookup.launch import DEFAULT, Launch
 from pgle.costs.measure.measured import AggregateOptions, aggregate
 from pgle.costs.measure.program_costs import ProgramCosts
 from pgle.costs.measure.programs import find_programs

@@ -4,8 +4,8 @@ from statistics import fmean
 
 import pytest
 
-from pgle.costs.fit.contention import Contention, Slowdown
-from pgle.costs.fit.launch import DEFAULT
+from pgle.costs.lookup.contention import Contention, Slowdown
+from pgle.costs.lookup.launch import DEFAULT
 from pgle.schedule.program import Action, Op, Program
 from pgle.schedule.timeline import Stream
 from pgle.tune.trial import judge

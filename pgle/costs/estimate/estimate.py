@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pgle.costs.estimate.communication import collective_us
 from pgle.costs.estimate.kernels import compute_us
 from pgle.costs.estimate.network import LAUNCH_US
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.value import Origin, Profile
 from pgle.xla.checker import compute_capability
 from pgle.xla.collectives import collective_kind, is_host_copy, result_shape

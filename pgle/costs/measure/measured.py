@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle import __version__
-from pgle.costs.fit.launch import measure_launch
+from pgle.costs.lookup.launch import measure_launch
 from pgle.costs.measure.naming import Naming, name_instructions
 from pgle.costs.measure.program_costs import ProgramCosts, folded, warnings_of
 from pgle.costs.measure.programs import Program, select_programs, traced_programs, with_embedded_hlo
@@ -48,7 +48,7 @@ from pgle.trace.windows import MeasuredWindow, find_executions, measured_window
 from pgle.xla.hlo.dumps import Dumps, first_names
 
 if TYPE_CHECKING:
-    from pgle.costs.fit.contention import Contention
+    from pgle.costs.lookup.contention import Contention
 
 Flags = npt.NDArray[np.bool_]
 
@@ -179,7 +179,7 @@ def _contention(trace: Trace, program: Program, naming: Naming, kept: Flags) -> 
     """None without HLO. Of a simulated GPU no factors, since they are the model's own."""
     if program.hlo is None:
         return None
-    from pgle.costs.fit.contention import (  # knows HLO, which a small conversion does without
+    from pgle.costs.lookup.contention import (  # knows HLO, which a small conversion does without
         UNMEASURED,
         measure_contention,
     )

@@ -20,7 +20,7 @@ from pgle.costs.profile.value import CostKind, likely_kind, strip_remat
 from pgle.trace.table import Device, Trace
 
 if TYPE_CHECKING:
-    from pgle.costs.fit.lookup import LookupTable
+    from pgle.costs.lookup.table import LookupTable
     from pgle.xla.hlo.module import Module
 
 _LOOP = CostKind.LOOP  # asked for once: a member of an enum takes as long as all else of a name
@@ -128,7 +128,7 @@ def _loops(trace: Trace, program: Program, module: Module) -> tuple[FiledLoop, .
 
 
 def _lookup_table(module: Module, lhs_module: Module | None) -> LookupTable:
-    from pgle.costs.fit.lookup import LookupTable  # with what knows HLO, which a small conversion does without
+    from pgle.costs.lookup.table import LookupTable  # with what knows HLO, which a small conversion does without
 
     return LookupTable(module, lhs_module)
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgle.costs.fit.launch import Launch
+from pgle.costs.lookup.launch import Launch
 from pgle.costs.measure.programs import Program
 from pgle.costs.profile.align import Alignment
 from pgle.costs.profile.value import Cost, CostKind, Ends
 from pgle.trace.windows import MeasuredWindow
 
 if TYPE_CHECKING:
-    from pgle.costs.fit.contention import Contention
+    from pgle.costs.lookup.contention import Contention
 
 MODULES_SHOWN = 3  # modules that are named where a warning is about several
 

@@ -17,7 +17,7 @@ from statistics import median
 
 from pgle.costs.estimate.communication import payload_bytes
 from pgle.costs.estimate.products import matmuls
-from pgle.costs.fit.lookup import LookupTable, Row
+from pgle.costs.lookup.table import LookupTable, Row
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.xla.collectives import collective_kind, group_size, is_done, start_of
 from pgle.xla.hlo.module import Instruction

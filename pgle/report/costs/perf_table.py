@@ -6,7 +6,7 @@ from pgle.report import json
 from pgle.report.text import console, duration, table, warn
 from pgle.run.perf_table import COLLECTIVES_FLAG, MATMULS_FLAG, PerfTable
 from pgle.schedule.predict import Gain
-from pgle.schedule.worth import WORTH_SHARE
+from pgle.schedule.verdict import LEAST_GAIN
 
 
 def show_text(found: PerfTable) -> None:
@@ -63,7 +63,7 @@ def advice(found: PerfTable) -> str:
         f"against XLA's own table the predicted step gets {_range(given)} shorter, with a profile {_range(profile)}; "
         "ranges by how much kernels beside collectives slow down"
     )
-    if given.low < WORTH_SHARE:
+    if given.low < LEAST_GAIN:
         return f"Not worth it for this program: {said}. It may be for others on this cluster; a profile is exact."
     return f"Use it: {said}. XLA_FLAGS='{flags}'"
 

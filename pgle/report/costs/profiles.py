@@ -14,7 +14,7 @@ from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Section, Table
 
 if TYPE_CHECKING:
-    from pgle.costs.fit.complete import Completion
+    from pgle.costs.lookup.complete import Completion
     from pgle.costs.profile.carry import Carried
     from pgle.costs.profile.merge import Merged
     from pgle.run.profiles import Written

@@ -7,8 +7,8 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import PurePath
 
-from pgle.costs.fit.coverage import Coverage, ModuleCoverage, Share
-from pgle.costs.fit.gaps import Gap
+from pgle.costs.lookup.coverage import Coverage, ModuleCoverage, Share
+from pgle.costs.lookup.gaps import Gap
 from pgle.costs.profile.effective import Fault
 from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
 from pgle.errors import cut, many, some

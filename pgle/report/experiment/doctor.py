@@ -14,7 +14,7 @@ from pgle.report.text import console, table
 from pgle.run.doctor.doctor import Diagnosis, Mended
 from pgle.run.doctor.machine import Check
 from pgle.run.doctor.prove import Proof
-from pgle.run.experiment.onward import UNKNOWN
+from pgle.run.experiment.next_command import UNKNOWN
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}

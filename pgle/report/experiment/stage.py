@@ -12,7 +12,7 @@ from pgle.report.onward import next_line, show_next
 from pgle.report.text import console, duration, printable, warn
 from pgle.run.experiment.auto import AutoResult, used
 from pgle.run.experiment.directory import RunDirectory, free
-from pgle.run.experiment.onward import Launch, following
+from pgle.run.experiment.next_command import Launch, following
 from pgle.run.experiment.stage import StageResult
 from pgle.xla.flags.modes import SYNC_MODES
 

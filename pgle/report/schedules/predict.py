@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pgle.costs.fit.contention import Contention
+from pgle.costs.lookup.contention import Contention
 from pgle.errors import printable, shown
 from pgle.next import typed
 from pgle.report import json
@@ -16,7 +16,7 @@ from pgle.report.page.schedules import EXPOSED, Schedule, group_notes, sections
 from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Value
 from pgle.report.timeline.scene import parts_of
 from pgle.run.experiment.directory import RunDirectory, free
-from pgle.run.experiment.onward import UNKNOWN, following, launch_of
+from pgle.run.experiment.next_command import UNKNOWN, following, launch_of
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
 from pgle.schedule.groups import in_one
 from pgle.schedule.moves import placements

@@ -30,7 +30,7 @@ from pgle.run.rehearse.settings import Setting
 from pgle.schedule.groups import groups
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import Gain, gain
-from pgle.schedule.worth import MOSTLY, WORTH_SHARE, stuck_share
+from pgle.schedule.verdict import MOSTLY, LEAST_GAIN, stuck_share
 from pgle.tune.search import ROOM
 
 OTHERS = 4  # modules that were not chosen, in the text
@@ -95,13 +95,13 @@ def verdict(result: Rehearsal) -> tuple[str, Tone]:
         return "Cannot tell: a loop has an unknown length", "warn"
     found, lhs = gain(result.baseline.prediction, prediction), _lhs_gain(result)
     room = _room(result)
-    if lhs is not None and lhs.share >= max(WORTH_SHARE, found.share):
+    if lhs is not None and lhs.share >= max(LEAST_GAIN, found.share):
         return f"The latency-hiding scheduler (LHS) shortens the step by {figures.share(lhs.share)}", "good"
     if pays(result):
         return f"The profile shortens the step by {figures.share(found.share)} (predicted)", "good"
-    if found.share >= WORTH_SHARE:
+    if found.share >= LEAST_GAIN:
         return f"Cannot tell: the predicted {figures.share(found.share)} is within the model's noise", "warn"
-    if found.share <= -WORTH_SHARE:
+    if found.share <= -LEAST_GAIN:
         return f"Use no profile here: the step gets {figures.share(-found.share)} longer", "warn"
     if room < ROOM and _is_stuck(result):
         exposed = prediction.exposed_us / max(prediction.step_us, 1e-9)
@@ -114,7 +114,7 @@ def verdict(result: Rehearsal) -> tuple[str, Tone]:
 def pays(result: Rehearsal) -> bool:
     """Whether the profile is predicted to shorten the step: by enough, and by overlap rather than noise."""
     found = gain(result.baseline.prediction, result.profiled.prediction)
-    return found.share >= WORTH_SHARE and found.low >= 0 and found.idle_share <= found.share / 2
+    return found.share >= LEAST_GAIN and found.low >= 0 and found.idle_share <= found.share / 2
 
 
 def advice(result: Rehearsal) -> tuple[str, str]:
@@ -158,7 +158,7 @@ def _actions(result: Rehearsal) -> tuple[Action, ...]:
         return ()
     schedules, found = _schedules(result), []
     lhs = _lhs_gain(result)
-    if lhs is not None and lhs.share >= WORTH_SHARE:
+    if lhs is not None and lhs.share >= LEAST_GAIN:
         command = f'export XLA_FLAGS="$XLA_FLAGS {LHS}"'
         why = f"it is off by default here; predicted {_range(lhs)}"
         found.append(Action(f"set {LHS}", lhs.high, why, command, span_us=span_us(schedules[0])))

@@ -25,7 +25,7 @@ from pgle.report.steps import compare
 from pgle.report.text import console, near, say, warn
 from pgle.run.convert import Conversion
 from pgle.run.experiment.directory import free
-from pgle.run.experiment.onward import UNKNOWN
+from pgle.run.experiment.next_command import UNKNOWN
 from pgle.run.experiment.pipeline import Pipeline
 from pgle.run.experiment.stage import StageResult
 from pgle.run.rehearse.compiler.request import OnPhase

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pgle.costs.fit.coverage import Coverage
+from pgle.costs.lookup.coverage import Coverage
 from pgle.costs.profile.files import sidecar_path
 from pgle.errors import UserError
 from pgle.files import check_absent
@@ -15,8 +15,8 @@ from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import verify
 from pgle.run.experiment.directory import COMPARED, RunDirectory
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, now, read_manifest, record_file
-from pgle.run.experiment.older import settle
-from pgle.run.experiment.onward import record_comparison
+from pgle.run.experiment.next_command import record_comparison
+from pgle.run.experiment.previous import settle
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.running import content_addressed, run_held
 from pgle.run.experiment.stage import BackEnd, StageError, StageRequest, StageResult

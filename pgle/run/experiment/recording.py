@@ -11,7 +11,7 @@ from typing import Any
 from pgle.masking import kept_argv, kept_environment, kept_flags
 from pgle.run.doctor.machine import git_commit, read_gpus, this_machine
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, now, record_file
-from pgle.run.experiment.older import put_back
+from pgle.run.experiment.previous import put_back
 from pgle.run.experiment.stage import StageRequest
 from pgle.run.launch.environment import ChildEnvironment
 from pgle.xla.log.module_verdict import ModuleVerdict
@@ -40,7 +40,7 @@ def begin_record(
         rank: of this process, of so many `ranks`.
         ranks: how many there are.
         simulated: the GPUs and variables of this machine do not matter.
-        before: `pgle.run.experiment.older.waiting`.
+        before: `pgle.run.experiment.previous.waiting`.
 
     Raises:
         UserError: the interpreter does not run, or the manifest cannot be written.

@@ -12,7 +12,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, sha256, write_files
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import read_manifest
-from pgle.run.experiment.older import settle
+from pgle.run.experiment.previous import settle
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.same_program import same_program
 from pgle.run.experiment.stage import BackEnd, StageRequest, StageResult

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from pgle.errors import UserError
 from pgle.next import typed
 from pgle.run.experiment.directory import MANIFEST, RunDirectory
-from pgle.run.experiment.onward import following
+from pgle.run.experiment.next_command import following
 from pgle.run.inputs.texts import utf8_head
 from pgle.trace.nsys import SQLITE_MAGIC
 from pgle.xla.hlo.dumps import fingerprint_of

@@ -18,7 +18,7 @@ from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, as_path, read_bytes
 from pgle.run.experiment.directory import RunDirectory, StageFolder
 from pgle.run.experiment.manifest import StageRecord, read_manifest
-from pgle.run.experiment.onward import launch_of
+from pgle.run.experiment.next_command import launch_of
 from pgle.run.inputs.traces import is_run_dir, is_trace, read_traces, stage_of
 from pgle.schedule.predict import predict
 from pgle.schedule.simulated_gpu import Noise, record

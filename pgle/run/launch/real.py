@@ -17,7 +17,7 @@ from pgle.next import Next
 from pgle.run.ask.flag_probe import installed
 from pgle.run.experiment.directory import RankFiles
 from pgle.run.experiment.manifest import FileRecord, StageRecord
-from pgle.run.experiment.older import waiting
+from pgle.run.experiment.previous import waiting
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult, files_of_profile

@@ -21,7 +21,7 @@ from pgle.masking import kept_argv, kept_flags
 from pgle.run.ask.flag_probe import installed
 from pgle.run.experiment.directory import CAPTURE, RankFiles, set_aside
 from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifest, now, read_manifest, record_file
-from pgle.run.experiment.older import waiting
+from pgle.run.experiment.previous import waiting
 from pgle.run.experiment.recording import begin_record, end_record
 from pgle.run.experiment.stage import StageRequest, StageResult
 from pgle.run.launch.capture_modules import Devices, capture_modules, devices_for

@@ -15,8 +15,8 @@ from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.run.experiment.directory import RunDirectory, free
 from pgle.run.experiment.manifest import StageRecord, read_manifest
-from pgle.run.experiment.onward import UNKNOWN, Launch, following, launch_of
-from pgle.run.inputs.piped import STDIN, keep_module
+from pgle.run.experiment.next_command import UNKNOWN, Launch, following, launch_of
+from pgle.run.inputs.stdin import STDIN, keep_module
 from pgle.run.launch.capture_modules import Devices, capture_modules, devices_for
 from pgle.run.launch.captured import CapturedProgram, fitted, modules_in, read_captured
 from pgle.run.launch.environment import check_compiler

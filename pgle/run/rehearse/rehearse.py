@@ -10,8 +10,8 @@ from math import prod
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.estimate.unsure import assumed_warnings
-from pgle.costs.fit.contention import Contention
+from pgle.costs.estimate.ranges import assumed_warnings
+from pgle.costs.lookup.contention import Contention
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.files import encode_profile, read_profile, sidecar_path
 from pgle.costs.profile.sidecar import sidecar
@@ -34,7 +34,7 @@ from pgle.run.rehearse.warnings import (
 )
 from pgle.schedule.moves import Move, compare_placements, placements
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.worth import judge_worth
+from pgle.schedule.verdict import judge_gain
 from pgle.xla.flags.catalogue import release
 from pgle.xla.hardware import Hardware, find_hardware
 from pgle.xla.hlo.module import Module
@@ -213,7 +213,7 @@ def _worth(
     if moves and verdict.verdict is not ProfileUse.USED:
         used = "used only a part of" if verdict.verdict is ProfileUse.PARTLY_USED else "did not use"
         return f"Cannot tell: XLA {used} the profile here ({verdict.why})."
-    return judge_worth(baseline.prediction, profiled.prediction, moves, costs_are)
+    return judge_gain(baseline.prediction, profiled.prediction, moves, costs_are)
 
 
 def _has_default(request: RehearseRequest) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from pgle.costs.estimate.unsure import PARTITIONED_LATER, opaque_warnings
+from pgle.costs.estimate.ranges import PARTITIONED_LATER, opaque_warnings
 from pgle.run.rehearse.compiler.request import RehearsalResult
 from pgle.run.rehearse.settings import MEMORY_FRACTION
 from pgle.schedule.moves import Placement

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pgle.costs.estimate.estimate import estimate_profile, estimator
-from pgle.costs.fit.contention import as_if_alone
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.contention import as_if_alone
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.files import profile_files, read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
@@ -31,8 +31,8 @@ from pgle.run.rehearse.compiler.session import Session, open_session
 from pgle.run.rehearse.rehearse import LHS
 from pgle.run.tune.request import Scheduled, TuneRequest
 from pgle.schedule.predict import predict
+from pgle.tune.known_costs import KnownCosts, costs_for, known_costs
 from pgle.tune.moves import Axis, axes
-from pgle.tune.prices import Prices, priced, prices_of
 from pgle.tune.trial import Flags, Trial, exposed_by_kind, key_of
 from pgle.tune.worlds import World, steps_in, worlds
 from pgle.xla.flags.text import typed_flag
@@ -58,11 +58,11 @@ class Bench:
     jaxlib: str = ""  # that compiles
     memory_share: float = 0.0  # part of the GPU's memory that the program needs
     until: float = math.inf  # by when (`time.monotonic`) compilations end, whatever they are at
-    _prices: Prices = field(init=False)
+    _known: KnownCosts = field(init=False)
     _given: Profile = field(init=False)
     _worlds: tuple[World, ...] = ()
     _programs: dict[tuple[str, str], Trial] = field(default_factory=dict)
-    _priced: dict[Path, tuple[Profile, int]] = field(default_factory=dict)
+    _costs: dict[Path, tuple[Profile, int]] = field(default_factory=dict)
     _complete: set[Path] = field(default_factory=set)
 
     @property
@@ -87,8 +87,8 @@ class Bench:
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"
             raise UserError("has no cost of any instruction here", where=request.profile, remedy=remedy)
-        self._prices = prices_of(table, self._given, estimate)
-        self.baseline = self.judged({}, "no profile", result, module, *self._price(table))
+        self._known = known_costs(table, self._given, estimate)
+        self.baseline = self.judged({}, "no profile", result, module, *self._estimated(table))
         try:
             self.pgle = self.schedule({}, "the profile")
         except UserError as error:
@@ -132,11 +132,11 @@ class Bench:
             self.session.base = replace(self.session.base, timeout_s=left_s)
 
     def schedule(self, flags: Flags, label: str) -> Scheduled:
-        """One setting: compiled for its names, priced, compiled with that profile, and simulated."""
+        """One setting: compiled for its names, given costs, compiled with that profile, and simulated."""
         folder, named = self.folder_of(flags), self._named(flags)
         path, cpu_s = folder / "profile.pbtxt", named.cpu_s * (not named.kept)
         for name in SCHEDULES:
-            profile, modelled = self._prices_by_name(named)
+            profile, modelled = self._costs_by_name(named)
             write_files(profile_files(path, profile), force=True)
             shutil.rmtree(folder / name, ignore_errors=True)
             result = self.session.schedule(f"{folder.name}/{name}", self.options(flags), path)
@@ -147,30 +147,30 @@ class Bench:
         found = self.judged(flags, label, result, module, profile, modelled)
         return replace(found, trial=replace(found.trial, cpu_s=cpu_s))
 
-    def _prices_by_name(self, named: RehearsalResult) -> tuple[Profile, int]:
+    def _costs_by_name(self, named: RehearsalResult) -> tuple[Profile, int]:
         """The costs under the names that a setting gives, and how many collectives are modelled."""
         program = named.after_optimizations  # flags of the scheduler share one
-        if program not in self._priced:
-            self._priced[program] = self._price(_table(named))
-        return self._priced[program]
+        if program not in self._costs:
+            self._costs[program] = self._estimated(_table(named))
+        return self._costs[program]
 
     def _has_new_names(self, named: RehearsalResult, result: RehearsalResult, module: Module) -> bool:
-        """Whether a schedule shows names that the program had not before it; then they are priced.
+        """Whether a schedule shows names that the program had not before it; then they get costs.
 
-        From jaxlib 0.12 on the scheduling passes wrap copies of slices in loops, and take each for 5 ms unpriced.
+        From jaxlib 0.12 on the scheduling passes wrap copies of slices in loops, and assume 5 ms for each without a cost.
         """
         program, final = named.after_optimizations, LookupTable(module)
         if program.name != BEFORE["scheduling"] or program in self._complete:
             return False
         self._complete.add(program)
-        known = final.costs(self._priced[program][0])
+        known = final.costs(self._costs[program][0])
         if all(name in known or row.is_optional or not row.accepted for name, row in final.rows.items()):
             return False
-        self._priced[program] = self._price(_table(result))
+        self._costs[program] = self._estimated(_table(result))
         return True
 
-    def _price(self, table: LookupTable) -> tuple[Profile, int]:
-        return priced(self._prices, table, estimator(table.module, self.hardware))
+    def _estimated(self, table: LookupTable) -> tuple[Profile, int]:
+        return costs_for(self._known, table, estimator(table.module, self.hardware))
 
     def _named(self, flags: Flags) -> RehearsalResult:
         return self.session.begun(f"{self.folder_of(flags).name}/names", self.options(flags)).result()

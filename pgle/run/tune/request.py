@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pgle.costs.profile.value import Profile
-from pgle.run.experiment.onward import Launch
+from pgle.run.experiment.next_command import Launch
 from pgle.run.rehearse.settings import Setting
 from pgle.schedule.moves import Placement
 from pgle.schedule.predict import Prediction

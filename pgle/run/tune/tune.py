@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pgle.costs.estimate.unsure import assumed_warnings
-from pgle.costs.fit.coverage import cover
+from pgle.costs.estimate.ranges import assumed_warnings
+from pgle.costs.lookup.coverage import cover
 from pgle.costs.profile.files import profile_files
 from pgle.errors import UserError
 from pgle.files import write_files

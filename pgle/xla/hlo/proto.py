@@ -11,9 +11,9 @@ from google.protobuf.message import DecodeError
 from pgle.errors import UserError
 from pgle.next import Next
 from pgle.xla.collectives import is_collective_opcode
+from pgle.xla.hlo.check import checked
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 from pgle.xla.hlo.replica_groups import Groups, groups_of
-from pgle.xla.hlo.sound import checked
 from pgle.xla.protos import hlo_pb2
 
 MAX_HLO_BYTES = 2 << 30  # protocol buffers cannot be larger; a text dump of such a module would be unreadable anyway

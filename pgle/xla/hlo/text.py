@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping
 
 from pgle.errors import UserError
+from pgle.xla.hlo.check import checked
 from pgle.xla.hlo.module import Computation, Instruction, Module
 from pgle.xla.hlo.replica_groups import Groups
-from pgle.xla.hlo.sound import checked
 from pgle.xla.hlo.text_parts import Attributes, ShapeTable, groups_from_text, unescape
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) ?(?:\(.*)?\{$", re.DOTALL)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.carry import By, Carried, carry
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.xla.hlo.module import Instruction, Module
@@ -37,7 +37,7 @@ def renamed(module: Module) -> tuple[Module, dict[str, str]]:
     return replace(module, computations=computations), new
 
 
-def priced(table: LookupTable, seed: int = 3) -> Profile:
+def costs_for(table: LookupTable, seed: int = 3) -> Profile:
     """Another cost for every instruction."""
     draw = random.Random(seed)
     return Profile(tuple(row.cost(draw.uniform(1, 1000), Origin.MEASURED) for row in table.rows.values()))
@@ -47,7 +47,7 @@ def test_each_instruction_of_a_real_step_gets_its_own_cost_back_whatever_its_nam
     module = read_module(testdata / STEP)
     other, new = renamed(module)
     old = LookupTable(module)
-    profile = priced(old)
+    profile = costs_for(old)
     costs = old.costs(profile)
     found = {match.name: match.cost.cost_us for match in carry(profile, old, LookupTable(other)).matches}
     own = [name for name, row in old.rows.items() if found.get(new[row.instruction.name]) == costs[name].cost_us]
@@ -62,7 +62,7 @@ def test_a_profile_is_carried_to_another_release(testdata: Path, way: tuple[str,
         LookupTable(read_module(next((testdata / "hlo" / release / mode).glob("*optimizations.hlo.pb.xz"))))
         for release in way
     )
-    carried = carry(priced(old), old, new)
+    carried = carry(costs_for(old), old, new)
     assert carried.share > 0.85  # every instruction costs alike here; of real steps 94 to 100 % is carried
     for match in carried.matches:
         assert new.rows[match.name].opcode == match.cost.opcode

@@ -12,9 +12,9 @@ import pytest
 from pgle.errors import UserError, WorkloadError
 from pgle.run.experiment.directory import RunDirectory
 from pgle.run.experiment.manifest import StageRecord, extend_manifest, now, read_manifest
-from pgle.run.experiment.older import waiting
-from pgle.run.experiment.onward import Launch
+from pgle.run.experiment.next_command import Launch
 from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
+from pgle.run.experiment.previous import waiting
 from pgle.run.experiment.recording import end_record
 from pgle.run.experiment.stage import StageError, StageRequest, StageResult
 from pgle.xla.log.module_verdict import ProfileUse

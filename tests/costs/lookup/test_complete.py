@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from pgle.costs.fit.complete import complete_profile
+from pgle.costs.lookup.complete import complete_profile
 from pgle.costs.measure.measured import aggregate
 from pgle.costs.measure.programs import find_programs
 from pgle.costs.profile.files import read_profile

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pgle.costs.estimate.estimate import estimator, hardware_of
-from pgle.costs.fit.fill import FILLED
-from pgle.costs.fit.gaps import Gap, Mismatch, NearNames, Unused, find_unused, weigh, weigh_gaps
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.fill import FILLED
+from pgle.costs.lookup.gaps import Gap, Mismatch, NearNames, Unused, find_unused, weigh, weigh_gaps
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.effective import Fault, Finding, effective_costs, profile_findings
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, module_records
 from pgle.errors import UserError

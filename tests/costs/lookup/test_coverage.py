@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.fit.coverage import Coverage, ModuleCoverage, cover
+from pgle.costs.lookup.coverage import Coverage, ModuleCoverage, cover
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Cost, Origin, Profile
 from pgle.errors import UserError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pgle.costs.profile.value import Cost, Profile
 from pgle.schedule.moves import DISABLE_ASYNC, Move, Placement
 from pgle.schedule.predict import Prediction, predict
-from pgle.schedule.worth import judge_worth
+from pgle.schedule.verdict import judge_gain
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 SHAPE = Shape("f32", (1 << 20,))
@@ -26,7 +26,7 @@ def step_of(compute_us: float, gather_us: float) -> Prediction:
 
 def judge(after_us: float, after: Placement = GATHER, before: Placement = GATHER) -> str:
     move = Move("all-gather-start", before, after)
-    return judge_worth(step_of(900, 100), step_of(after_us - 100, 100), [move], "measured")
+    return judge_gain(step_of(900, 100), step_of(after_us - 100, 100), [move], "measured")
 
 
 def test_a_shorter_step_whose_collectives_moved_is_worth_it() -> None:
@@ -37,7 +37,7 @@ def test_a_shorter_step_whose_collectives_moved_is_worth_it() -> None:
 def test_a_gain_that_contention_may_take_is_no_yes() -> None:
     after = step_of(800, 100)
     after = replace(after, steps_us=after.steps_us._replace(most_contention=1100.0))
-    assert judge_worth(step_of(900, 100), after, [], "measured").startswith("Cannot tell: the step gets 10.0%")
+    assert judge_gain(step_of(900, 100), after, [], "measured").startswith("Cannot tell: the step gets 10.0%")
 
 
 def test_a_gain_without_moves_is_not_ascribed_to_collectives() -> None:
@@ -65,7 +65,7 @@ def test_no_change_is_called_no_change() -> None:
 
 
 def test_a_program_without_collectives_has_nothing_to_hide() -> None:
-    assert "no collective" in judge_worth(step_of(900, 0), step_of(900, 0), [], "measured")
+    assert "no collective" in judge_gain(step_of(900, 0), step_of(900, 0), [], "measured")
 
 
 def offloading(order: tuple[str, ...]) -> Prediction:
@@ -83,9 +83,9 @@ def offloading(order: tuple[str, ...]) -> Prediction:
 
 def test_host_copies_that_hide_are_the_gain() -> None:
     late, early = offloading(("gemm", "start", "done")), offloading(("start", "gemm", "done"))
-    assert "of the host copies hide" in judge_worth(late, early, [], "measured")
+    assert "of the host copies hide" in judge_gain(late, early, [], "measured")
 
 
 def test_exposed_host_copies_count() -> None:
     late = offloading(("gemm", "start", "done"))
-    assert "exposed communication and host copies" in judge_worth(late, late, [], "measured")
+    assert "exposed communication and host copies" in judge_gain(late, late, [], "measured")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pgle.costs.estimate.estimate import estimate_profile
-from pgle.costs.fit.complete import complete_profile
-from pgle.costs.fit.coverage import cover
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.complete import complete_profile
+from pgle.costs.lookup.coverage import cover
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.xla.hardware import find_hardware

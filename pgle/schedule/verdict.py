@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pgle.schedule.moves import NOTHING_INDEPENDENT, Move, Placement
 from pgle.schedule.predict import Gain, Prediction, gain
 
-WORTH_SHARE = 0.005
+LEAST_GAIN = 0.005
 """Gains below half a per cent of the step are called not worth a job: controlled PGLE gains that users report on tuned
 models are 1 to 2 %, and null results are common (see docs)."""
 
@@ -15,7 +15,7 @@ models are 1 to 2 %, and null results are common (see docs)."""
 MOSTLY = 0.5  # of the exposed time, from which on what has nothing to hide behind is the answer
 
 
-def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move], costs_are: str) -> str:
+def judge_gain(baseline: Prediction, profiled: Prediction, moves: Sequence[Move], costs_are: str) -> str:
     """The sentence; it says where the costs are not measured.
 
     Args:
@@ -32,23 +32,23 @@ def judge_worth(baseline: Prediction, profiled: Prediction, moves: Sequence[Move
     if baseline.lower_bound or profiled.lower_bound:
         return f"Cannot tell: the program has a loop of unknown length, of which one iteration is counted{by}."
     change = in_percent(gained)
-    if gained.share >= WORTH_SHARE and gained.idle_share > gained.share / 2:
+    if gained.share >= LEAST_GAIN and gained.idle_share > gained.share / 2:
         return (
             f"Cannot tell: the step gets {change} shorter, but {gained.idle_share:.1%} are time in which nothing runs, "
             f"the model's noise; exposed time goes from {exposed:.1%} to {_exposed(profiled):.1%} of the step{by}."
         )
-    if gained.share >= WORTH_SHARE and gained.low < 0:
+    if gained.share >= LEAST_GAIN and gained.low < 0:
         return f"Cannot tell: the step gets {change} shorter, and the range reaches below zero{by}."
-    if gained.share >= WORTH_SHARE:
+    if gained.share >= LEAST_GAIN:
         reason = _moved(moves, copies - profiled.timeline.breakdown.exposed_copy_us)
         return f"Yes: {reason} and the step gets {change} shorter{by}."
-    if gained.share <= -WORTH_SHARE:
+    if gained.share <= -LEAST_GAIN:
         return (
             f"No: with true costs the greedy scheduler does worse here, the step gets {-gained.share:.1%} longer{by}."
         )
     if not moves and not baseline.timeline.breakdown.copy_us:
         return "No: the program has no collective that could be hidden."
-    if exposed < WORTH_SHARE:
+    if exposed < LEAST_GAIN:
         return f"No: only {exposed:.2%} of the step is {what} without a profile{by}."
     before = [move.before for move in moves if move.before is not None]
     kept = _share([item for item in before if item.kept_by], baseline)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from pgle.costs.fit.lookup import LookupTable, Row
+from pgle.costs.lookup.table import LookupTable, Row
 from pgle.costs.profile.value import Cost, CostKind, Origin
 from pgle.xla.collectives import group_size
 from pgle.xla.hlo.module import Instruction

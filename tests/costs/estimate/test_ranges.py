@@ -6,7 +6,7 @@ import pytest
 
 from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.kernels import sort_passes
-from pgle.costs.estimate.unsure import (
+from pgle.costs.estimate.ranges import (
     ADDED_ROW_US,
     SWAPPED_ROW_US,
     Range,

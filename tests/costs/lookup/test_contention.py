@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from pgle.costs.fit.contention import (
+from pgle.costs.lookup.contention import (
     ASSUMED,
     Contention,
     Factors,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import isfinite
 
-from pgle.costs.fit.fill import Estimate, fill
-from pgle.costs.fit.lookup import LookupTable, Row
+from pgle.costs.lookup.fill import Estimate, fill
+from pgle.costs.lookup.table import LookupTable, Row
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, strip_remat
 from pgle.xla.checker import T_SHIRT_SIZES, assumed_us, fallback_of
 from pgle.xla.hlo.module import Module

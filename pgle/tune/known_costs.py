@@ -1,7 +1,7 @@
-"""Costs that go with what an instruction is rather than with its name: other flags give other names.
+"""Measured costs for a module that other flags made. Other flags give other names, so instructions are matched by content.
 
-After a change of flags nearly all kernels keep opcode and shapes, but combined collectives are new. The same thing
-takes what it took; what is new is estimated, times what was measured of its kind over what is estimated for it.
+After a change of flags nearly all kernels keep opcode and shapes, but combined collectives are new. An instruction with
+the same signature keeps its measured cost. A new one gets an estimate, scaled by measured over estimated of its kind.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from pgle.costs.fit.fill import Estimate, fill, kinds_of, signature
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.fill import Estimate, fill, kinds_of, signature
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 
 
 @dataclass(frozen=True)
-class Prices:
+class KnownCosts:
     """What instructions of a program take."""
 
-    known: Mapping[Hashable, Cost]  # by `signature`, one cost of those that are the same thing: the median
+    by_signature: Mapping[Hashable, Cost]  # the median cost of the instructions with one `signature`
     factors: Mapping[str, float]  # by kind of instruction, the median of measured over estimated
 
 
-def prices_of(table: LookupTable, profile: Profile, estimate: Estimate) -> Prices:
-    """The prices of a module that a profile has costs of.
+def known_costs(table: LookupTable, profile: Profile, estimate: Estimate) -> KnownCosts:
+    """The costs that a profile has of a module's instructions.
 
     Args:
         table: of the module that was measured.
@@ -43,11 +43,11 @@ def prices_of(table: LookupTable, profile: Profile, estimate: Estimate) -> Price
         if guess and cost.cost_us:
             for kind in kinds_of(row):
                 ratios[kind].append(cost.cost_us / guess)
-    known = {
+    medians = {
         key: costs[0]._replace(cost_us=median(cost.cost_us for cost in costs), slowest_us=_slowest(costs))
         for key, costs in alike.items()
     }
-    return Prices(known, {kind: median(values) for kind, values in ratios.items()})
+    return KnownCosts(medians, {kind: median(values) for kind, values in ratios.items()})
 
 
 def _slowest(costs: list[Cost]) -> float | None:
@@ -55,25 +55,25 @@ def _slowest(costs: list[Cost]) -> float | None:
     return median(values) if values else None
 
 
-def priced(prices: Prices, table: LookupTable, estimate: Estimate) -> tuple[Profile, int]:
-    """A profile for another compilation of the program, and how many collectives are new to it, so modelled.
+def costs_for(known: KnownCosts, table: LookupTable, estimate: Estimate) -> tuple[Profile, int]:
+    """A profile for another compilation of the program, and how many of its collectives are new.
 
-    What is modelled is marked as estimated.
+    The costs of new instructions are estimates, and marked so.
 
     Args:
-        prices: of the program.
+        known: of the program.
         table: of the module as LHS saw it, under other flags.
         estimate: of its instructions.
     """
     found: dict[str, Cost] = {}
     gaps = []
     for name, row in table.rows.items():
-        known = prices.known.get(signature(table, row))
-        if known is None:
+        cost = known.by_signature.get(signature(table, row))
+        if cost is None:
             gaps.append(row)
         else:
-            found[name] = known._replace(name=row.filed_as, fingerprint="", trace_name="")
-    factor = {row.instruction.name: _factor(prices, kinds_of(row)) for row in gaps}
+            found[name] = cost._replace(name=row.filed_as, fingerprint="", trace_name="")
+    factor = {row.instruction.name: _factor(known, kinds_of(row)) for row in gaps}
     fills, _ = fill(table, {}, gaps, lambda item: _times(estimate(item), factor.get(item.name, 1.0)))
     for item in fills:
         row = item.row
@@ -83,8 +83,8 @@ def priced(prices: Prices, table: LookupTable, estimate: Estimate) -> tuple[Prof
     return Profile(tuple(found.values())), sum(row.kind is CostKind.COLLECTIVE for row in gaps)
 
 
-def _factor(prices: Prices, kinds: tuple[str, ...]) -> float:
-    return next((prices.factors[kind] for kind in kinds if kind in prices.factors), 1.0)
+def _factor(known: KnownCosts, kinds: tuple[str, ...]) -> float:
+    return next((known.factors[kind] for kind in kinds if kind in known.factors), 1.0)
 
 
 def _times(guess: float | None, factor: float) -> float | None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.costs.estimate.products import is_product
-from pgle.costs.fit.launch import execution_rows
+from pgle.costs.lookup.launch import execution_rows
 from pgle.costs.profile.value import Cost, Profile, module_records
 from pgle.trace.intervals import covered, union
 from pgle.trace.table import Trace

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from pgle.costs.estimate.estimate import estimator
-from pgle.costs.fit.fill import FILLED, Scale, fill
-from pgle.costs.fit.lookup import LookupTable
+from pgle.costs.lookup.fill import FILLED, Scale, fill
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.effective import effective_costs
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile, has_remat
 from pgle.errors import some
