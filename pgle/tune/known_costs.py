@@ -1,4 +1,4 @@
-"""Measured costs for a module that other flags made. Other flags give other names, so instructions are matched by content.
+"""Measured costs for a module that other flags made. Names differ then, so instructions are matched by content.
 
 After a change of flags nearly all kernels keep opcode and shapes, but combined collectives are new. An instruction with
 the same signature keeps its measured cost. A new one gets an estimate, scaled by measured over estimated of its kind.

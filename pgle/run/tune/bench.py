@@ -157,7 +157,7 @@ class Bench:
     def _has_new_names(self, named: RehearsalResult, result: RehearsalResult, module: Module) -> bool:
         """Whether a schedule shows names that the program had not before it; then they get costs.
 
-        From jaxlib 0.12 on the scheduling passes wrap copies of slices in loops, and assume 5 ms for each without a cost.
+        Since jaxlib 0.12 scheduling wraps copies of slices in loops. LHS assumes 5 ms for each without a cost.
         """
         program, final = named.after_optimizations, LookupTable(module)
         if program.name != BEFORE["scheduling"] or program in self._complete:
