@@ -68,13 +68,13 @@ class Graphs:
         in_graph = known & ((launch >= 0) | ((node != NULL) & (node != 0)))
         built = np.where(builder >= 0, self._instruction_of(builder), np.int32(-1))
         # a node built while only the launching thunk was open tells nothing new
-        told = in_graph & (built >= 0) & (built != instruction)
+        rebuilt = in_graph & (built >= 0) & (built != instruction)
         by_kernel = np.full(len(thunk), -1, np.int32) if self._kernels is None else self._kernels(kernel)
-        named = in_graph & ~told & (by_kernel >= 0)
+        named = in_graph & ~rebuilt & (by_kernel >= 0)
         self.named += int(named.sum())
-        shared = np.where(told, builder, np.where(named, len(self.launches.instruction) + by_kernel, thunk))
-        instruction = np.where(told, built, np.where(named, by_kernel, instruction))
-        lost = in_graph & ~told & ~named
+        shared = np.where(rebuilt, builder, np.where(named, len(self.launches.instruction) + by_kernel, thunk))
+        instruction = np.where(rebuilt, built, np.where(named, by_kernel, instruction))
+        lost = in_graph & ~rebuilt & ~named
         return instruction, shared.astype(np.int32), np.where(lost, np.uint8(Reason.GRAPH_NODE), reason)
 
     def _instruction_of(self, thunk: Codes) -> Codes:
