@@ -39,11 +39,11 @@ def without_repeats(trace: Trace) -> Trace:
         return trace
     keep = np.ones(len(trace), np.bool_)
     keep[order[again]] = False
-    told = f"{many(int(again.sum()), 'event')} of the GPU recorded twice; each counts once"
+    twice = f"{many(int(again.sum()), 'event')} of the GPU recorded twice; each counts once"
     return replace(
         trace,
         **{name: getattr(trace, name)[keep] for name in ROW_COLUMNS},
-        warnings=(*trace.warnings, f"{told}. Record again if the profiler was started twice"),
+        warnings=(*trace.warnings, f"{twice}. Record again if the profiler was started twice"),
     )
 
 

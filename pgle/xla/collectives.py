@@ -17,7 +17,7 @@ _GENERIC = ("async-start", "async-update", "async-done")
 
 
 def is_collective_opcode(opcode: str) -> bool:
-    """Whether an opcode is that of a collective or of an asynchronous operation that may wrap one."""
+    """Whether an opcode is a collective, or an asynchronous operation that may wrap one."""
     return opcode in _KINDS or opcode in _GENERIC
 
 
@@ -99,7 +99,7 @@ def async_pairs(module: Module) -> tuple[AsyncPair, ...]:
 
 
 def followers(module: Module, traced: frozenset[str]) -> dict[str, str]:
-    """By asynchronous start, the first of some instructions that stands after its done in the same computation."""
+    """By asynchronous start: the first of some instructions after its done in the same computation."""
     found: dict[str, str] = {}
     after: dict[str, str] = {}
     pairs = async_pairs(module)
@@ -122,7 +122,7 @@ def _other(module: Module, start: Instruction) -> str:
 
 
 def start_of(module: Module, done: Instruction) -> Instruction | None:
-    """The start that a done waits for, None where it cannot be told."""
+    """The start that a done waits for; None if unknown."""
     current = done
     while current.operands:
         current = module.instructions[current.operands[0]]
@@ -144,7 +144,7 @@ def start_of(module: Module, done: Instruction) -> Instruction | None:
 def result_shape(module: Module, instruction: Instruction) -> Shape:
     """The shape of what an operation computes: of an asynchronous one the done's, whatever form the start has.
 
-    A start's own shape is (operands, results, …), but that of an ``all-reduce-start`` is the results only.
+    A start's own shape is (operands, results, …). An ``all-reduce-start`` has the shape of the results only.
     """
     wrapped = module.wrapped(instruction)
     if wrapped is not None:

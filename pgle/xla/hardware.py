@@ -2,7 +2,7 @@
 
 Peaks are dense tensor-core figures of NVIDIA's data sheets (A100: nvidia-a100-datasheet; H100: h100-datasheet; H200:
 h200-datasheet; B200: HGX B200, an eighth of the board's; GB200 and GB300: NVL72, a 72nd of the rack's). Memory
-bandwidth, cores and clock are those of XLA's descriptions (`data/targets`). FP32 without tensor cores is under ``f32``;
+bandwidth, cores and clock come from XLA's descriptions (`data/targets`). FP32 without tensor cores is under ``f32``;
 XLA uses TF32 tensor cores for f32 dots only where the precision allows it, so dots of f32 take ``tf32``.
 """
 
@@ -115,7 +115,7 @@ TABLE: Mapping[str, Hardware] = {hardware.name: hardware for hardware in _GPUS}
 """By the names of `pgle.xla.targets`, and the NVL72 racks."""
 
 _BY_CAPABILITY = (((8, 0), "a100-40gb"), ((9, 0), "h100-sxm"), ((10, 0), "b200"), ((10, 3), "gb300"))
-"""The GPU that stands for a compute capability and those above it, up to the next row."""
+"""The GPU used for a compute capability and for higher ones, up to the next row."""
 
 
 def find_hardware(
@@ -129,7 +129,7 @@ def find_hardware(
 
     Args:
         target: a name of `TABLE` or an alias of it, or a described GPU: memory bandwidth, cores and clock are its own.
-            The rest is that of the same GPU in the table, else of the one that stands for its compute capability.
+            The rest comes from the same GPU in the table, else from the table's GPU for its compute capability.
         topology: ``SxHxD``: slices, hosts of each, devices of each host. Devices of one host share NVLink, in a rack
             those of one slice, but never more than the GPU has in one NVLink domain.
         devices_per_host: GPUs that share NVLink; goes before `topology`.
@@ -176,7 +176,7 @@ def weaker(hardware: Hardware) -> list[Hardware]:
 
 
 def by_capability(capability: tuple[int, int] | None) -> Hardware:
-    """The GPU of `TABLE` that stands for a compute capability; an H100 where none is known."""
+    """The GPU of `TABLE` for a compute capability; an H100 if none is known."""
     at_most = [name for lowest, name in _BY_CAPABILITY if capability is not None and lowest <= capability]
     unknown = "h100-sxm" if capability is None else "a100-40gb"
     return TABLE[at_most[-1] if at_most else unknown]

@@ -1,6 +1,6 @@
 """Kinds of collectives, and what an instruction does by its name alone.
 
-`guess_kind` is for profiles and traces without HLO, and whatever stands on it is marked as a guess; with HLO,
+`guess_kind` is for profiles and traces without HLO, and every result from it is marked as a guess; with HLO,
 `pgle.xla.collectives` knows.
 """
 

@@ -113,7 +113,7 @@ def target_beside(source: str) -> Target | None:
     """The GPU that a dump was compiled for, by the description of it that XLA leaves beside each module.
 
     Args:
-        source: path of the dump, ``module_0042.jit_step.….hlo.pb``; those of other modules beside it will do.
+        source: path of the dump, ``module_0042.jit_step.….hlo.pb``; a description in the same folder will do.
 
     Returns:
         The description, under the name of the shipped target where that is the same GPU by its figures, else under that

@@ -207,7 +207,7 @@ def by_time(device: Codes, start: Ints) -> Codes | slice:
 
 
 def number_executions(device: Codes, module_range: Codes, launches: Launches) -> Codes:
-    """Running number of each row's module range among those of the same module on the same device, by start."""
+    """Running number of each row's module range within its module and device, by start."""
     count = len(launches.module_start)
     size = (int(device.max()) + 1) * count
     wide = np.int32 if size < 2**31 else np.int64

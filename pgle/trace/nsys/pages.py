@@ -1,7 +1,7 @@
 """Integer columns of a SQLite table, decoded from its pages a block at a time.
 
 A trace is millions of short rows, and SQLite hands out one value after the other: that is four fifths of the time of a
-conversion. Here are the pages, and where on them each row lies; `pgle.trace.nsys.records` decodes the rows.
+conversion. This file finds the pages and the position of each row; `pgle.trace.nsys.records` decodes the rows.
 
 File format: https://www.sqlite.org/fileformat2.html, section 1.6 (B-tree pages). Every position that is read from the
 file is checked against the end of its page.
@@ -90,7 +90,7 @@ class Pages:
     def _read(self, numbers: npt.NDArray[np.int64]) -> Bytes:
         """The bytes of pages, one after the other, and zeros behind them."""
         if (numbers < 1).any() or (numbers > self._count).any():
-            raise ValueError("a page lies outside the file")
+            raise ValueError("a page is outside the file")
         size = self._page_bytes
         raw = np.empty(len(numbers) * size + 2 * MAX_HEADER, np.uint8)
         raw[len(numbers) * size :] = 0
@@ -135,7 +135,7 @@ class Pages:
         return Block(tuple(out), (elsewhere, varints(raw, row_id[elsewhere])[0]))
 
     def _cells(self, raw: Bytes, pages: int) -> tuple[Ints, Ints]:
-        """Where each row lies in the bytes of leaf pages, and where its page's content ends."""
+        """Position of each row in the bytes of leaf pages, and where its page's content ends."""
         table = raw[: pages * self._page_bytes].reshape(pages, self._page_bytes)
         count = table[:, 3].astype(np.int64) << 8 | table[:, 4]
         most = int(count.max(initial=0))

@@ -161,7 +161,7 @@ def _labelled(tables: Tables, labels: _Labels, step: Callable[[int], None]) -> I
     columns = ("start", "end", "globalTid", "eventType", "textId", "text")
     if not unregistered or not set(columns) <= tables.columns("NVTX_EVENTS"):
         return
-    # the text of an unregistered string stands in the row itself
+    # the row itself has the text of an unregistered string
     batch: list[tuple[int, int, int, int]] = []
     for begin, stop, thread, kind, registered, text in tables.rows("NVTX_EVENTS", columns, like=("text", PREFIXES)):
         if (

@@ -52,7 +52,7 @@ NEEDED = {
     API: ("start", "globalTid", "correlationId"),
     **dict.fromkeys(ACTIVITIES, ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")),
 }
-"""Columns without which nothing can be told; a table may be absent."""
+"""Columns that are required if their table exists; a table may be absent."""
 
 KNOWN_SCHEMA = 3
 """Major version of the export schema of nsys 2022.4 to 2026.4; another one changes the meaning of columns."""

@@ -129,7 +129,7 @@ def _namespace(tables: Tables) -> str:
 
 
 def _gpus(tables: Tables) -> Mapping[object, frozenset[str]]:
-    """How each GPU that the recorder saw can be told from others."""
+    """The identity of each GPU that the recorder saw."""
     found: dict[object, frozenset[str]] = {}
     for kind, column in (("uuid", "uuid"), ("bus", "busLocation")):
         for gpu, value in tables.rows("TARGET_INFO_GPU", ("id", column)):

@@ -1,6 +1,6 @@
 """Integer columns out of the records of many rows at once.
 
-Rows are grouped by their headers. In rows with equal headers each column lies at the same place and has the same width,
+Rows are grouped by their headers. In rows with equal headers each column has the same place and width,
 so that a whole group is decoded by a few numpy calls.
 
 Format: https://www.sqlite.org/fileformat2.html, section 2.1 (records).
@@ -72,7 +72,7 @@ class Rows:
         stride = size - begin + 8
         if not len(rows):
             return elsewhere
-        if stride > MAX_HEADER:  # a long text stands between wanted columns
+        if stride > MAX_HEADER:  # a long text between wanted columns
             return np.concatenate([elsewhere, rows])
         records = window(self.raw, stride)[self.record[rows] + begin]
         everything = len(rows) == self.out.shape[1]

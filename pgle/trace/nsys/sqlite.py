@@ -58,7 +58,7 @@ class SqliteTables:
         """See `Tables`.
 
         Raises:
-            UserError: it is a view, of which nobody knows how long it goes on.
+            UserError: it is a view; a view may never end.
         """
         if table in self._views:
             remedy = "export the report again with `nsys export --type sqlite`"
@@ -187,6 +187,6 @@ def check_sqlite(path: Path) -> None:
     if log.exists() and log.stat().st_size:
         fold = typed("sqlite3", path, "PRAGMA wal_checkpoint(TRUNCATE)")
         remedy = f"export the report again, or fold that in: {fold}"
-        raise UserError(f"part of it lies in {log.name} still", where=path, remedy=remedy)
+        raise UserError(f"part of it is still in {log.name}", where=path, remedy=remedy)
     if len(head) < 100 or size < pages * page_bytes:
         raise UserError(f"truncated: {size:,} of {pages * page_bytes:,} bytes", where=path, remedy=again)

@@ -18,7 +18,7 @@ Codes: TypeAlias = npt.NDArray[np.integer[Any]]  # in as many bytes as they need
 Columns: TypeAlias = tuple[Ints, ...]
 
 NULL = -(2**63 - 1)  # what a database NULL becomes in an integer column
-API = "CUPTI_ACTIVITY_KIND_RUNTIME"  # CUDA API calls, those of the driver too (eventClass 1)
+API = "CUPTI_ACTIVITY_KIND_RUNTIME"  # CUDA API calls, also of the driver (eventClass 1)
 PROCESS = ~np.int64(0xFFFFFF)  # globalPid is globalTid without its thread id
 
 BATCH_ROWS = 1 << 17

@@ -14,7 +14,7 @@ from pgle.trace.table import ModuleKey
 
 
 class RangeKind(IntEnum):
-    """What an XLA range stands for."""
+    """What an XLA range names."""
 
     THUNK = 0
     MODULE = 1

@@ -178,7 +178,7 @@ class Gathered:
         return np.repeat(np.array(codes, np.int64), np.diff(np.append(heads, len(name))))
 
     def append(self, keep: npt.NDArray[np.bool_], **columns: npt.NDArray[Any]) -> None:
-        """Add rows: those of `keep`."""
+        """Add the rows in `keep`."""
         everything = bool(keep.all())
         for name, values in columns.items():
             self.parts[name].append((values if everything else values[keep]).astype(_TYPES[name]))

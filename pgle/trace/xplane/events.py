@@ -50,7 +50,7 @@ class Events:
         """int64[n] starts and durations, where `origin_ns` is the timestamp of the line.
 
         Raises:
-            DamagedError: an event lasts less than nothing, or lies outside of what 64 bits can hold.
+            DamagedError: an event has a negative duration, or a time that 64 bits cannot hold.
         """
         if len(self) and int(self.duration_ps.min()) < 0:
             raise DamagedError("an event of negative duration")

@@ -7,9 +7,9 @@ Two sources, the better first:
    Activities of one number are one launch; the outermost number is one execution of the module.
 2. **Restart of the order** (ROCm, older releases): activities of one module on one device are put in launch order
    (by ``correlation_id``, else by start). Neighbours of one instruction are one launch until a kernel name comes again.
-   An execution begins where the order goes back: at an instruction that stands earlier in the schedule of the
+   An execution begins where the order goes back: at an instruction that is earlier in the schedule of the
    embedded HLO than the one before; in a module of one instruction, at every launch. Instructions inside a ``while``
-   stand where their loop stands. Without HLO the order of first appearance stands for the schedule, and instructions
+   have the place of their loop. Without HLO the order of first appearance replaces the schedule, and instructions
    launched more often than the rarest tenth are taken for loop bodies; the first execution of a window cut at its
    start is then counted from the instruction at the cut.
 """
@@ -32,7 +32,7 @@ _MAX_DEPTH = 64  # bound on nested annotations, which are a handful: a cycle in 
 
 @dataclass(frozen=True)
 class Launches:
-    """What the executions are told by, n rows ordered by (device, start)."""
+    """The rows that executions are found from, n rows ordered by (device, start)."""
 
     # device, module, instruction: int32[n] codes
     device: npt.NDArray[np.int32]
@@ -172,7 +172,7 @@ def _restarts(
         once = counts <= rare + 1
         place = np.where(once, first, -1)
     here = place[inverse]
-    # Instructions without a place stand where the one before stands.
+    # An instruction without a place gets the place of the one before.
     at = np.maximum.accumulate(np.where(here >= 0, np.arange(len(here)), 0))
     here = here[at]
     again = np.zeros(len(here), bool)
@@ -183,9 +183,9 @@ def _restarts(
 
 
 def schedule_places(hlo: bytes) -> dict[str, tuple[int, bool]]:
-    """Where each instruction stands in the schedule of the entry computation, and whether it is inside a loop.
+    """The place of each instruction in the schedule of the entry computation, and whether it is inside a loop.
 
-    Instructions of called computations stand where their caller stands. An unreadable proto gives nothing.
+    Instructions of called computations have the place of their caller. An unreadable proto gives nothing.
     """
     try:
         module = hlo_pb2.HloProto.FromString(hlo).hlo_module

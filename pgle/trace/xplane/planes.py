@@ -1,4 +1,4 @@
-"""An xplane file as planes and lines: where everything lies in the file, and the small parts parsed.
+"""An xplane file as planes and lines: where each part is in the file, and the small parts parsed.
 
 Format: `tsl/profiler/protobuf/xplane.proto` of openxla/xla; planes and lines as XLA's GPU and CPU profilers name them
 (`xla/tsl/profiler/utils/xplane_schema.cc`).
@@ -63,7 +63,7 @@ class Plane:
     """One plane."""
 
     name: str  # ``/device:GPU:0``
-    span: tuple[int, int]  # where it lies in the file
+    span: tuple[int, int]  # first and last byte + 1 in the file
     lines: tuple[tuple[int, int], ...]  # where its lines lie
     rest: xplane_pb2.XPlane  # everything but the lines; empty for the planes that are read otherwise or not at all
 
@@ -129,7 +129,7 @@ def read_space(data: bytes) -> Space:
 
 
 def _begins_with_plane(data: bytes) -> bool:
-    """True where the first bytes are those of an XPlane's id or name: told from other files that were cut short."""
+    """Whether the first bytes begin an XPlane's id or name; other files that were cut short do not."""
     head = re.match(
         rb"\x0a[\x80-\xff]{0,9}[\x00-\x7f](?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?\x12.([/A-Z#])", data[:64], re.S
     )

@@ -2,7 +2,7 @@
 
 What is read: the GPU planes ``/device:GPU:N`` that XLA's CUDA and ROCm profilers write, a line per stream, a stat
 ``hlo_op`` per kernel; where a trace has no GPU activity, the events of the CPU backend on ``/host:CPU``. Of nested
-annotations the innermost is what the profiler stored. How executions and launches are told: `xplane_executions`.
+annotations the innermost is what the profiler stored. `executions.py` finds executions and launches.
 
 Where `jax.experimental.profiler.get_profiled_instructions_proto` gives other means from the same file, and why:
 

@@ -32,8 +32,8 @@ class DamagedError(ValueError):
 def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
     """The fields of one message: (number, wire type, value, end, begin).
 
-    `value` is the integer of a varint field, else where the value lies in `data`; `end` is where the field ends,
-    `begin` where its tag stands.
+    `value` is the integer of a varint field, else the value's position in `data`; `end` is where the field ends,
+    `begin` where its tag begins.
 
     Raises:
         DamagedError: a field does not fit into the message.
@@ -59,7 +59,7 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
 
 
 def signed(value: int) -> int:
-    """An int64 as it stands in a varint."""
+    """An int64 as a varint holds it."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 

@@ -1,6 +1,6 @@
 """A Trace as the xplane file that the JAX profiler would have written for it on CUDA.
 
-The layout is that of XLA's CUPTI collector (`xla/backends/profiler/gpu/cupti_collector.cc`): a plane ``/device:GPU:N``
+The layout follows XLA's CUPTI collector (`xla/backends/profiler/gpu/cupti_collector.cc`): a plane ``/device:GPU:N``
 per device, a line ``Stream #N(Kernel)`` per stream, strings as references to stat metadata, launches and module
 executions as scope ranges with their tree in ``/host:__ScopeRangeCallStack__``, HLO protos in ``/host:metadata``.
 Events are encoded column by column, so millions of them take seconds.

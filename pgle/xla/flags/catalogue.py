@@ -1,6 +1,6 @@
 """The catalogue of settings: what each means, its default, and which jaxlib knows it.
 
-Two data files beside this one are read once: `flags_catalogue.toml` and `flags_environment.toml` describe the settings
+Two data files of this package are read once: `flags_catalogue.toml` and `flags_environment.toml` describe the settings
 that matter to latency hiding, `flags_known.tsv` lists every flag that ten published jaxlib releases accept, found by
 offering each name to the XLA inside the wheels.
 """

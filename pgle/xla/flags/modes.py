@@ -71,7 +71,7 @@ class FlagPlan:
 
     mode: Mode  # the kind of run
     jaxlib: str  # the release it is planned for
-    flags: tuple[Flag, ...]  # those of ours that are added; the user's own that differ have won
+    flags: tuple[Flag, ...]  # our flags that are added; a user's flag with another value wins
     xla_flags: str  # the whole XLA_FLAGS, ours first and then the user's text unchanged
     environment: Mapping[str, str]  # other variables to set where the user has not set them
     choices: tuple[Choice, ...]  # everything the mode asks for, with reasons

@@ -154,9 +154,10 @@ _PRESETS: dict[str, tuple[str, tuple[Choice, ...]]] = {
 
 
 _START = f"a start that '{TUNE}' should beat"
+_OTHER_FINGERPRINT = "changes the module's fingerprint: use bare names, or the performance run's fingerprint"
 _REMARKS: dict[str, tuple[str, ...]] = {
-    "pgle-profile-sync": ("changes the module's fingerprint: use bare names, or that of the performance run",),
-    "pgle-profile-sync-legacy": ("changes the module's fingerprint: use bare names, or that of the performance run",),
+    "pgle-profile-sync": (_OTHER_FINGERPRINT,),
+    "pgle-profile-sync-legacy": (_OTHER_FINGERPRINT,),
     "fsdp": (
         f"{_START}: simulated, an FSDP step that scans over its layers (eight H100) gets 6 % shorter by it than with "
         "the profile alone; on 64 GB200 a mixture of experts was measured 2.4 % longer with its pipelining flags, and "

@@ -1,6 +1,6 @@
 """The public record: what others measured for a flag on a GPU training step, with links.
 
-The data file beside this one, `flags_record.toml`, is our own compilation of published figures. No figure of pgle
+The data file in this folder, `flags_record.toml`, is our own compilation of published figures. No figure of pgle
 depends on it: it is shown next to predictions, and `benchmarks/public_record.py` compares the two.
 """
 

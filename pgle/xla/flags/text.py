@@ -54,7 +54,7 @@ class Finding:
 class Flag:
     """One flag."""
 
-    name: str  # without the two dashes; of a malformed flag (``-x``, ``--``) the text as it stands
+    name: str  # without the two dashes; of a malformed flag (``-x``, ``--``) the unchanged text
     value: str | None = None  # without quotes; None for a bare flag, empty for ``--flag=``
 
     @property
@@ -114,18 +114,18 @@ class Merged:
     """The user's flags with ours added."""
 
     text: str  # the new XLA_FLAGS: ours first, then the user's text unchanged, so that theirs win
-    added: tuple[Flag, ...]  # those of ours that were added
-    kept: tuple[Flag, ...]  # those of ours that gave way to another value of the user's
+    added: tuple[Flag, ...]  # our flags that were added
+    kept: tuple[Flag, ...]  # our flags that the user's own value replaces
     findings: tuple[Finding, ...]  # one for each flag in `kept`, and for what the user's text hides
 
 
 def parse_flags(text: str) -> FlagList:
-    """Read the text of XLA_FLAGS as XLA does. Never raises: what is wrong stands in the findings."""
+    """Read the text of XLA_FLAGS as XLA does. Never raises: the findings list what is wrong."""
     stripped = text.lstrip(BLANKS)
     if not stripped:
         return FlagList(text=text)
     if not stripped.startswith("-"):
-        # XLA opens the text as it stands, blanks included.
+        # XLA opens the unchanged text, blanks included.
         message = "does not begin with '-': XLA takes it for the name of a file that holds the flags"
         return FlagList(text=text, file=text, findings=(Finding("warning", "file", "", message),))
     flags: list[Flag] = []
@@ -171,7 +171,7 @@ def effective(flags: Iterable[Flag]) -> dict[str, str | None]:
 
 
 def merge_flags(user: FlagList, ours: Sequence[Flag]) -> Merged:
-    """Add our flags to the user's. Theirs win; nothing of theirs is changed, and what gives way is said.
+    """Add our flags to the user's. The user's flags win and stay unchanged; `kept` lists ours that lost.
 
     Args:
         user: the user's flags. Where they name a file, pass what the file holds.
@@ -227,7 +227,7 @@ def _one(text: str, start: int) -> tuple[Flag, int]:
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
-    """The value whose opening quote stands at `start`, and the index after the closing one (or the end of the text)."""
+    """The value whose opening quote is at `start`, and the index after the closing one (or the end of the text)."""
     quote = text[start]
     value: list[str] = []
     at = start + 1

@@ -69,7 +69,7 @@ def combine_thresholds(module: Module) -> Thresholds:
 
     A layer is the body of a loop (``jax.lax.scan`` over layers), the one with most bytes where there are several.
     Without loops, shapes that occur equally often are taken for a layer: 32 all-gathers each of three shapes are 32
-    layers of three. Bytes are those of results, which is what XLA compares.
+    layers of three. XLA compares the bytes of results, so these count.
 
     Raises:
         UserError: the module has no collective of these kinds.

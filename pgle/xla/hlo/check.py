@@ -65,5 +65,5 @@ def _wrong_calls(module: Module) -> str:
         if depth[name] > DEEPEST:
             return f"more than {DEEPEST} calls within calls"
         if work[name] > MOST_WORK:
-            return f"computation {name} comes to more than {MOST_WORK:,} instructions with all that it calls"
+            return f"computation {name} has more than {MOST_WORK:,} instructions, with all computations that it calls"
     return ""

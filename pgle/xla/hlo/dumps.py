@@ -55,7 +55,7 @@ class Dumps:
 
 
 def read_dumps(paths: Sequence[AnyPath]) -> Dumps:
-    """The dumps in files and directories; schedule dumps of LHS are found beside the modules.
+    """The dumps in files and directories; schedule dumps of LHS are looked for in the same folders.
 
     Raises:
         UserError: one is missing, damaged or holds no HLO.

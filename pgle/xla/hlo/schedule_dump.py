@@ -65,7 +65,7 @@ class Statistics:
     """What LHS believed of one computation as it scheduled it; bodies of loops count once.
 
     Read off the slots. The dump's own ``scheduler_statistics`` are of the order that LHS was given (observed, jaxlib
-    0.10.2 and 0.12.0.1: every gather of a Llama-70B loop counts as exposed that the slots have compute beside).
+    0.10.2 and 0.12.0.1: gathers of a Llama-70B loop count as exposed although compute overlaps them in the slots).
     """
 
     # time in which nothing ran, by the kind of what was in flight; ``other`` where nothing was

@@ -1,7 +1,7 @@
 """XLA's log as a stream of events: what it says about cost profiles, module by module, rank by rank.
 
 Memory does not grow with the log: lines are looked at one by one, and blocks of text that cannot hold anything of
-interest are skipped whole. What the messages look like stands in `pgle.xla.log.wordings`.
+interest are skipped whole. `pgle.xla.log.wordings` has the texts of the messages.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def read_events(
         if chunk:
             cut = block.rfind(b"\n") + 1
             block, rest = block[:cut], block[cut:]
-            if len(rest) > MAX_LINE_BYTES:  # one endless line: keep its beginning, which is where a message stands
+            if len(rest) > MAX_LINE_BYTES:  # one endless line: keep its beginning, which has the message
                 rest = rest[:MAX_LINE_BYTES]
         yield from reader.first_info(block, number)
         if any(mark in block for mark in MARKS):  # far quicker than the expression where there is none
@@ -106,7 +106,7 @@ class _Reader:
             position = end
 
     def first_info(self, block: bytes, before: int) -> Iterator[Event]:
-        """The first line of each rank from XLA itself at level INFO, where it stands in `block`."""
+        """The first line of each rank from XLA itself at level INFO, if `block` has it."""
         position = counted = 0
         while self.info_lines_left and (found := block.find(b".cc:", position)) >= 0:
             start, position = block.rfind(b"\n", 0, found) + 1, _line_end(block, found)

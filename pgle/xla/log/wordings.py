@@ -1,6 +1,6 @@
 """Every wording by which pgle recognises a message of XLA, its plugins, JAX and CUDA's profilers.
 
-A new release that says something in other words needs a line here and nothing else. Beside each wording stand the
+A new release that says something in other words needs a line here and nothing else. Each wording lists the
 releases of jax in which it was found, in the published wheels or by running them (0.4.26 to 0.12.0.1); ``all`` means
 all of those. Line numbers of XLA's sources are never matched on: they differ in every release.
 """
@@ -17,7 +17,7 @@ from pgle.next import DOCTOR
 
 
 class Kind(StrEnum):
-    """What a line says. `Event.subject` holds what stands in brackets."""
+    """What a line says. `Event.subject` holds the text in brackets."""
 
     READ = "read"  # a profile was parsed, even if it is empty [its path, or ``fdo_profile (text)``]
     FOUND_PROFILE = "found-profile"
@@ -198,7 +198,7 @@ FATAL = re.compile(r"^F\d{4} .*?\] (?P<abseil>.*)$|^[-\d]+ [\d:.]+: F .*?\] (?P<
 
 
 EMPTY_TRACE = "PGLE collected an empty trace"
-"""JAX's AutoPGLE (0.4.31 and newer); the line goes on to name CUPTI's error as one thing that may have been."""
+"""JAX's AutoPGLE (0.4.31 and newer). The rest of the line names CUPTI's error as one possible cause."""
 AUTO_PGLE = {
     "recompiled": r"Compiling module (\S+) with FDO profile of length (\d+)",
     "loaded": r"PGLE-optimized (\S+) loaded from compilation cache",
