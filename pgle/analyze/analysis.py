@@ -91,7 +91,7 @@ class MeasuredStep:
 
     @property
     def step_us(self) -> float:
-        """The mean step, from its start to that of the next."""
+        """The mean step, from its start to the start of the next."""
         return self.breakdown.step_us
 
     @property
@@ -106,7 +106,7 @@ class MeasuredStep:
 
     @property
     def idle_us(self) -> dict[str, float]:
-        """Idle time of a step by cause; all but the last add up to that of the breakdown."""
+        """Idle time of a step by cause; all but the last add up to the breakdown's idle time."""
         names = {
             "launch gaps": "launch_gaps_ns",
             "waits for the host": "waits_ns",

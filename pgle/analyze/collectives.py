@@ -25,7 +25,7 @@ from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.kinds import KINDS
 
-NEIGHBOURS = 3  # instructions beside a collective that are named
+NEIGHBOURS = 3  # instructions overlapping a collective that are named
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ def _first_step(window: DeviceWindow) -> _Activities:
 
 
 def _beside(trace: Trace, step: _Activities, naming: Naming, code: int) -> tuple[str, ...]:
-    """The instructions that computed longest beside a collective, in the first step."""
+    """The instructions that computed longest during a collective, in the first step."""
     rows, start, end, stream = step
     instruction = trace.instruction[rows]
     own = (naming.target[instruction] == code) & (stream == Stream.COMMUNICATION)

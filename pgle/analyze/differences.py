@@ -1,6 +1,6 @@
 """Two measured steps of one program: what got slower, is hidden less, appeared or is gone.
 
-Rows are those of `pgle.analyze.parts`, so they add up to the difference of the steps: instructions, collectives, waits
+Rows come from `pgle.analyze.parts`, so they add up to the difference of the steps: instructions, collectives, waits
 for other ranks, copies, other modules, idle time by cause, slow steps, and what is not explained.
 
 Instructions are matched by what they are, never by their number alone: opcode, the framework's name, shape, and the
@@ -70,7 +70,7 @@ class Part:
     each_us: float  # one execution; of collectives after the last rank arrived
     count: float  # executions in a step
     sync: bool = False  # a collective in turn with compute
-    beside: tuple[str, ...] = ()  # what computes beside a collective
+    beside: tuple[str, ...] = ()  # what computes during a collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Change:
     before: Part | None
     after: Part | None
     delta_us: float  # what it adds to the step, or takes from it
-    share: float  # that of the step before
+    share: float  # of the step before
     opcode: str  # of the one after, or before where it is gone
     # op_name, source: the framework's name, file and line; empty where unknown
     op_name: str
@@ -102,19 +102,19 @@ class Differences:
     """What changed between two steps."""
 
     before: Breakdown  # breakdown of the step compared with
-    after: Breakdown  # breakdown of this step; the four parts of the difference add up to that of the steps
+    after: Breakdown  # breakdown of this step; the four parts of the difference add up to the steps' difference
     waiting_us: float  # by how much waits for other ranks grew
     changes: tuple[Change, ...]  # the largest first; with `other_us` they add up to `delta_us`
     # scope, phase, GPU time before and after, those that changed most first
     layers: tuple[tuple[str, str, float, float], ...]
-    # matched, renamed: instructions in both steps, and those of them under another name
+    # matched, renamed: instructions in both steps, and how many of them have another name
     matched: int
     renamed: int
     other_us: float  # changes below `NOISE` together
     verdict: Verdict  # of the typical step, without slow ones
     typical_us: float  # by how much that got longer
-    noise_us: float | None  # by how much it must differ to be told; None where a side has too few steps
-    why: str  # why it cannot be told; else empty
+    noise_us: float | None  # by how much it must differ to be seen; None if a side has too few steps
+    why: str  # why no difference can be seen; else empty
     # what the other ranks wait for the last one in a step, before and after, and which rank that is after, if it is one
     late_us: tuple[float, float]
     late_rank: str
@@ -177,7 +177,7 @@ def _verdict(before: MeasuredStep, after: MeasuredStep) -> tuple[Verdict, float,
     """Whether typical steps differ by more than steps of one run do (Welch's test at 5 %), and launches do.
 
     Returns:
-        The verdict, by how much the typical step got longer, by how much it must differ, and why that cannot be told.
+        The verdict, by how much the typical step got longer, by how much it must differ, and why that is unknown.
     """
     delta_us = float(after.parts.typical_us.sum() - before.parts.typical_us.sum())
     noise_us = before.breakdown.step_us * LAUNCHES_DIFFER
@@ -242,8 +242,8 @@ def _other_rows(before: MeasuredStep, after: MeasuredStep, step_us: float) -> It
     sides = [step.parts.of(Group.MODULE) for step in (before, after)]
     for name in dict.fromkeys(name for side in sides for name in side):
         yield _row(str(Group.MODULE), "", sides[0].get(name), sides[1].get(name), step_us, name=name)
-    told = [f"execution {item.execution}" for item in after.parts.steps if item.is_slow]
-    yield _row("slow steps", ", ".join(told[:5]), before.parts.slow_us, after.parts.slow_us, step_us)
+    slow = [f"execution {item.execution}" for item in after.parts.steps if item.is_slow]
+    yield _row("slow steps", ", ".join(slow[:5]), before.parts.slow_us, after.parts.slow_us, step_us)
 
 
 def _where(group: Group, before: MeasuredStep, after: MeasuredStep) -> str:
@@ -266,7 +266,7 @@ def _row(group: str, note: str, one: float | None, two: float | None, step_us: f
 
 
 def _items(step: MeasuredStep, by_name: bool) -> list[_Item]:
-    """What ran, in the order of the module; by name, in that of the names and without what HLO says."""
+    """What ran, in the order of the module; if `by_name`, in the order of names and without HLO."""
     module = None if by_name else step.module
     order = {} if module is None else {name: number for number, name in enumerate(module.instructions)}
     own = {group: step.parts.of(group) for group in (Group.COMPUTE, Group.TRANSFER, Group.COPY)}
@@ -397,7 +397,7 @@ def _notes(before: _Item, after: _Item) -> Iterable[str]:
     if before.multiplied and after.multiplied and before.multiplied != after.multiplied:
         yield f"multiplied in {before.multiplied}, now in {after.multiplied}"
     if one.sync == two.sync and set(one.beside) != set(two.beside):
-        yield f"beside {', '.join(two.beside[:2]) or 'nothing'}, was {', '.join(one.beside[:2]) or 'nothing'}"
+        yield f"overlaps {', '.join(two.beside[:2]) or 'nothing'}, was {', '.join(one.beside[:2]) or 'nothing'}"
 
 
 def _multiplied(item: MeasuredInstruction) -> str:

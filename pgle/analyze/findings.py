@@ -1,4 +1,4 @@
-"""What is said of a step that loses time: rule, number, evidence, remedy; and the limits of all rules in one table."""
+"""Why a step loses time: rule, number, evidence, remedy; and the limits of all rules in one table."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One row that a finding stands on."""
+    """One row of a finding's evidence."""
 
     name: str  # an instruction, or what the row is of
     us: float  # microseconds in a step

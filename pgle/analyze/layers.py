@@ -30,7 +30,7 @@ class Ran:
 
     instruction: Instruction  # of the final module
     us: float  # time of all its executions on the GPU; 0 of collectives
-    exposed_us: float  # of collectives, the part with no compute beside it
+    exposed_us: float  # of collectives, the part that no compute overlaps
     count: float  # executions in a step
     work: Work | None = None  # of one execution; None of collectives
 
@@ -135,7 +135,7 @@ def phases_of(module: Module) -> dict[str, Phase]:
     """The phase of every instruction that is scheduled.
 
     Read off ``op_name``; an instruction without one (copies, collectives that XLA made) is of its operand's phase, what
-    lies outside of differentiation and needs gradients is the optimizer's. Without gradients all is forward.
+    is outside of differentiation and needs gradients is the optimizer's. Without gradients all is forward.
     """
     found: dict[str, Phase] = {}
     for name in reversed(module.scheduled):  # callers after callees: a body's own names come from op_name alone

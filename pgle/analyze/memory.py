@@ -19,7 +19,7 @@ SHOWN = 20  # values at the peak that are kept
 _VIEWS = frozenset(
     ("bitcast", "get-tuple-element", "tuple", "optimization-barrier", "opt-barrier", "while", "after-all")
 )
-"""What holds no memory of its own: views, and loops, whose state is that of their operand."""
+"""What holds no memory of its own: views, and loops, whose state is their operand's."""
 
 _Leaf: TypeAlias = tuple[str, int]  # an array: the instruction that made it, and which of the arrays of its result
 

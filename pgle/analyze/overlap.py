@@ -39,7 +39,7 @@ class Believed:
 
     name: str  # when LHS ran
     kind: str  # compute, collective or copy
-    profile_us: float | None  # what the scheduler was told; None where the profile lacks it
+    profile_us: float | None  # the cost that the scheduler used; None if the profile lacks it
     measured_us: float  # what it took, once
     count: float  # executions in a step
     # exposed_predicted_us, exposed_us: of collectives, in a step; None of others
@@ -120,11 +120,11 @@ def _use(
     predicted = predict(module, used, hardware)
     foretold = {item.name: item.exposed_us for item in predicted.timeline.exposures}
     table = LookupTable(module)
-    told = table.find(effective_costs(used, module.fingerprint))
+    given = table.find(effective_costs(used, module.fingerprint))
     measured = {cost.name: cost for cost in costs}
     rows = []
     for name, row in table.rows.items():
-        cost, believed = measured.get(row.filed_as) or measured.get(name), told.get(name)
+        cost, believed = measured.get(row.filed_as) or measured.get(name), given.get(name)
         if cost is None:
             continue
         ran = collectives.get(row.instruction.name)

@@ -2,7 +2,7 @@
 
 A moment counts as compute if anything computes, else as communication, else as a copy, else as idle: the parts of
 `pgle.schedule.timeline.Breakdown`. Where two kernels of a part overlap, the one that began first has the moment. So the
-rows of a step add up to the step, and those of two steps to the difference between them.
+rows of a step add up to the step, and rows of two steps to the difference between them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Group(StrEnum):
     COPY = "copies"  # an exposed transfer of the main module
     MODULE = "other modules"  # another module, whatever it does
     LAUNCH = "launch gaps"  # idle inside steps, in gaps of up to `LAUNCH_GAP_NS`
-    HOST = "host gaps"  # idle inside steps, in longer gaps; the name is that of the instruction after the gap
+    HOST = "host gaps"  # idle inside steps, in longer gaps; named after the instruction that follows the gap
     BETWEEN = "between steps"  # idle between steps
 
 

@@ -2,8 +2,8 @@
 
 Three lengths, each with one name everywhere. A *span*: one execution on one device, from the start of its first
 activity to the end of its last; what a schedule decides, and what XProf calls a step of a GPU. A *step*: from the start
-of one span to that of the next, the span and the pause after it; what the clock of a program tells. The *window*: from
-the start of the first steady span to the end of the last, N spans and the N - 1 pauses between them.
+of one span to the start of the next, as a program's own clock measures it. The *window*: from the start of the first
+steady span to the end of the last, N spans and the N - 1 pauses between them.
 
 Times are whole nanoseconds since the start of a device's window, as float64: sums are exact up to 2^53 ns, 104 days.
 """
@@ -117,7 +117,7 @@ class DeviceWindow:
 
     @cached_property
     def _lengths(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """float64[fields of `Parts`], ns: of the whole window, and of that what lies between its spans."""
+        """float64[fields of `Parts`], ns: of the whole window, and of the time between its spans."""
         compute, communication, copies = map(self.busy, (Stream.COMPUTE, Stream.COMMUNICATION, Stream.COPY))
         gaps = self.gaps
         idle, compiling = gaps.length, covered(self.compiling, gaps.times.start, gaps.times.end)
@@ -188,7 +188,7 @@ def device_windows(
 
 
 def _within(times: npt.NDArray[np.int64] | None, start: int, end: int) -> Intervals:
-    """The part of some times that lies between two, counted from the first."""
+    """The part of some times between two, counted from the first."""
     if times is None:
         return EMPTY
     clipped = np.clip(times - start, 0, end - start).astype(np.float64)

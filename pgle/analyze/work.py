@@ -82,7 +82,7 @@ class Multiplied:
 
 
 _SIMT = re.compile(r"ffma|_simt_|(?:^|_)(?:[sdhc]|fp16_s)gemm|convolve_[sdh]gemm")
-"""CUDA cores: cuBLAS' and cuDNN's old names, CUTLASS' ``simt``, and ``ffma`` in those of newer ones."""
+"""CUDA cores: cuBLAS' and cuDNN's old names, CUTLASS' ``simt``, and ``ffma`` in newer names."""
 
 _XMMA = re.compile(r"xmma_\w*?_(?P<in>[a-z]+\d+(?:m\d)?)[a-z]+\d+(?:m\d)?_(?P<by>[a-z]+\d+(?:m\d)?)[a-z]+\d+_")
 """``…_f32f32_tf32f32_f32_…``: types of both factors, then what they are multiplied in and added up in."""
@@ -99,7 +99,7 @@ _TYPES = {"bf16": "bf16", "fp16": "f16", "f16": "f16", "e4m3": "f8", "e5m2": "f8
 
 
 def multiplied(kernel: str) -> Multiplied | None:
-    """What a kernel's name says; None where it says nothing, as those of XLA's own kernels do."""
+    """What a kernel's name says; None if it says nothing, as names of XLA's own kernels."""
     if _SIMT.search(kernel):
         is_double = re.search(r"(?:^|_)dgemm|_f64", kernel) is not None
         return Multiplied(kernel, "f64" if is_double else "f16" if re.search(r"(?:^|_)hgemm", kernel) else "f32", False)

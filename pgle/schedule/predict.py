@@ -54,7 +54,7 @@ class Unsure:
     count: int  # executions in the step
 
 
-DIFFERING = 0.1  # share of a measured cost that data decides, from which on its range is said
+DIFFERING = 0.1  # share of a measured cost that data decides, from which on its range is shown
 NOTICEABLE = 0.005  # of the step: what is not modelled and may be more is listed
 HELD = 0.9  # part of further executions that the range of a measured cost holds
 
@@ -151,7 +151,7 @@ def predict(
         target: the GPU, for the estimates.
         launch: gaps between kernels; by default those recorded in the profile, else public figures.
         contention: by default as the profile records it, else as on two real jobs. Give that of the first prediction
-            to those of other schedules with the same costs.
+            to predictions of other schedules with the same costs.
         expand_loops: draw every iteration.
 
     Raises:
@@ -261,7 +261,7 @@ def _unsure(
 
 
 def _of_samples(cost: Cost | None, us: float) -> Range | None:
-    """Where a further execution lies, were the samples of all ranks drawn from one normal distribution: Student's
+    """The interval of one more execution, if the samples of all ranks come from one normal distribution: Student's
     prediction interval around `us`, the deviation from the samples' deciles. None where they agree."""
     if cost is None or cost.samples < 3:
         return None
@@ -280,7 +280,7 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
     """How much compute a schedule loses to the collectives that run at the same time.
 
     Args:
-        timeline: whose kernels take `slower` times as long beside them.
+        timeline: whose kernels take `slower` times as long while they run.
 
     Returns:
         Microseconds of a step: in the time that a kernel shares with a collective it gets done a part of its work.

@@ -1,6 +1,6 @@
 """A scheduled module as what the runtime does with it: launches, async pairs, loops, each with its cost; and bounds.
 
-Queues are those of XLA's streams. Asynchronous collectives share one (`kDefaultNumCommunicationStreams` is 2 only with
+Queues model XLA's streams. Asynchronous collectives share one (`kDefaultNumCommunicationStreams` is 2 only with
 ``--xla_gpu_experimental_enable_collective_multi_streaming``; openxla/xla `backends/gpu/runtime/execution_stream_id.h`);
 sends and receives have their own, and so has each direction of copies between host and device. XLA runs asynchronous
 compute on other streams too, but these share one GPU: here it takes its turn on the compute stream, since two kernels
@@ -362,7 +362,7 @@ class _Bounds:
         return sum(bodies) * op.trips
 
     def _queued(self, name: str) -> Mapping[str, float]:
-        """Time of each queue but that of compute, loops included; of branches none, since another may be taken."""
+        """Time of each queue except compute, loops included; branches do not count, since another may be taken."""
         if name in self.queues:
             return self.queues[name]
         found: dict[str, float] = {}

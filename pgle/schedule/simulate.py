@@ -4,7 +4,7 @@ The host issues launches in schedule order, `Launch.host_us` apart. The compute 
 before each. An async start puts its work on another queue, where it begins when that queue is free and the compute
 stream has reached the start; its done holds the compute stream until it has ended. Collectives that XLA left
 synchronous run on the compute stream itself, after those under way. The host waits for the device where it needs a
-value from it: which branch to take, whether a loop of unknown length goes on (openxla/xla
+value from it: which branch to take, whether a loop of unknown length continues (openxla/xla
 `xla/backends/gpu/runtime/while_thunk.cc`; loops of known length run without).
 
 A loop runs iteration by iteration until its state repeats; from then on one iteration is counted for the rest, so time
@@ -197,7 +197,7 @@ class _Device:
         self.lanes: dict[str, tuple[float, int]] = {}  # end and row of the last activity of each other queue
         self.lanes_of: dict[str, set[str]] = {}
         self.ends: dict[str, tuple[float, int]] = {}  # and of each async op that nothing has waited for yet
-        self.begins: dict[str, float] = {}  # when those of them that communicate begin
+        self.begins: dict[str, float] = {}  # when the communicating ones begin
 
     def run(self, computation: str) -> None:
         for op in self.program.computations.get(computation, ()):
@@ -264,7 +264,7 @@ class _Device:
         self.free = max(self.free, end)
 
     def _wait_for_device(self) -> None:
-        """The host copies a value from the device and goes on when it is there, so it loses its lead."""
+        """The host copies a value from the device and waits for it, so it loses its lead."""
         self.host = max(self.host, self.free) + self.launch.host_us
 
     def _branch(self, op: Op) -> None:
@@ -355,7 +355,7 @@ class _Device:
                         self.begins[key] += extra
 
     def _lanes(self, body: str) -> set[str]:
-        """Queues beside the compute stream that a computation and what it calls put work on."""
+        """Queues other than the compute stream that a computation and its callees put work on."""
         if body not in self.lanes_of:
             ops = self.program.computations.get(body, ())
             queued = [op for op in ops if op.action is Action.START or op.stream is Stream.COMMUNICATION]

@@ -37,7 +37,7 @@ class Loop:
     # folded_start_us, folded_end_us: the part that is drawn once for many iterations
     folded_start_us: float = 0.0
     folded_end_us: float = 0.0
-    folded: int = 0  # how many iterations it stands for; 0 where every one is drawn
+    folded: int = 0  # how many iterations it represents; 0 if every one is drawn
 
     def moved(self, clock: float, times: int, shift: float = 0.0) -> Loop:
         """The loop with its times stretched away from `clock`, then shifted."""
@@ -91,14 +91,14 @@ class PathStep:
 
     row: int  # of the timeline
     gap_us: float  # between the end of what it waited for and its start
-    on_path_us: float  # how long the step waited for it: its end minus that of what came before on the path
+    on_path_us: float  # how long the step waited for it: its end minus the end of its predecessor on the path
 
 
 @dataclass(frozen=True)
 class Timeline:
     """One step of one module, n activities in the order in which they were issued.
 
-    A loop in its steady state is *folded*: one iteration stands for many, its activities stretched over the time that
+    A loop in its steady state is *folded*: one iteration represents many, its activities stretched over the time that
     all of them take, so that `start_us` and `duration_us` are true on the clock of the step and every sum is exact.
     """
 
@@ -108,7 +108,7 @@ class Timeline:
     sync: npt.NDArray[np.bool_]  # bool[n], a collective on the compute stream
     start_us: npt.NDArray[np.float64]  # float64[n], from the start of the step
     duration_us: npt.NDArray[np.float64]  # float64[n], of all `count` executions
-    count: npt.NDArray[np.int64]  # int64[n], executions that the row stands for
+    count: npt.NDArray[np.int64]  # int64[n], executions that the row represents
     cause: npt.NDArray[np.int32]  # int32[n], the row whose end released this one; -1: none
     origin: npt.NDArray[np.uint8]  # uint8[n], index into `ORIGINS`
     step_us: float  # length of the step, from the start of the first activity to the end of the last

@@ -19,7 +19,7 @@ FAR = 2_000  # instructions that are looked at for the nearest one with a name o
 _BACKWARD = "transpose("  # in the names that jax gives the instructions of a backward pass
 _GRADIENTS = (
     "accumulate gradients over micro-batches, so that the next one's compute hides this one's reduction, or give the "
-    "optimizer's update of other weights to run beside it"
+    "optimizer's update of other weights to overlap it"
 )
 _PARTIAL_SUMS = (
     "gather the weights of that product before it, or shard them along a dimension that it does not sum over "
@@ -37,7 +37,7 @@ _NOTHING: Mapping[str, str] = {
     "collective-permute": "take more micro-batches, and send the one before while this one computes",
 }
 _GROUPS = "put it and the compute into one scheduling group (jax.experimental.scheduling_groups)"
-_BYTES = "send fewer bytes (a narrower type, a larger batch on each device), since what may run beside it is too short"
+_BYTES = "send fewer bytes (a narrower type, a larger batch on each device), since the compute next to it is too short"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ _PLAIN_TIMES = tuple(
         rf"{_BEFORE}(?P<t>{_TIME})\s*{_UNIT}\b(?!/)(?! left| remaining)",
     )
 )
-"""A step time after the number of the step; what names it most surely stands first."""
+"""A step time after the number of the step; the surest wording first."""
 _LOSS = re.compile(rf"\bloss[\"']?\s*[:=]?\s*(?P<loss>{NUMBER})", re.IGNORECASE)
 
 _PROFILE_BEGINS = re.compile(

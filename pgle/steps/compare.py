@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
     FASTER = "faster"
     SLOWER = "slower"
-    SAME = "same"  # the interval lies within the margin of equality
+    SAME = "same"  # the interval is within the margin of equality
     UNDECIDED = "undecided"  # neither a difference nor equality is shown
 
 
@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Step time of NEW over that of BASE."""
+        """Step time of NEW over step time of BASE."""
         return math.exp(self.estimate.difference)
 
     @property

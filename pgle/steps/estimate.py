@@ -183,7 +183,7 @@ def _of_runs(
 def _single(base: Side, new: Side, assumptions: Assumptions) -> Estimate:
     """The ratio of medians of two runs; without an interval where the steps are too dependent, or too few.
 
-    The standard error of each median is that of a circular block bootstrap, with the block length from the measured
+    The standard error of each median comes from a circular block bootstrap, with the block length from the measured
     autocorrelation; the quantile is Student's t with as many degrees of freedom as the blocks give, since the plain
     percentile interval is too narrow for few blocks; the wider of the two is taken. No step of a single launch shows
     what launches differ by: that is given, measured in a history or taken from the records, and its half-width is added

@@ -19,7 +19,7 @@ from pgle.steps.estimate import FEW_STEPS
 class Limits:
     """What NEW must keep; None: no limit."""
 
-    fail_slower: float | None = None  # fail if NEW is shown to be slower by more: the whole interval lies above
+    fail_slower: float | None = None  # fail if NEW is shown to be slower by more: the whole interval is above
     fail_undecided: bool = False  # fail too if the interval holds that bound
     require_faster: bool = False  # fail unless NEW is faster
     max_loss_change: float | None = None  # band of the relative difference of losses, both directions
@@ -55,7 +55,7 @@ class Check:
 
     @property
     def ok(self) -> bool | None:
-        """Whether the limit was kept; None: it cannot be told."""
+        """Whether the limit was kept; None if these runs cannot show it."""
         return None if self.outcome is Outcome.CANNOT_TELL else self.outcome is Outcome.OK
 
     @property
@@ -92,7 +92,7 @@ def gate(comparison: Comparison, limits: Limits) -> tuple[Check, ...]:
 
 
 def overall(checks: Iterable[Check]) -> Outcome:
-    """The worst outcome: a failure, else what cannot be told."""
+    """The worst outcome: a failure, else an undecided limit."""
     outcomes = {check.outcome for check in checks}
     return next((worst for worst in (Outcome.FAIL, Outcome.CANNOT_TELL) if worst in outcomes), Outcome.OK)
 

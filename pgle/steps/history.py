@@ -20,7 +20,7 @@ from pgle.steps.side import Side, check_runs
 from pgle.steps.steady import level_shift
 
 MOST = 10**12  # runs or steps of an entry
-NEAR = 0.2  # step times of a trend within this share of a run's may be those of the same program
+NEAR = 0.2  # step times of a trend within this share of a run's may belong to the same program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from pgle.steps.series import Floats, Mark, Series
 STALL_FACTOR = 1.5
 """A step this many times the median is a stall: something other than the step ran (checkpoint, compile, evaluation)."""
 DISPATCH_FACTOR = 0.5
-"""A step below this share of the median was not waited for (asynchronous dispatch): its time is that of the launch."""
+"""A step below this share of the median was not waited for (asynchronous dispatch): its time is the launch's."""
 FREQUENT_STALLS = 0.2  # above this share of steps, slow steps are how the program runs and no stalls
 WARM_UP_AT_MOST = 0.5  # share of the steps that warm-up can take
 LEADING = 4.0  # robust standard deviations above the steady median from which a leading step is warm-up in any case

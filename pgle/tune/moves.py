@@ -32,7 +32,7 @@ _ON = ("on", "true")
 ALL = "all"  # for `Axis.kind`: what moves every kind of collective at once comes first
 LOOPS = "loops"  # for `Axis.kind`: what copies bodies of loops that hold collectives, of whatever kind
 PRESETS = {"fsdp": "", "pipeline-parallel": "collective-permute"}
-"""What others recommend where a loop holds collectives, or those of a kind: a start that the search has to beat."""
+"""What others recommend if a loop holds collectives, or collectives of a kind: a start that the search has to beat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,9 @@ class _Program:
         name = setting.name.removeprefix("xla_gpu_")
         name = name.removeprefix("experimental_")
         # On several streams XLA asks its autotuner, which has no GPU here.
-        beside = {STREAMS: "false"} if setting.name == SPLIT and STREAMS not in taken else {}
+        also = {STREAMS: "false"} if setting.name == SPLIT and STREAMS not in taken else {}
         kind = setting.about or (LOOPS if setting.where.endswith("loop") else "")
-        return Axis(name, kind, tuple({setting.name: value, **beside} for value in values))
+        return Axis(name, kind, tuple({setting.name: value, **also} for value in values))
 
     def is_combined(self, kind: str) -> bool:
         """Whether a collective of a kind carries several tensors."""
@@ -193,7 +193,7 @@ def _together(found: Iterable[Axis]) -> Iterable[Axis]:
 
 
 def _presets(program: _Program, jaxlib: str, taken: Collection[str]) -> Iterable[Axis]:
-    """Flags of presets that decide what is scheduled, about kinds that the program has, but those of the user."""
+    """Flags of presets that decide what is scheduled, for kinds that the program has, without the user's own."""
     known, looped = catalogue(), program.looped
     for name, kind in PRESETS.items():
         flags = {

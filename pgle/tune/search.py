@@ -77,7 +77,7 @@ def _is_at_ceiling(trial: Trial, ceiling_us: float) -> bool:
 
 
 def _is_between_alike(flags: Flags, number: str, made: Sequence[Trial]) -> bool:
-    """Whether the number lies between two that made the same program, beside the same other flags: it makes it too."""
+    """If two thresholds give the same program, with the same other flags, so does every value between them."""
     if number not in flags:
         return False
     others = {name: value for name, value in flags.items() if name != number}
@@ -92,8 +92,8 @@ def _walk(axis: Axis, current: Callable[[], Trial], tried: Callable[[Sequence[tu
     """Halve and double a number as long as that helps, then try three quarters of it."""
     while True:
         before = current()
-        beside = _beside(axis, before.flags)
-        settings = [({**before.flags, **setting}, _label(axis, setting, before)) for setting in beside]
+        near = _beside(axis, before.flags)
+        settings = [({**before.flags, **setting}, _label(axis, setting, before)) for setting in near]
         if tried(settings, axis.number) is before:
             setting = {axis.number: str(between(int(before.flags[axis.number])))}
             tried([({**before.flags, **setting}, _label(axis, setting, before))], axis.number)

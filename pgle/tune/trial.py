@@ -76,7 +76,7 @@ def exposed_by_kind(prediction: Prediction) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Steps against those of the schedule that PGLE gives with the user's own flags, world by world."""
+    """Steps against the steps of PGLE's schedule with the user's own flags, world by world."""
 
     won: int  # worlds in which the step is shorter
     of: int  # worlds
@@ -99,7 +99,7 @@ def judge(after_us: Sequence[float], before_us: Sequence[float]) -> Judged:
     return Judged(won, len(changes), mean, max(changes), min(changes))
 
 
-def stands(trial: Trial, pgle: Trial) -> bool:
+def holds_up(trial: Trial, pgle: Trial) -> bool:
     """Whether a trial is accepted against the profile alone: by the likely costs and over the worlds."""
     if trial.step_us is None or pgle.step_us is None or trial.lower_bound or pgle.lower_bound:
         return False

@@ -52,18 +52,18 @@ _AS_THEY_ARE = f"these collectives as they are: '{TUNE}' tries combined, split a
 _NOTHING_BESIDE = f"no compute is independent of them, so no schedule hides {_AS_THEY_ARE}"
 _MAKE_ASYNC = (
     f"make them asynchronous: see that {DISABLE_ASYNC} does not name their kind, then '{REHEARSE}' says whether "
-    "the scheduler finds compute to put beside them"
+    "the scheduler finds compute to overlap them with"
 )
 
 
 def _rows(of: Iterable[tuple[MeasuredCollective, str]]) -> tuple[Evidence, ...]:
-    """The first of some collectives that are exposed, with what is said of them."""
+    """The first of some exposed collectives, each with a note."""
     rows = (Evidence(item.name, item.transfer_exposed_us, note, item.op_name) for item, note in of)
     return tuple(islice((row for row in rows if row.us > 0), ROWS))
 
 
 def exposed(step: MeasuredStep) -> Finding | None:
-    """Asynchronous collectives with no compute beside them, after the last rank arrived."""
+    """Asynchronous collectives that no compute overlaps, after the last rank arrived."""
     share = step.async_exposed_us / step.step_us
     if share < THRESHOLDS["exposed-communication"].limit:
         return None
@@ -71,7 +71,7 @@ def exposed(step: MeasuredStep) -> Finding | None:
     return Finding(
         "exposed-communication",
         share,
-        f"{share:.1%} of the step is asynchronous communication with no compute beside it",
+        f"{share:.1%} of the step is asynchronous communication that no compute overlaps",
         _rows((item, _beside(item)) for item in ours),
         _remedy(step, {item.name for item in ours}),
     )
@@ -95,7 +95,7 @@ def _remedy(step: MeasuredStep, names: Collection[str]) -> str:
 
 
 def _beside(item: MeasuredCollective) -> str:
-    return f"{item.kind}, beside {', '.join(item.beside[:2])}" if item.beside else f"{item.kind}, beside nothing"
+    return f"{item.kind}, overlaps {', '.join(item.beside[:2]) or 'nothing'}"
 
 
 def rank_skew(step: MeasuredStep) -> Finding | None:
@@ -149,7 +149,7 @@ def _idlest(step: MeasuredStep) -> tuple[str, float]:
 
 
 _CHECK_LINKS = (
-    "check NVLink and NCCL's choice (NCCL_DEBUG=INFO), and the kernels beside them, which take bandwidth and SMs"
+    "check NVLink and NCCL's choice (NCCL_DEBUG=INFO), and the kernels that overlap them, which take bandwidth and SMs"
 )
 
 
@@ -167,7 +167,9 @@ def slow_collectives(step: MeasuredStep) -> Finding | None:
     partly, remedy = "", _CHECK_LINKS
     if len(step.windows) < max(step.costs.ranks, 2):
         partly = "; not all ranks are given, so waits for the others are in it"
-        remedy = f"give the traces of all ranks first, then waits are told from transfers; if it stays: {_CHECK_LINKS}"
+        remedy = (
+            f"first give the traces of all ranks, which separates waits from transfers; if it stays: {_CHECK_LINKS}"
+        )
     return Finding(
         "slow-collective",
         share,

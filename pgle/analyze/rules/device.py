@@ -80,7 +80,7 @@ def slow_matmuls(step: MeasuredStep) -> Finding | None:
             )
             for saved, item, expected in slow[:ROWS]
         ),
-        "check layouts and sides that are no multiple of 8, and what runs beside them; let XLA autotune them "
+        "check layouts and sides that are no multiple of 8, and what overlaps them; let XLA autotune them "
         "(--xla_gpu_autotune_level=4)",
     )
 
@@ -170,10 +170,10 @@ def slow_steps(step: MeasuredStep) -> Finding | None:
     rows = []
     for group, found in groups.items():
         name, us = found[0]
-        told = f"most: {name}" if group in (Group.LAUNCH, Group.BETWEEN) else f"most: {in_words(us)}, {name}"
-        told = f"most before {name}" if group == Group.HOST else told
+        most = f"most: {name}" if group in (Group.LAUNCH, Group.BETWEEN) else f"most: {in_words(us)}, {name}"
+        most = f"most before {name}" if group == Group.HOST else most
         total = sum(row[1] for row in found)
-        rows.append(Evidence(str(group), total * part, f"{in_words(total)} more in each slow step; {told}"))
+        rows.append(Evidence(str(group), total * part, f"{in_words(total)} more in each slow step; {most}"))
     return Finding(
         "slow-steps",
         share,
@@ -240,17 +240,17 @@ def gaps_before_custom_calls(step: MeasuredStep) -> Finding | None:
 
 
 def copies(step: MeasuredStep) -> Finding | None:
-    """Transfers with nothing beside them."""
+    """Transfers that no compute overlaps."""
     share = step.breakdown.exposed_copy_us / step.step_us
     if share < THRESHOLDS["exposed-copies"].limit:
         return None
     return Finding(
         "exposed-copies",
         share,
-        f"copies with nothing beside them: {share:.1%} of the step",
+        f"copies that no compute overlaps: {share:.1%} of the step",
         _transfers(step)[:ROWS],
         "keep what the step needs on the device and donate its arguments (donate_argnums); what must be copied wants "
-        f"pinned memory and a stream of its own: '{REHEARSE}' shows where a program's own offloading stands",
+        f"pinned memory and a stream of its own: '{REHEARSE}' shows what a program's own offloading costs",
     )
 
 

@@ -114,7 +114,7 @@ def rematerialised_for_nothing(step: MeasuredStep) -> Finding | None:
 
 
 def stale_profile(step: MeasuredStep) -> Finding | None:
-    """The scheduler's profile says other costs than those of this run."""
+    """The scheduler's profile has other costs than this run measured."""
     use = None if step.overlap is None else step.overlap.use
     if use is None or step.overlap is None:
         return None
@@ -131,7 +131,7 @@ def stale_profile(step: MeasuredStep) -> Finding | None:
                      f"{in_words(row.profile_us or 0.0)} in the profile, {in_words(row.measured_us)} measured")
             for row in wrong[:ROWS]
         ),
-        f"profile this program on this hardware again ('{PROFILE}'): its shapes, flags or clocks are not those of "
+        f"profile this program on this hardware again ('{PROFILE}'): its shapes, flags or clocks differ from "
         "the profile run",
     )  # fmt: skip
 
@@ -165,7 +165,7 @@ def recompilation(step: MeasuredStep) -> Finding | None:
 
 
 def window(step: MeasuredStep) -> Finding | None:
-    """The recording shows another step than that of a plain run."""
+    """The recording shows another step than a plain run."""
     dropped = [why for why in step.costs.window.dropped.values() if why.startswith("warm-up")]
     tuned = sum(item.duration_ns for item in step.trace.unresolved if item.reason == Reason.AUTOTUNER.word)
     share = tuned / max(int(step.trace.duration_ns.sum()) + tuned, 1)

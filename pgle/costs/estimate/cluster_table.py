@@ -154,7 +154,7 @@ def _shape(dtype: str, *dimensions: int) -> str:
 
 
 def probe_collectives(transfers: Sequence[Transfer]) -> str:
-    """An HLO module whose schedule shows what XLA believes of each transfer: ``c0``, ``c1`` …, nothing beside them.
+    """An HLO module whose schedule shows what XLA believes of each transfer: ``c0``, ``c1`` …, with nothing else.
 
     Args:
         transfers: of equal group and groups.

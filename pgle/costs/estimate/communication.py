@@ -68,7 +68,7 @@ def _queued_us(kind: str, calls: Collection[int], size: int, group: Group, hardw
     A collective of many operands is one group of calls and one kernel. NCCL gives each channel the same number of
     bytes, call after call in order of their bytes (NVIDIA/nccl `src/enqueue.cc`, 2.21 and later), so that small calls
     all stand on one channel, and each adds its latency there. To 2.21 the whole group has one protocol, and small
-    calls beside large ones wait longest; 2.22 and later choose one for calls of about a size (`SAME_PROTOCOL`).
+    calls that overlap large ones wait longest; 2.22 and later choose one for calls of about a size (`SAME_PROTOCOL`).
 
     Args:
         kind: of the collective.
@@ -106,7 +106,7 @@ def group_us(kind: str, group: Group, size: float, hardware: Hardware) -> float:
     """Microseconds of a collective of a group, by the tables where they hold it.
 
     Args:
-        kind: with a measured table its name there (``all-gather``, ``permute-ring``), else that of the collective.
+        kind: with a measured table its name there (``all-gather``, ``permute-ring``), else the collective's kind.
         group: who takes part; of a permute two devices.
         size: bytes, as nccl-tests count them.
         hardware: links and network.
@@ -144,7 +144,7 @@ def _inside_us(kind: str, group: int, size: float, hardware: Hardware) -> float:
 
 @lru_cache(maxsize=4096)
 def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> perf_tables.Curve:
-    """Times over sizes: those of `near` devices in one domain, and what NCCL's model says that the difference costs.
+    """Times over sizes: times of `near` devices in one domain, plus the difference by NCCL's model.
 
     The difference can fall by fractions of a microsecond where the two change protocol; the curve never does.
     """

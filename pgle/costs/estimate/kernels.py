@@ -83,7 +83,7 @@ def pointwise_operations(module: Module, instruction: Instruction) -> int:
 
 
 def _widest(module: Module, item: Instruction) -> tuple[int, ...]:
-    """The dimensions that an op loops over: of a reduction those of what it reduces."""
+    """The dimensions that an op loops over; of a reduction, its operand's dimensions."""
     shape = operand_shape(module, item, 0) if item.opcode in ("reduce", "reduce-window") else None
     return (shape or item.shape).dimensions
 
@@ -91,7 +91,7 @@ def _widest(module: Module, item: Instruction) -> tuple[int, ...]:
 def bytes_accessed(module: Module, instruction: Instruction) -> tuple[int, int]:
     """Bytes that an instruction must move: (device memory, host memory).
 
-    Operands count once, those of which only slices are read by the slices; an update in place counts by the update.
+    Each operand counts once. If only slices of it are read, the slices count; an update in place counts the update.
     """
     return _bytes(module, instruction, _needed(module, instruction))
 

@@ -1,7 +1,7 @@
 """XLA's own measurements of collectives and matrix products, read between their points.
 
-The tables are those of `pgle/xla/data/perf_tables`; their README says where they come from. Times are read between
-neighbouring points on logarithmic scales. What lies outside, and GPUs and fabrics without a table, is scaled by the
+The tables are in `pgle/xla/data/perf_tables`; their README names the sources. Times are read between
+neighbouring points on logarithmic scales. Points outside, and GPUs and fabrics without a table, are scaled by the
 figures of the hardware.
 """
 
@@ -24,12 +24,12 @@ def collective_us(gpu: str, kind: str, group: int, size_bytes: float, slower: fl
     Args:
         gpu: of `Hardware.measured_as`.
         kind: ``all-gather``, ``permute-ring`` …, as the table has them.
-        group: devices; between those of the table read on a logarithmic scale, beyond them the nearest.
+        group: devices; between the table's counts on a logarithmic scale, beyond them the nearest.
         size_bytes: as nccl-tests count them.
         slower: how much longer the bytes take than in the table, without the latency.
 
     Returns:
-        Microseconds; below the smallest size of the table those of the smallest, above the largest in proportion to
+        Microseconds; below the smallest size of the table the smallest size's time, above the largest in proportion to
         the bytes.
 
     Raises:
@@ -102,7 +102,7 @@ def curve(points: Sequence[tuple[float, float]]) -> Curve:
 
 
 def _between(x: float, places: Sequence[float], values: Sequence[float]) -> float:
-    """The value at `x` between two neighbours; outside, that of the nearest."""
+    """The value at `x` between two neighbours; outside, the value of the nearest."""
     index = bisect_right(places, x)
     if index in (0, len(places)):
         return values[max(index - 1, 0)]

@@ -82,8 +82,8 @@ def _between(surface: npt.NDArray[np.float64], x: Sequence[tuple[int, float]]) -
 def _surface(family: str, item_bytes: float, hardware: Hardware) -> npt.NDArray[np.float64]:
     """Logarithms of microseconds over logarithms of batch, m, n and k.
 
-    The table's own GPU takes the measured time; another, or a product larger, smaller or in another type, that of the
-    nearest product of the table times how much longer its roofline is. What falls with a larger product is levelled:
+    The table's own GPU takes the measured time. Another GPU, size or type takes the time of the nearest product of the
+    table, times how much longer its roofline is. What falls with a larger product is levelled:
     half way, on a logarithmic scale, between the most of all that are smaller and the least of all that are larger.
     """
     base = TABLE[MATMULS_OF[hardware.measured_as]]

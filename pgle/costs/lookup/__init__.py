@@ -1,1 +1,1 @@
-"""A profile held against a module: what XLA looks up, coverage, gaps, contention."""
+"""A profile compared with a module: what XLA looks up, coverage, gaps, contention."""

@@ -25,17 +25,17 @@ from pgle.trace.table import Trace
 from pgle.xla.hlo.module import Instruction, Module
 
 BESIDE = 0.9
-"""A launch that spends this share of its time beside collectives counts as beside them; one that spends none, alone."""
+"""A launch that overlaps collectives for this share of its time counts as overlapped; without any overlap, as alone."""
 
 MIN_ALONE, MIN_SAMPLES = 3, 5
-"""Fewer launches of the same work alone, or fewer beside collectives of all work of a kind, say nothing."""
+"""With fewer launches of the same work alone, or fewer overlapped launches of a kind, nothing is derived."""
 
-LITTLE = 0.01  # instructions less than this beside collectives are taken as alone
+LITTLE = 0.01  # instructions with less overlap than this count as alone
 MAX_EXECUTIONS = 64  # executions looked at, over all devices; more add nothing to thousands of launches
 
 
 class Factors(NamedTuple):
-    """How many times as long a kernel takes beside a collective."""
+    """How many times as long a kernel takes while a collective runs."""
 
     product: float  # matrix products, convolutions and attention
     other: float  # every other kernel
@@ -85,7 +85,7 @@ class Contention:
         return Factors(1 + times * (self.product.likely - 1), 1 + times * (self.other.likely - 1))
 
     def alone(self, module: Module, costs: Mapping[str, Cost], factors: Factors) -> Mapping[str, Cost]:
-        """Costs as they are when no collective runs; those that are not in `beside` stay."""
+        """Costs without any collective running; costs that are not in `beside` stay."""
         return {name: self.alone_cost(module, cost, name, factors) for name, cost in costs.items()}
 
     def alone_cost(self, module: Module, cost: Cost, name: str, factors: Factors) -> Cost:
@@ -109,7 +109,7 @@ def contention_of(profile: Profile, module: str) -> Contention:
         if item.get("name") != module or "contention" not in item:
             continue
         found = item["contention"]
-        if found is None:  # no kernel ran during a collective, if HLO told which activity is a collective
+        if found is None:  # no kernel ran during a collective, if HLO says which activity is a collective
             return replace(ASSUMED, beside={} if item.get("hlo") else None)
         try:
             product, other = (_slowdown(found[kind]) for kind in ("product", "other"))
@@ -121,19 +121,19 @@ def contention_of(profile: Profile, module: str) -> Contention:
 
 
 def as_if_alone(profile: Profile, module: Module) -> Profile:
-    """A profile for schedules of other names: its costs are those of kernels alone, as far as that is known.
+    """A profile for schedules of other names. Its costs are times of kernels alone, as far as known.
 
     Args:
         profile: of `module`.
         module: the instructions that were measured.
     """
     found = contention_of(profile, module.name)
-    told = {"hlo": True, "contention": asdict(replace(found, beside={}))}
+    known = {"hlo": True, "contention": asdict(replace(found, beside={}))}
     records = [item for item in module_records(profile.provenance) if item.get("name") == module.name] or [{}]
     return replace(
         profile,
         costs=tuple(found.alone_cost(module, cost, cost.name, found.likely) for cost in profile.costs),
-        provenance={**profile.provenance, "modules": [{**item, "name": module.name, **told} for item in records]},
+        provenance={**profile.provenance, "modules": [{**item, "name": module.name, **known} for item in records]},
     )
 
 
@@ -158,7 +158,7 @@ def measure_contention(
     target: npt.NDArray[np.int32],
     collective: npt.NDArray[np.bool_],
 ) -> Contention | None:
-    """How much longer kernels took beside a collective than the same work alone, in the kept executions of a program.
+    """How much longer kernels took while a collective ran than the same work alone, in a program's kept executions.
 
     Args:
         trace: n activities ordered by (device, start).
@@ -171,7 +171,7 @@ def measure_contention(
         collective: bool[len(names)].
 
     Returns:
-        None where no collective ran beside anything. A kind with fewer than `MIN_SAMPLES` samples has none.
+        None if no collective overlapped a kernel. A kind with fewer than `MIN_SAMPLES` samples has none.
     """
     executions = execution_rows(trace, index, kept, MAX_EXECUTIONS)
     parts = [_launches(trace, rows, target, collective) for rows in executions]
@@ -195,7 +195,7 @@ def measure_contention(
 def _launches(
     trace: Trace, rows: npt.NDArray[np.int64], target: npt.NDArray[np.int32], collective: npt.NDArray[np.bool_]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Every launch but those of collectives, in one execution on one device: owner, microseconds, share beside one."""
+    """Every launch except collectives, in one execution on one device: owner, microseconds, share overlapped by one."""
     rows = rows[target[trace.instruction[rows]] >= 0]
     code = target[trace.instruction[rows]].astype(np.int64)
     start, instance = trace.start_ns[rows], trace.instance[rows].astype(np.int64)
@@ -215,7 +215,7 @@ def _launches(
 
 
 class _Twins:
-    """Launches beside collectives with what the same work takes alone."""
+    """Launches that overlap collectives, with the time of the same work alone."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ class _Twins:
         self.code, self.time_us, self.alone_us = code[beside], time_us[beside], typical[of[code[beside]]]
 
     def slowdown(self, chosen: Sequence[bool]) -> Slowdown:
-        """Time beside over time alone, of all launches of some instructions together; no less than 1."""
+        """Overlapped time over time alone, of all launches of some instructions together; at least 1."""
         here = np.array(chosen or [False], dtype=bool)[self.code]
         time, alone = self.time_us[here], self.alone_us[here]
         if len(time) < MIN_SAMPLES:

@@ -57,7 +57,7 @@ class ModuleCoverage:
     costs: Mapping[str, Cost]  # what XLA finds, by the name when LHS ran, whatever it is worth
     step_us: float  # time of one execution, gaps as estimated
     lost_us: float  # weight of collectives without a cost
-    basis: Mapping[str, int]  # instructions by what their cost stands on: ``profile``, ``same-shape``, ``estimated``
+    basis: Mapping[str, int]  # instructions by the source of their cost: ``profile``, ``same-shape``, ``estimated``
     estimated_for: str  # the GPU of the estimates, empty where none was needed
     filled_in: int  # covered by costs that nobody measured
     gaps: tuple[Gap, ...]  # without a cost, heaviest first; mismatches are among them
@@ -66,7 +66,7 @@ class ModuleCoverage:
     own_names: int  # costs under this module's fingerprint; `bare_names`: under none; `other_names`: under others
     bare_names: int
     other_names: int
-    # asynchronous fusions and copies whose done has a cost, which XLA takes besides that of the start
+    # asynchronous fusions and copies whose done has a cost; XLA adds it to the cost of the start
     dones: tuple[str, ...]
     log: CheckerCounts | None  # what XLA's accuracy checker would count; None without a schedule dump
     fallback: str  # what XLA takes gaps for: ``T-shirt sizes``, or its ``speed-of-light model``
@@ -229,7 +229,7 @@ def _hints(item: ModuleCoverage, unsure: int) -> Iterator[str]:
     if any(gap.hint for gap in lost):
         yield (
             f"the profile has collectives under other names: '{CONVERT}' translates them, if LHS "
-            "was on in the profile run or a schedule dump of the performance run lies there"
+            "was on in the profile run, or DUMP has a schedule dump of the performance run"
         )
     elif lost and not unsure:
         yield (
@@ -258,7 +258,7 @@ def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module]) -> Iterator[str
     if main.dones:
         yield (
             f"{len(main.dones)} costs are of dones of asynchronous fusions or copies (first {main.dones[0]}): XLA "
-            "takes each for time of its own beside its start; leave them out"
+            "adds each to the cost of its start; leave them out"
         )
     dump = dumps.get(main.module)
     if dump is not None and dump.fingerprint != main.fingerprint and dump.fingerprint:

@@ -21,7 +21,7 @@ Estimate = Callable[[Instruction], float | None]
 """Microseconds per execution of an instruction that has no measured cost; None where nothing can be said."""
 
 FILLED = (Origin.SAME_SHAPE, Origin.ESTIMATED)
-"""Costs of these origins were filled in before: nothing else stands on them."""
+"""Costs of these origins were filled in before: no other cost is derived from them."""
 
 MIN_NEIGHBOURS = 3  # measured instructions of a kind that it takes to scale the estimates of that kind
 
@@ -31,7 +31,7 @@ CALIBRATED_ON = 300
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A cost for a row that has none, and what it stands on."""
+    """A cost for a row that has none, and its source."""
 
     row: Row
     cost_us: float
@@ -44,7 +44,7 @@ class Scale:
 
     kind: str  # ``all-gather``, ``fusion kLoop`` …; ``compute`` and ``collective`` where the kind itself has too few
     factor: float  # median of measured / estimated; 1 where nothing was measured
-    neighbours: int  # measured instructions that it stands on
+    neighbours: int  # measured instructions that it was derived from
 
 
 def fill(
@@ -110,7 +110,7 @@ class _Scales:
         self.used: dict[Scale, None] = {}
 
     def of(self, row: Row) -> Scale:
-        """The narrowest scale that stands on enough; it is noted as used."""
+        """The narrowest scale with enough neighbours; it is noted as used."""
         kinds = kinds_of(row)
         enough = (scale for kind in kinds if (scale := self._scale(kind)).neighbours >= MIN_NEIGHBOURS)
         chosen = next(enough, Scale(kinds[0], 1.0, 0))

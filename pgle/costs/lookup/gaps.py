@@ -30,7 +30,7 @@ class Gap:
     weight_us: float
     cost_us: float  # what it probably costs, once; nobody measured it
     total_us: float  # the same per execution of the module
-    basis: Origin | None  # what `cost_us` stands on; None where nothing can be said
+    basis: Origin | None  # the source of `cost_us`; None if there is none
     assumed_us: float  # what XLA takes it for: its T-shirt size, of a mismatch the cost of the other instruction
     is_mismatch: bool = False  # the profile has the name, for another instruction
     hint: str = ""  # where its cost may have gone, a clause; empty where nothing is known

@@ -32,7 +32,7 @@ class Launch:
     # launches of one run of an instruction where that is not one
     kernels: Mapping[str, float] = field(default_factory=dict)
     origin: Origin = Origin.ESTIMATED  # measured on a trace, or `Origin.ESTIMATED`: the public figures below
-    gaps: int = 0  # how many gaps the measurement stands on
+    gaps: int = 0  # how many gaps were measured
 
 
 DEFAULT = Launch()
@@ -131,7 +131,7 @@ def _gaps(
 def _kernels(trace: Trace, rows: npt.NDArray[np.int64], iterations: npt.NDArray[np.int64]) -> dict[str, float]:
     """Launches of each run of an instruction that has not one: distinct instances, mean over executions.
 
-    In a loop an instruction runs once per iteration; where it is unknown how often, launches are not told from runs.
+    In a loop an instruction runs once per iteration. If the count is unknown, launches and runs cannot be separated.
     """
     columns = (trace.device, trace.execution, trace.instruction, trace.instance)
     device, execution, instruction, instance = (column[rows] for column in columns)

@@ -30,7 +30,7 @@ class Row:
     filed_as: str
     kind: CostKind  # what the scheduler does with it
     opcode: str  # of a collective the wrapped one (``all-gather``)
-    shape: str  # of the result as profiles state it, of a collective that of the wrapped operation
+    shape: str  # of the result as profiles state it; of a collective, the shape of the wrapped operation
     other_shapes: tuple[str, ...]  # the other ways in which profiles state it
     executions: int  # per execution of the module; loops of unknown length count once
     is_counted: bool  # False where a loop around it is of unknown length
@@ -49,7 +49,7 @@ class Row:
         return Cost(self.filed_as, cost_us, kind=self.kind, opcode=self.opcode, shape=self.shape, origin=origin)
 
     def differs(self, cost: Cost) -> bool:
-        """Whether a cost is known to be that of another opcode or shape: XLA takes it all the same."""
+        """Whether a cost is known to belong to another opcode or shape. XLA uses it all the same."""
         if cost.opcode not in ("", self.opcode, self.instruction.opcode):
             return True
         return bool(cost.shape) and cost.shape != self.shape and cost.shape not in self.other_shapes
@@ -98,9 +98,9 @@ class LookupTable:
         return {name: cost for name, row in self.rows.items() if (cost := row.find(costs)) is not None}
 
     def row_of(self, run_time_name: str) -> Row | None:
-        """The row whose time that of a name in the final module is; None where the module has no such name.
+        """The row that a name in the final module belongs to; None if the module has no such name.
 
-        Times inside a fusion or an asynchronous computation belong to the instruction that holds it, those of a done to
+        Times inside a fusion or an asynchronous computation belong to the instruction that holds it, times of a done to
         its start. Branches and calls hold instructions that `rows` lacks.
         """
         owning = owner(self.final, run_time_name)
@@ -160,7 +160,7 @@ class _Rows:
         self.texts: dict[int, str] = {}
 
     def all(self, names: Mapping[str, str] | None = None) -> Iterator[Row]:
-        """The rows of all instructions that want a cost; `names` translates those of a final module."""
+        """The rows of all instructions that want a cost; `names` translates the names of a final module."""
         for item in schedulable(self.module):
             yield self.row(item, item.name if names is None else names.get(item.name) or strip_remat(item.name))
 

@@ -195,7 +195,7 @@ def measured_profile(measured: Measured, *, fingerprint_names: bool = False) -> 
     """The costs of all programs as one profile.
 
     Args:
-        fingerprint_names: name costs ``fingerprint::name``, as those of several programs must be.
+        fingerprint_names: name costs ``fingerprint::name``, which several programs in one profile need.
 
     Raises:
         UserError: a fingerprint that a name needs is not known.

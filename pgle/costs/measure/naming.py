@@ -33,9 +33,9 @@ class Filed(NamedTuple):
     name: str  # when LHS ran
     kind: CostKind  # what the scheduler does with the cost
     opcode: str = ""  # HLO opcode, of a collective the wrapped one; empty without HLO
-    shape: str = ""  # result shape, of a collective that of the wrapped op; empty without HLO
+    shape: str = ""  # result shape, of a collective the wrapped op's shape; empty without HLO
     trace_name: str = ""  # the name in the trace where it differs
-    # occurrences per execution of the module, of a name with rematerialised copies those of all; 0 where unknown
+    # occurrences per execution of the module, of a name with rematerialised copies the sum of all; 0 if unknown
     iterations: int = 0
     groups: tuple[tuple[int, ...], ...] = ()  # replica groups of a collective; empty: all devices
     owner: str = ""  # the instruction of the final module whose time it is; empty without HLO
@@ -47,7 +47,7 @@ class Filed(NamedTuple):
 
 
 class FiledLoop(NamedTuple):
-    """A loop of the entry computation, whose cost is that of all its iterations."""
+    """A loop of the entry computation. Its cost covers all its iterations."""
 
     name: str  # of the ``while``
     shape: str  # of its result

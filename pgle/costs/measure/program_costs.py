@@ -29,7 +29,9 @@ class ProgramCosts:
     occurrences: Mapping[str, Mapping[str, float]]  # of each collective, what `Profile.occurrences` keeps
     warnings: tuple[str, ...] = ()  # one line each
     launch: Launch | None = None  # gaps between kernels; None where too few were seen
-    contention: Contention | None = None  # how kernels slowed beside collectives; None where the trace does not show it
+    contention: Contention | None = (
+        None  # how kernels slow down while collectives run; None if the trace does not show it
+    )
     ranks: int = 0  # how many meet in the largest collective; 0 where no HLO says it
     # JAX's global ids of the devices that ran it; empty where the trace does not say all of them
     rank_ids: tuple[int, ...] = ()
@@ -48,7 +50,9 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
     collectives = [cost for cost in found.costs if cost.kind == CostKind.COLLECTIVE]
     lines = []
     if window.seen and window.used == given and not window.dropped:
-        lines.append(f"{label}: one execution per device in the window, warm-up cannot be told; trace 5 or more steps")
+        lines.append(
+            f"{label}: one execution per device in the window, so warm-up cannot be recognised; trace 5 or more steps"
+        )
     if collectives and given < max(found.ranks, 2):
         lines.append(
             f"{label}: {given} of {found.ranks or 'several'} ranks given, so a collective includes the wait "

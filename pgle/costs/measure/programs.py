@@ -2,7 +2,7 @@
 
 A program id is the running number of a module in its process. A rank that compiles one helper module more than the
 others has other ids from then on, and jit compiles again under a new one; kept separate, collectives of such a rank
-would never be compared with those of the others, so `unite_programs` makes them one.
+would never be compared with the other ranks' executions, so `unite_programs` makes them one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIN_NAME_OVERLAP = 0.9
 """An HLO module of another program id is taken for a program when it has this share of the instruction names."""
 
 BLOCK = 1 << 18  # rows that are looked at together
-MOST_PAIRS = 1 << 26  # pairs of module and value up to which a table of all of them (64 MiB) stands in for a set
+MOST_PAIRS = 1 << 26  # pairs of module and value up to which a table of all of them (64 MiB) replaces a set
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def traced_programs(trace: Trace, modules: Sequence[Module]) -> tuple[Trace, tup
     """The programs of a trace, the one with most compute first, and the trace with one module index for each.
 
     Args:
-        modules: HLO modules from dumps; without, programs of one name are told apart by those that the trace embeds.
+        modules: HLO modules from dumps; without, modules in the trace separate programs of one name.
     """
     found = find_programs(trace, modules)
     times = Counter(program.key.name for program in found)

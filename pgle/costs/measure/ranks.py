@@ -29,7 +29,7 @@ class AlignedProgram:
 
     alignment: Alignment  # of those devices
     shift: Codes  # int64[devices of the trace], what to add to a device's execution numbers
-    ends: tuple[Ends, ...] = ()  # what places these windows among those of other conversions
+    ends: tuple[Ends, ...] = ()  # relates these windows to windows of other conversions
 
 
 def align_program(trace: Trace, program: Program, naming: Naming) -> AlignedProgram:
@@ -99,7 +99,7 @@ def _windows(trace: Trace, program: Program, naming: Naming, names: Sequence[int
         columns = tuple((naming.filed[names[number]].name, int(group[number, at])) for number in ran.tolist())
         utc_ns = trace.recordings[process].utc_ns if process in trace.recordings else None
         table = EndTable(columns, ns, utc_ns=None if utc_ns is None else utc_ns + base[process])
-        # devices of one process have one clock, and those of one recording
+        # devices of one process have one clock, and devices of one recording
         windows[at] = Window(process, (table,), clock=process if utc_ns is None else utc_ns)
     return windows
 

@@ -42,7 +42,7 @@ def compute_costs(samples: Samples, use: Flags, skew_us: Floats, filed: Sequence
 
     Args:
         samples: n occurrences.
-        use: bool[n], those of compute.
+        use: bool[n], rows of compute.
         skew_us: float64[names], from `rank_skew_us`.
     """
     sizes = np.zeros(len(filed), np.int64)
@@ -186,7 +186,7 @@ def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -
         found: npt.NDArray[np.int64] = first[samples.name[rows]] + samples.occurrence[rows]
         return found
 
-    # Collectives begun before each occurrence, as most executions and devices saw it: kernels beside a collective begin
+    # Collectives begun before each occurrence, as most executions and devices saw it. An overlapping kernel begins
     # before it on one rank and after it on another; the stretch is the same for all.
     begun, seen = np.zeros(int(many.sum())), np.zeros(int(many.sum()), np.int64)
     for rows in _chunks(samples, compute, complete):
@@ -235,7 +235,7 @@ def _slowest_less_median(sums: Floats) -> Floats:
 def _chunks(
     samples: Samples, use: npt.NDArray[np.bool_], complete: npt.NDArray[np.bool_] | None = None
 ) -> Iterator[npt.NDArray[np.int64]]:
-    """The rows to use, of complete executions where those are told, some at a time."""
+    """The rows to use, of complete executions if these are known, some at a time."""
     for first in range(0, len(samples), CHUNK_ROWS):
         rows = np.flatnonzero(use[first : first + CHUNK_ROWS]) + first
         if complete is not None:
@@ -250,7 +250,7 @@ def loop_costs(trace: Trace, module: int, loops: Sequence[FiledLoop], kept: Flag
     LHS looks a ``while`` up by its own name, so that communication can hide behind all of it. Its time is the span from
     its first to its last activity in one execution of the module, the least over devices (ranks wait for each other
     inside loops that communicate), then the statistic over executions. Loops inside loops are left out: their spans
-    cannot be told apart, and XLA takes a loop without a cost for cheap.
+    cannot be separated, and XLA assumes that a loop without a cost is cheap.
 
     Args:
         module: index into `trace.modules`.

@@ -121,7 +121,7 @@ def align(windows: Sequence[Window]) -> Alignment:
 
 
 def _closeness(windows: Sequence[Window]) -> Callable[[int], Codes]:
-    """How many collectives each window has in common with one; those of its clock come before all others."""
+    """How many collectives each window has in common with one; windows of its clock come before all others."""
     having: dict[Column, list[int]] = {}
     of_clock: dict[Hashable, list[int]] = {}
     columns = [

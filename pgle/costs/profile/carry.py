@@ -28,7 +28,7 @@ Scale = Callable[[Row, Row], float | None]
 
 
 class By(StrEnum):
-    """What a match stands on, the surest first."""
+    """The evidence for a match, the surest first."""
 
     STRUCTURE = "structure"  # itself and its neighbourhood, as often in one module as in the other
     NAME = "name"  # itself and its name
@@ -123,7 +123,7 @@ class _Graph:
 
     @cached_property
     def place(self) -> Mapping[str, int]:
-        """Where each row lies in the module: rows that nothing else tells apart are paired in this order."""
+        """The position of each row in the module. Rows that are otherwise equal are paired in this order."""
         order = {name: number for number, name in enumerate(self.module.instructions)}
         return {name: order[row.instruction.name] for name, row in self.rows.items()}
 
@@ -218,7 +218,7 @@ class _Graph:
 
 
 def _size(text: str) -> tuple[str, tuple[int, ...]]:
-    """Type and dimensions of an array, sorted, without those of 1."""
+    """Type and dimensions of an array, sorted, without dimensions of 1."""
     dtype, _, sizes = text.rstrip("]").partition("[")
     return dtype, tuple(sorted(int(size) for size in sizes.split(",") if size not in ("", "1")))
 

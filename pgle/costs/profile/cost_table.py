@@ -111,7 +111,7 @@ class CostTable:
 
 _VALUES: dict[str, Any] = {"samples": 0, "min_us": 0.0, "max_us": 0.0, "spread": 0.0, "slowest_us": None}
 _TEXTS: dict[str, Any] = {"kind": "", "opcode": "", "shape": "", "trace_name": "", "origin": None}
-"""Columns, and what a record stands for that lacks them."""
+"""Columns, and their default if a record lacks them."""
 _TYPES = (np.int32, np.int32, np.int32, np.float64, np.int64, *4 * (np.float64,))
 """Types of the columns: source, name, description, cost, and `_VALUES`."""
 

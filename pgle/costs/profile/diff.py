@@ -140,7 +140,7 @@ def _replaced(old: Cost, new: Cost) -> bool:
 
 
 def _noise_us(old: Cost | None, new: Cost | None) -> float | None:
-    """Half the two ranges from p10 to p90 added up; None where a cost stands on fewer than two samples."""
+    """Half the two ranges from p10 to p90 added up; None if a cost has fewer than two samples."""
     if old is None or new is None or min(old.samples, new.samples) < 2:
         return None
     return (old.spread * old.cost_us + new.spread * new.cost_us) / 2

@@ -41,7 +41,7 @@ def _used(kept: Sequence[Cost]) -> Mapping[str, Cost]:
 def effective_entries(profile: Profile) -> tuple[Cost, ...]:
     """Each cost that XLA can use, once: by fingerprint (bare names first), in file order; what it never uses is gone.
 
-    Entries of one fingerprint are merged among themselves; a module takes those of its own before bare ones.
+    Entries of one fingerprint are merged among themselves; a module uses entries with its fingerprint before bare ones.
     """
     by_module = _by_module(profile.costs)
     return tuple(cost for key in sorted(by_module) for cost in _used(by_module[key]).values())
@@ -195,7 +195,7 @@ def _name(cost: Cost) -> Iterator[Finding]:
     elif not cost.kind and cost.likely_kind == CostKind.LOOP:  # what was measured as one is as it should be
         fault, what, effective = (
             Fault.LOOP,
-            "whole loop; XLA takes it where the loop stands, and the costs in its body beside it",
+            "whole loop; XLA uses it for the loop, and adds the costs in its body",
             cost.cost_us,
         )
     else:
@@ -206,7 +206,7 @@ def _name(cost: Cost) -> Iterator[Finding]:
 def _masked(
     groups: Mapping[str, Sequence[Cost]], bare: Mapping[str, Sequence[Cost]], averages: bool
 ) -> Iterator[Finding]:
-    """Costs under the name that an ``async-start`` wraps, beside one of the start itself: the start's counts."""
+    """Costs under the name that an ``async-start`` wraps, if the start has a cost too: the start's counts."""
     for name, costs in groups.items():
         match = _START.fullmatch(name) if "-start" in name else None
         if match is None:
@@ -218,5 +218,5 @@ def _masked(
             continue
         wrapped = _merged(known, groups.get(known) or bare[known], averages)
         condition = "" if known == surely else "if it is what that starts, "
-        what = f"{name} has a cost too; {condition}XLA takes that of the start"
+        what = f"{name} has a cost too; {condition}XLA uses the cost of the start"
         yield Finding(Fault.MASKED, wrapped.full_name, what, (wrapped.cost_us, start.cost_us), start.cost_us)

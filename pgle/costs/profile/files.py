@@ -1,7 +1,7 @@
 """Cost profiles as files: the text and binary forms that XLA reads, and the sidecar with what they cannot say.
 
-XLA takes a profile on trust: a file that it cannot read, or does not recognise by its suffix, is left aside with at
-most one log line, and the run goes on without. So what XLA would not read is refused here, with the reason.
+XLA does not check a profile. If it cannot read a file, or does not know its suffix, it writes at most one log line and
+continues without the profile. So pgle refuses files that XLA would not read, and gives the reason.
 Format: ``ProfiledInstructionsProto`` of ``profiled_instructions.proto`` (openxla/xla, third_party/tsl/tsl/profiler).
 """
 
@@ -39,7 +39,7 @@ class ProfileFile:
     path: AnyPath  # of the profile
     entries: Sequence[Entry]  # what it holds
     sidecar: Sidecar | None  # what the sidecar says; None where there is none, or none of this profile
-    warnings: tuple[str, ...]  # one line each, without those of the sidecar
+    warnings: tuple[str, ...]  # one line each, without the sidecar's warnings
 
 
 def read_profile(path: AnyPath) -> Profile:
@@ -127,7 +127,7 @@ def encode_profile(profile: Profile, suffix: str) -> bytes:
 
 
 def profile_files(path: AnyPath, profile: Profile) -> dict[AnyPath, bytes | str]:
-    """What to write for a profile: the file itself in the form its suffix names, and the sidecar beside it.
+    """What to write for a profile: the file itself in the form its suffix names, and its sidecar.
 
     Raises:
         UserError: XLA would ignore a file of that name, or a cost is no time.
@@ -138,7 +138,7 @@ def profile_files(path: AnyPath, profile: Profile) -> dict[AnyPath, bytes | str]
 
 
 def sidecar_path(path: AnyPath) -> AnyPath:
-    """Where the sidecar of a profile lies: ``PATH.json``."""
+    """The path of a profile's sidecar: ``PATH.json``."""
     return path.with_name(f"{path.name}.json")
 
 

@@ -3,7 +3,7 @@
 Of ranks: a collective's time on one rank includes waiting for the last rank. Where the sidecars carry occurrences, each
 occurrence takes the least time over the ranks, then the statistic goes over executions, as if all traces had been
 converted together; `align_profiles` says which execution of one rank is which of another.
-Everything else takes a statistic over the inputs, each counted once per sample it stands on.
+Everything else takes a statistic over the inputs, each weighted by its number of samples.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _collectives(table: CostTable) -> set[int]:
 def _merged(
     table: CostTable, chosen: Flags, collectives: Collection[int], options: MergeOptions
 ) -> tuple[dict[int, Cost], dict[int, dict[str, float]]]:
-    """By name, one cost, and of collectives the occurrences that it stands on."""
+    """By name, one cost; for collectives also the occurrences that it was derived from."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(table.name[rows], kind="stable")]
     tables = least_over_ranks(table, chosen) if options.of == Of.RANKS else {}

@@ -86,7 +86,7 @@ def from_inputs(table: CostTable, rows: Codes, stat: Statistic) -> Iterator[tupl
 
     Args:
         table: costs.
-        rows: of it, ordered by name; a name's description is that of its first.
+        rows: of it, ordered by name; the first row of a name describes it.
         stat: which.
     """
     edges = heads(table.name[rows])

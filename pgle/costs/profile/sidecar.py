@@ -36,7 +36,7 @@ MOST_SAMPLES = 1 << 40  # nobody measured an instruction more often; sums over a
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str)
 _BETWEEN = '}, {"name": '
-"""What stands between records and nowhere else: in a text the quotes would be escaped."""
+"""The text between records. It occurs nowhere else: inside a text the quotes would be escaped."""
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _KINDS = {kind.value: kind for kind in CostKind}
 _ORIGINS = {origin.value: origin for origin in Origin}
@@ -199,7 +199,7 @@ def _described(cost: Cost, record: Mapping[str, Any]) -> Cost:
 
 
 def occurrences(record: Mapping[str, Any]) -> dict[str, float]:
-    """The table of a record; all is checked, since merging stands on it.
+    """The table of a record. All of it is checked, since `merge` needs it.
 
     Raises:
         ValueError, TypeError, AttributeError: it is damaged.
@@ -231,7 +231,7 @@ def _ends_record(fingerprint: str, ends: Ends) -> dict[str, object]:
 
 
 def _ends(records: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Ends, ...]]:
-    """By fingerprint; all is checked, since merging stands on it."""
+    """By fingerprint. All of it is checked, since `merge` needs it."""
     found: dict[str, tuple[Ends, ...]] = {}
     for record in records:
         names = [str(name) for name in record["collectives"]]

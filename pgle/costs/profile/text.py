@@ -103,7 +103,7 @@ def _check_tokens(text: str) -> None:
 
 
 def _what(rest: str) -> str:
-    """A name for what stands where no token can."""
+    """A name for text where no token can be."""
     if rest[0] in "\"'":
         return "string that does not end on its line, or with an invalid escape"
     if rest[0].isdigit():

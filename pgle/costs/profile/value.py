@@ -88,7 +88,7 @@ class Cost(NamedTuple):
     kind: CostKind = CostKind.UNKNOWN  # compute, collective, copy or loop
     opcode: str = ""  # HLO opcode (of a collective: the wrapped one, ``all-gather``); empty where unknown
     shape: str = ""  # result shape as text (of a collective: of the wrapped op); empty where unknown
-    samples: int = 0  # executions that the statistic stands on; 0 where unknown
+    samples: int = 0  # executions in the statistic; 0 if unknown
     min_us: float = 0.0  # smallest sample
     max_us: float = 0.0  # largest sample
     spread: float = 0.0  # (p90 - p10) / median of the samples; 0 where there is one

@@ -37,7 +37,7 @@ from pgle.schedule.groups import in_one
 from pgle.schedule.moves import Placement, placements
 from pgle.schedule.why_exposed import Reason, reasons
 from pgle.tune.search import best, fits
-from pgle.tune.trial import LITTLE, Trial, judge, stands
+from pgle.tune.trial import LITTLE, Trial, holds_up, judge
 from pgle.xla.flags.record import effects_of, summary
 
 SEVERAL = 32  # collectives whose reasons are looked at, the most exposed first
@@ -346,7 +346,7 @@ def _over_limit(found: Tuning) -> Trial | None:
     """The shortest that is accepted except for its memory; None if there is none."""
     pgle, limit = found.pgle.trial, found.request.memory_limit
     return min(
-        (trial for trial in found.trials if stands(trial, pgle) and not fits(trial, limit)),
+        (trial for trial in found.trials if holds_up(trial, pgle) and not fits(trial, limit)),
         key=lambda trial: trial.mean_us,
         default=None,
     )

@@ -2,7 +2,7 @@
 
 How a flag gets to its line in the answer. `axes` (`pgle/tune/moves.py`) makes settings of the catalogue's flags, and
 `search` (`search.py`) asks for them one axis at a time. `_Search.attempt` here answers from the record, or from
-`Bench.trial` (`bench.py`), which compiles a setting and simulates it in all worlds (`worlds.py`). `stands` (`trial.py`)
+`Bench.trial` (`bench.py`), which compiles a setting and simulates it in all worlds (`worlds.py`). `holds_up` (`trial.py`)
 accepts it. `_Search.prove` compiles the best once more, whole. `pgle/report/schedules/tune.py` words the result.
 """
 
@@ -27,7 +27,7 @@ from pgle.run.tune.record import Record, check
 from pgle.run.tune.request import CLOSE, FOUND, LESS, Proof, Scheduled, TuneRequest, Tuning
 from pgle.schedule.moves import placements
 from pgle.tune.search import PROGRESS, best, fits, no_room, search, without_one
-from pgle.tune.trial import Flags, Judged, Trial, judge, stands
+from pgle.tune.trial import Flags, Judged, Trial, holds_up, judge
 from pgle.xla.log.module_verdict import ProfileUse
 
 PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
@@ -244,7 +244,7 @@ class _Search:
         return judge(tried.worlds_us, bench.pgle.trial.worlds_us)
 
     def _is_better(self, trial: Trial) -> bool:
-        return all(stands(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
+        return all(holds_up(trial, side.trial) for side in (self.bench.baseline, self.bench.pgle))
 
     def without(self, proof: Proof) -> dict[str, Trial]:
         """The accepted setting without each of its flags."""
