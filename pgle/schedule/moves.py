@@ -33,7 +33,7 @@ class Placement:
 
     name: str  # when LHS ran
     kind: str  # ``all-gather`` …
-    sync: bool  # nothing runs beside it
+    sync: bool  # nothing overlaps it
     between: int  # compute instructions from its start to its done
     cover_us: float  # their time
     cost_us: float  # its own time, once
@@ -159,7 +159,7 @@ def _cost_by_name(timeline: Timeline) -> dict[str, float]:
 def _independent_us(
     computation: Computation, names: Sequence[str], cost: Mapping[str, float], compute: Collection[str]
 ) -> Mapping[str, float]:
-    """Time of the compute instructions that could run beside each of some instructions, whatever the schedule.
+    """Time of the compute instructions that could overlap each of some instructions, whatever the schedule.
 
     A bit per name says what needs it, and what it needs: one pass over the schedule each way, whatever their number.
     """

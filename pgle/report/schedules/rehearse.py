@@ -30,7 +30,7 @@ from pgle.run.rehearse.settings import Setting
 from pgle.schedule.groups import groups
 from pgle.schedule.moves import Move, Placement
 from pgle.schedule.predict import Gain, gain
-from pgle.schedule.verdict import MOSTLY, LEAST_GAIN, stuck_share
+from pgle.schedule.verdict import LEAST_GAIN, MOSTLY, stuck_share
 from pgle.tune.search import ROOM
 
 OTHERS = 4  # modules that were not chosen, in the text

@@ -2,8 +2,9 @@
 
 How a flag gets to its line in the answer. `axes` (`pgle/tune/moves.py`) makes settings of the catalogue's flags, and
 `search` (`search.py`) asks for them one axis at a time. `_Search.attempt` here answers from the record, or from
-`Bench.trial` (`bench.py`), which compiles a setting and simulates it in all worlds (`worlds.py`). `holds_up` (`trial.py`)
-accepts it. `_Search.prove` compiles the best once more, whole. `pgle/report/schedules/tune.py` words the result.
+`Bench.trial` (`bench.py`), which compiles a setting and simulates it in all worlds (`worlds.py`). `holds_up`
+(`trial.py`) accepts it. `_Search.prove` compiles the best once more, whole.
+`pgle/report/schedules/tune.py` words the result.
 """
 
 from __future__ import annotations
