@@ -37,7 +37,7 @@ def analyze(side: Side, other: Side | None = None, *, progress: Progress | None 
     Args:
         side: the step.
         other: another step of the same program, from before, to say what changed since.
-        progress: told how much is read.
+        progress: called with how much is read.
 
     Raises:
         UserError: an input is bad, or holds no activity of an XLA program.
@@ -57,7 +57,7 @@ def analyze(side: Side, other: Side | None = None, *, progress: Progress | None 
 
 
 def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
-    """What makes the traced step another one than that of a plain run."""
+    """What makes the traced step differ from a plain run's."""
     lines = list(step.trace.warnings)
     if on_host(step.trace):
         lines.append("recorded on CPU devices: these times are no GPU's")
@@ -66,7 +66,7 @@ def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
             f"recorded with {DISABLE_ASYNC}, which keeps collectives synchronous: if that was to measure them for a "
             "profile, trace a run without it to see what is exposed there"
         )
-    return lines if step.trace.simulated else [*lines, *step.costs.warnings]  # one simulated rank stands for all
+    return lines if step.trace.simulated else [*lines, *step.costs.warnings]  # one simulated rank represents all
 
 
 def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
@@ -77,12 +77,12 @@ def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
         command = Next.of("analyze", *side.inputs, "--hlo", "DUMP_DIR")
         return f"With the HLO more can be said, by instruction and link: {command}"
     if not saving and step.trace.simulated and not _runs(side):
-        return "Nothing stands out in this schedule. Measured costs make it sure: pgle profile -- COMMAND"
+        return "No problem found in this schedule. Measured costs would confirm it: pgle profile -- COMMAND"
     if not saving and _runs(side):
-        return f"Nothing stands out.\n  {following(_runs(side)[0])}"
+        return f"No problem found.\n  {following(_runs(side)[0])}"
     if not saving:
         words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
-        return f"Nothing stands out. A profile for the scheduler: {Next.of('convert', *words)}"
+        return f"No problem found. A profile for the scheduler: {Next.of('convert', *words)}"
     first = saving[0]
     return f"Begin with {first.title} (up to {first.share:.1%} of the step): {first.remedy}."
 

@@ -44,7 +44,7 @@ def run_compare(
 
     Args:
         request: what to compare.
-        tell: told one line before each ABBA run.
+        tell: called with one line before each ABBA run.
 
     Raises:
         UserError: bad usage or input.

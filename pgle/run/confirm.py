@@ -53,7 +53,7 @@ class ConfirmRequest:
 
 
 def check_log(path: AnyPath, *, may_be_empty: bool) -> None:
-    """Raise `UserError` where what somebody named is no log; an empty one may be that of a program that said nothing.
+    """Raise `UserError` if a named file is no log. An empty one may be a silent program's.
 
     Pipes and archives are taken as they come.
     """
@@ -87,7 +87,7 @@ def given_profile(path: AnyPath | None, *, needed: bool) -> tuple[Profile | None
 
 
 def confirm(request: ConfirmRequest, *, progress: Progress | None = None) -> LogVerdict:
-    """The verdict on a log: its lines, gathered into a block per module, judged beside the schedule dump.
+    """The verdict on a log: its lines, gathered into a block per module, judged with the schedule dump.
 
     What a schedule dump could add, but does not for lack of a profile or of a dump, is a warning.
 
@@ -135,7 +135,7 @@ def _by_final_names(verdict: LogVerdict, request: ConfirmRequest, rank: ConfirmR
         kept_share=fit.kept_share,
         mismatched=len(fit.mismatches),
     ).by_fit(request.bounds)
-    main = replace(found, why=f"{found.why}; XLA took the profile, and the names are those of the final HLO")
+    main = replace(found, why=f"{found.why}; XLA took the profile, and its names come from the final HLO")
     return replace(verdict, main=main, modules=(main, *verdict.modules[1:]))
 
 
@@ -218,8 +218,8 @@ def _profile_of(log: Log, unreadable: str) -> Profile:
 def _with_gpu(module: Module) -> Module:
     """A module of a schedule dump under the name of a final one beside it, which alone tells the GPU: as `pgle verify`
     weighs gaps by."""
-    beside = as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*")
-    return replace(module, source=str(next(iter(sorted(beside)), module.source)))
+    final = as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*")
+    return replace(module, source=str(next(iter(sorted(final)), module.source)))
 
 
 def _compare(schedule: LhsSchedule, profile: Profile) -> ScheduleEvidence:

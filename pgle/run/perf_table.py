@@ -210,7 +210,7 @@ def _is_among(us: float, believed: Sequence[float]) -> bool:
 def _steps(
     trial: _Trial, request: ConvertRequest, measured: Measured, tables: Sequence[AnyPath]
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """What the tables give on the main program, beside XLA's own and beside a profile: predicted steps.
+    """What the tables give on the main program, next to XLA's own and to a profile: predicted steps.
 
     All schedules use one table of costs: the same work has the same measured cost under every name.
     """

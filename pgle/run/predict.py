@@ -19,8 +19,8 @@ from pgle.xla.hlo.reader import read_scheduled
 from pgle.xla.targets import load_target, target_beside
 
 TargetFrom: TypeAlias = Literal["option", "description", "file name", "nothing"]
-"""What says for which GPU a module was compiled: ``--target``; XLA's description beside the dump; the dump's name, by
-compute capability; nothing, and an H100 is assumed."""
+"""What names the GPU of a module: ``--target``; XLA's description next to the dump; the dump's name, by compute
+capability; nothing, and an H100 is assumed."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pgle.costs.profile.merge import Merged, MergeOptions
 
 RECORDINGS = (".xplane.pb", ".hlo.pb", ".schedule.pb")
-"""Names that end as those of profiles do, and by which readers take a file for what a profiler or XLA recorded."""
+"""Names that end like a profile's, but that readers take for a recording of a profiler or of XLA."""
 
 MANY = 50
 AT_A_TIME = 16

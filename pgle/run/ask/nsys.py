@@ -1,6 +1,6 @@
 """The `nsys` program: where it is, what it can read, and exports of its reports.
 
-Versions and messages are those of nsys 2022.4 to 2026.4. A report is read by its own and by newer versions of nsys.
+Versions and messages come from nsys 2022.4 to 2026.4. A report is read by its own and by newer versions of nsys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PLACES = (
 
 IMPORTER = "host-*/QdstrmImporter"
 IMPORTERS = (f"/usr/lib/nsight-systems/{IMPORTER}",)
-"""Where Debian puts the importer; NVIDIA's packages have it beside ``bin``."""
+"""Where Debian puts the importer; NVIDIA's packages have it next to ``bin``."""
 
 TABLES_SINCE: Version = (2023, 4)  # first version of `nsys export` known to have ``--tables``
 
@@ -44,7 +44,7 @@ TABLES = (
 )
 """What we read; the rest (OS runtime calls, samples) can be most of a report."""
 
-OLD_FORMAT: Version = (2022,)  # what stands for the format "1." of reports before 2023, which every nsys since reads
+OLD_FORMAT: Version = (2022,)  # represents the format "1." of reports before 2023, which every nsys since reads
 
 DOWNLOAD = "https://developer.nvidia.com/nsight-systems"
 
@@ -172,13 +172,13 @@ def _imported(path: Path, folder: Path) -> Path:
 
 
 def find_importer() -> Path | None:
-    """QdstrmImporter: on the PATH or beside an installed nsys."""
+    """QdstrmImporter: on the PATH or next to an installed nsys."""
     on_path = shutil.which("QdstrmImporter")
     if on_path:
         return Path(on_path)
-    beside = (place for nsys in installed() for place in nsys.path.resolve().parent.parent.glob(IMPORTER))
+    near = (place for nsys in installed() for place in nsys.path.resolve().parent.parent.glob(IMPORTER))
     known = (place for pattern in IMPORTERS for place in sorted(Path("/").glob(pattern.lstrip("/"))))
-    return next(chain(beside, known), None)
+    return next(chain(near, known), None)
 
 
 def _run(command: list[str], path: Path) -> subprocess.CompletedProcess[str]:

@@ -33,7 +33,7 @@ PACKAGES = (
 HALVES = ("plugin", "pjrt")
 FIRST_CUDA13 = (0, 7, 2)  # the jaxlib that brought the CUDA 13 plugin
 RUNTIMES = {12: "nvidia-cuda-runtime-cu12", 13: "nvidia-cuda-runtime"}
-"""The wheel that `jax[cudaN]` brings beside its plugin: whose CUDA this environment runs on."""
+"""The wheel that `jax[cudaN]` brings with its plugin. Its CUDA is the one that this environment runs on."""
 
 
 @dataclass(frozen=True, slots=True)

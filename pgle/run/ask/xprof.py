@@ -73,7 +73,7 @@ def view(path: Path, port: int, tell: Callable[[str], None]) -> None:
     Args:
         path: as of `find_xplanes`.
         port: that it listens on.
-        tell: told where to look.
+        tell: called with where to look.
 
     Raises:
         UserError: XProf is not installed, or there is nothing for it.

@@ -182,7 +182,7 @@ def _smi_fails(text: str) -> Check:
 
 
 def _loaded_driver(machine: Machine) -> str:
-    """Version of the loaded driver; containers see that of their host."""
+    """Version of the loaded driver; containers see their host's."""
     match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", machine.read("/proc/driver/nvidia/version") or "")
     return match[1] if match else ""
 

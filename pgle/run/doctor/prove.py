@@ -22,7 +22,7 @@ from pgle.run.experiment.stage import StageRequest
 from pgle.run.launch.simulated import SimulatedBackEnd
 
 PROGRAM = ("-m", "pgle.workloads.overlap")
-"""Two gathers beside a chain of matmuls: two seconds on a GPU, and its schedule changes with a profile."""
+"""Two gathers and an independent chain of matmuls: two seconds on a GPU, and its schedule changes with a profile."""
 DEVICES = 4
 IN_BUNDLE = ("manifest.json", "profile.pbtxt", "profile.pbtxt.json", "facts.json", "steps.jsonl", "output.log")
 MAX_FILE_BYTES = 200_000

@@ -1,7 +1,7 @@
 """`pgle auto`: JAX's own AutoPGLE on a command, what it did, and the hand-over of its result to nsys.
 
 AutoPGLE traces the first runs of every jitted function, then compiles it again with the costs. It holds CUPTI while it
-traces, so nsys sees nothing beside it; a second run that takes the compiled program from JAX's cache can be traced.
+traces, so nsys sees nothing in the same run. A second run takes the compiled program from JAX's cache; nsys traces it.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _hand_over(result: AutoResult) -> AutoResult:
     missed = sorted({*seen.get("missed", ()), *found} & set(result.recompiled))
     warnings = [f"{name} was not in the cache as AutoPGLE had left it" for name in missed]
     if any(PGLE_CACHE_WRITE.search(line) for line in lines):
-        warnings.append("the run under nsys compiled anew: its flags or devices differ from those of the first")
+        warnings.append("the run under nsys compiled anew: its flags or devices differ from the first run's")
     return replace(
         result,
         handover=stage,

@@ -1,4 +1,4 @@
-"""The run directory of an experiment: the one place that knows where in it a file lies.
+"""The run directory of an experiment: the one place that knows the path of each file in it.
 
 RUN/manifest.json                 what was run, with what, and what came of it; ``manifest.rank0003.json`` of rank 3
 RUN/captured/                     StableHLO of a program that ran on CPU devices, for the simulated GPU
@@ -35,9 +35,9 @@ STEP_FILES = "steps*.jsonl"  # step times of a stage: one file, or one per rank
 
 RANK_LABEL = "rank{:04d}"
 _LOG = re.compile(r"output(?:\.rank(\d+))?\.log")
-ANY_RANK = "<rank>"  # stands for the label of a rank in the paths that the hook is given
+ANY_RANK = "<rank>"  # placeholder for the label of a rank in the paths that the hook is given
 
-TRACES = (".xplane.pb", ".nsys-rep", ".qdstrm")  # what profilers write; viewers put files of other kinds beside them
+TRACES = (".xplane.pb", ".nsys-rep", ".qdstrm")  # what profilers write; viewers add files of other kinds
 
 
 def rank_suffix(rank: int) -> str:
@@ -55,7 +55,7 @@ class RankFiles:
     log: Path  # what the rank printed, with XLA's log lines
     facts: Path  # what the hook found out
     steps: Path  # step times, JSON lines
-    hlo: Path  # XLA's dumps; those of several ranks would overwrite each other in one folder
+    hlo: Path  # XLA's dumps; several ranks would overwrite each other's in one folder
     ir: Path  # StableHLO of every function that rank 0 compiled
     trace: Path  # the folder of its trace; nsys adds its suffix to this name
     seen: Path  # exists once a Python with the hook has started
@@ -136,12 +136,12 @@ class StageFolder:
         }
 
     def outputs(self) -> tuple[Path, ...]:
-        """What the stage has left for all ranks, files of processes beside the main one included."""
+        """What the stage has left for all ranks, files of other processes than the main one included."""
         kept = (path for path in sorted(self.path.iterdir()) if path.name[0] != "." and path.name != "trace")
         return (*kept, *self.trace_files())
 
     def trace_files(self) -> tuple[Path, ...]:
-        """Every file that a profiler wrote, those of all ranks."""
+        """Every file that a profiler wrote, of all ranks."""
         return _trace_files(self.path / "trace")
 
     def traces(self) -> tuple[Path, ...]:
@@ -171,7 +171,7 @@ class StageFolder:
             raise UserError(
                 f"stage {self.name} was run into it already",
                 where=self.run.path,
-                remedy="choose another --run-dir or pass --force to run it again beside the old files",
+                remedy="choose another --run-dir or pass --force to run it again and keep the old files",
             )
         return bool(found)
 

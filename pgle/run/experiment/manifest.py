@@ -35,7 +35,7 @@ def now() -> str:
 class FileRecord:
     """A file that a stage read or wrote, or a whole folder of them."""
 
-    path: str  # relative to the run directory where it lies inside; that of a folder ends in ``/``
+    path: str  # relative to the run directory if it is inside; a folder's ends in ``/``
     sha256: str  # of the content; of a folder, of the names and contents in it
     size_bytes: int  # of all content
 
@@ -83,7 +83,7 @@ class StageRecord:
     def __post_init__(self) -> None:
         """Refuse names of folders elsewhere, which a later run would move."""
         if not all(is_bare(name) for name in (self.stage, self.before or "none", self.aside or "none")):
-            raise ValueError("a folder of a stage lies in the run directory")
+            raise ValueError("a stage's folder must be in the run directory")
 
     @property
     def is_done(self) -> bool:
@@ -182,7 +182,7 @@ def record_file(path: Path, run_dir: Path) -> FileRecord:
     if path.resolve().is_relative_to(run_dir.resolve()):
         text = path.resolve().relative_to(run_dir.resolve()).as_posix()
     elif path.is_relative_to(run_dir):
-        text = path.relative_to(run_dir).as_posix()  # a link to what lies outside
+        text = path.relative_to(run_dir).as_posix()  # a link to a file outside
     if not path.is_dir():
         return FileRecord(text, *_digest(path))
     digest, total = hashlib.sha256(), 0

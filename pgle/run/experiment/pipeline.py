@@ -69,7 +69,7 @@ def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResu
         on_result: called with what a stage came to, as it ends.
 
     Raises:
-        UserError: a stage cannot be run; those before it are kept, and the next call goes on there. Or this is one of
+        UserError: a stage cannot be run. Earlier stages are kept, and the next call continues there. Or this is one of
             several ranks: each would convert and compare what the others have not finished writing.
         WorkloadError: the user's program failed.
         StageError: a stage did not do its work, though the program ended well.

@@ -87,7 +87,7 @@ def end_record(
     verdict: ModuleVerdict | None = None,
     failed: str = "",
 ) -> StageRecord:
-    """Complete the record of a stage that has ended, and write it; the fields are those of `StageRecord`.
+    """Complete the record of a stage that has ended, and write it; fields as in `StageRecord`.
 
     The verdict of a perf stage is kept among the facts. Where the stage failed and a finished run waits, that is put
     back, and the record says where this one's files are now.

@@ -74,7 +74,7 @@ def run_held(request: StageRequest, back_end: BackEnd, *, again: bool, force: bo
 
 
 def _mismatches(request: StageRequest) -> tuple[str, ...]:
-    """The differences between this stage's program and that of the profile run in its run directory."""
+    """The differences between this stage's program and the profile run's in its run directory."""
     manifest = read_manifest(request.run.path)
     profiled, now = manifest.last("profile"), manifest.last(request.stage)
     if request.stage == "profile" or profiled is None or now is None:
@@ -85,7 +85,7 @@ def _mismatches(request: StageRequest) -> tuple[str, ...]:
 def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
     """A copy of a profile whose name carries its hash: JAX's compilation cache keys on the path, not on the content.
 
-    A directory is used where it lies; it raises `UserError` where that is an object store.
+    A directory is used in place. Raises `UserError` if it is in an object store.
     """
     if profile.is_dir():
         if not isinstance(profile, Path):
@@ -94,9 +94,9 @@ def content_addressed(profile: AnyPath, run: RunDirectory) -> Path:
     data = profile.read_bytes()
     named = run.content_named(sha256(data), profile.suffix)
     if not named.exists() or named.read_bytes() != data:  # changed since, its name would lie
-        beside = sidecar_path(profile)
+        sidecar = sidecar_path(profile)
         files: dict[AnyPath, bytes | str] = {named: data}
-        if beside.exists():
-            files[sidecar_path(named)] = beside.read_bytes()
+        if sidecar.exists():
+            files[sidecar_path(named)] = sidecar.read_bytes()
         write_files(files, force=True)  # ranks may write the same content at once
     return named.resolve()

@@ -45,7 +45,7 @@ class StageRequest:
         return {"command": list(kept_argv(self.command)), "mode": self.mode, "XLA_FLAGS": flags}
 
     def inputs(self) -> tuple[FileRecord, ...]:
-        """The files that it reads: those of the program that the command names, and the profile."""
+        """The files that it reads: the program's files in the command, and the profile."""
         named = (Path(word) for word in self.command if word.endswith(PROGRAM_FILES))
         paths = [path for path in named if path.is_file()]
         paths += files_of_profile(self.profile) if isinstance(self.profile, Path) else []
@@ -63,7 +63,7 @@ class StageResult:
     step_times_s: tuple[float, ...] = ()  # of the slowest rank, in order; simulated where `simulated`
     facts: Mapping[str, str] = field(default_factory=dict)  # for the report: name → value
     warnings: tuple[str, ...] = ()  # one line each
-    rank: int = 0  # of this process among those of the job
+    rank: int = 0  # of this process in the job
     failed: str = ""  # why a profile stage left no trace, and what to do; empty where it left one
 
     @property
@@ -117,7 +117,7 @@ class BackEnd(Protocol):
 
 
 def files_of_profile(profile: Path) -> list[Path]:
-    """The files of a profile: itself, or those of a directory."""
+    """The files of a profile: itself, or a directory's files."""
     if not profile.is_dir():
         return [profile]
     return sorted(path for path in profile.iterdir() if path.suffix in (".pb", ".pbtxt"))

@@ -1,1 +1,1 @@
-"""What a path on the command line stands for, and what lies there as one value."""
+"""What a path on the command line names, and its content as one value."""

@@ -1,4 +1,4 @@
-"""What lies in a folder that pgle can go on from: run directories, rehearsals, traces, dumps, profiles, programs."""
+"""What pgle can use in a folder: run directories, rehearsals, traces, dumps, profiles, programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST = 5000  # entries that are looked at: an answer at once, also in a home dir
 PROGRAM = "JAX program"
 STORED = "report.json"  # the page of a rehearsal or a search for flags, in its folder
 TRACE = "timeline.trace.json"
-PAGE_FILES = ("timeline.html", "timeline.svg", TRACE, STORED)  # what lies there of it
+PAGE_FILES = ("timeline.html", "timeline.svg", TRACE, STORED)  # its files in a folder
 UNSCHEDULED = "HLO not of a GPU yet"  # dumps of the CPU compiler, and of programs as XLA first saw them
 
 SEARCHED_BYTES = 64 << 20  # of a trace, for the name of a module
@@ -54,7 +54,7 @@ class Found:
 
 
 def look(folder: Path) -> Found:
-    """Look at the names, and where names do not tell, at the first bytes, of what lies in a folder."""
+    """Look at the names in a folder, and if a name does not tell, at the first bytes of the file."""
     by_kind: dict[str, list[Path]] = {}
     seen = 0
     for path, kind in _entries(folder):
@@ -111,7 +111,7 @@ def _fingerprint(dump: Path) -> str:
 def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
     """Each folder and file with the thing it tells of and its kind, empty where it tells of none.
 
-    Links to folders are followed, after the folders beside them; none is entered twice, so that no loop is endless.
+    Links to folders are followed, after the other folders; none is entered twice, so that no loop is endless.
     """
     entered: set[tuple[int, int]] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
@@ -142,7 +142,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _identity(folder: Path) -> tuple[int, int]:
-    """The same for all names of one folder; of one that is gone already, that of none."""
+    """The same for all names of one folder; of a folder that no longer exists, for no name."""
     try:
         found = folder.stat()
     except OSError:

@@ -44,9 +44,9 @@ class Side:
 
     # traces, run directories or their stages, rehearsals, scheduled HLO; several traces are ranks of one job
     inputs: tuple[AnyPath, ...]
-    hlo: tuple[AnyPath, ...] = ()  # dumps of the run; without, those of run directories or embedded ones are used
+    hlo: tuple[AnyPath, ...] = ()  # dumps of the run; without, dumps of run directories or embedded ones are used
     target: str | None = None  # the GPU, by name or description; None: as the HLO says
-    profile: AnyPath | None = None  # what the scheduler was given; None: that of the run directory
+    profile: AnyPath | None = None  # what the scheduler was given; None: the run directory's
 
 
 def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
@@ -69,11 +69,11 @@ def measured_step(side: Side, progress: Progress | None = None) -> MeasuredStep:
     trace = measured.trace
     if record is not None and not trace.xla_flags:
         trace = replace(trace, xla_flags=record.xla_flags)
-    told = ""
+    note = ""
     hardware = given
     if given is None and costs.program.hlo is not None and not on_host(trace):
-        hardware, told = _hardware(trace, costs.program.hlo)
-    trace = replace(trace, warnings=(*trace.warnings, *filter(None, [told])))
+        hardware, note = _hardware(trace, costs.program.hlo)
+    trace = replace(trace, warnings=(*trace.warnings, *filter(None, [note])))
     memory = _memory(trace, costs.program, target, hardware)
     mode = record.mode if record is not None and record.stage == "profile" else ""
     return measure_step(trace, costs, hardware, memory=memory, used=profile, mode=mode)
@@ -92,7 +92,7 @@ def _check_ranks(costs: ProgramCosts, path: AnyPath) -> None:
 
 
 def _looked_at(path: AnyPath) -> StageFolder | None:
-    """The stage that a path stands for: RUN/STAGE, or of a run directory the performance run where it was traced."""
+    """The stage that a path names: RUN/STAGE, or of a run directory the performance run if it was traced."""
     if not is_run_dir(path):
         return stage_of(path)
     stages = [RunDirectory(Path(path)).stage(name) for name in ("perf", "profile")]
@@ -124,7 +124,7 @@ def _dumped(inputs: Sequence[AnyPath]) -> tuple[AnyPath, ...]:
 
 
 def _profile(side: Side) -> Profile | None:
-    """The profile that the scheduler was given: of a performance run and a rehearsal the one that lies there."""
+    """The profile that the scheduler was given: of a performance run and a rehearsal the one in its folder."""
     if side.profile is not None:
         return read_profile(side.profile)
     for path in side.inputs:
@@ -137,7 +137,7 @@ def _profile(side: Side) -> Profile | None:
 
 
 def _measured_costs(path: AnyPath) -> Profile | None:
-    """The costs that a stage's schedule is simulated with: those of its run, so that all its stages have the same."""
+    """The costs that a stage's schedule is simulated with: its run's, so that all its stages have the same."""
     stage = stage_of(path)
     profile = None if stage is None else stage.run.found_profile
     return None if profile is None else read_profile(profile)
@@ -164,10 +164,10 @@ def _simulated(path: AnyPath, profile: Profile | None, hardware: Hardware | None
     found = [(predict(item, profile, hardware or hardware_of(item), expand_loops=True), item) for item in modules]
     prediction, module = max(found, key=lambda pair: pair[0].step_us)
     trace = record(module, prediction.timeline, ranks=1, executions=2, noise=STILL)
-    told = [f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"]
+    notes = [f"costs {prediction.costs_are}, {prediction.estimated_share:.0%} of the time estimated"]
     if stage is not None:
-        told.append(f"{path} was not traced: its step is simulated from its schedule; on a GPU: {_again(stage)}")
-    return replace(trace, warnings=(*trace.warnings, *told)), Dumps((folder,), (module,))
+        notes.append(f"{path} was not traced: its step is simulated from its schedule; on a GPU: {_again(stage)}")
+    return replace(trace, warnings=(*trace.warnings, *notes)), Dumps((folder,), (module,))
 
 
 def _hardware(trace: Trace, module: Module) -> tuple[Hardware | None, str]:

@@ -1,4 +1,4 @@
-"""Step times on disk: what a path stands for, and reading it as one or several runs."""
+"""Step times on disk: what a path names, and reading it as one or several runs."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def read_side(label: str, paths: Sequence[str], *, rules: Rules, pattern: str | 
 
 
 def read_runs(path: str, *, pattern: str | None = None) -> list[Series]:
-    """The runs that a path stands for.
+    """The runs that a path names.
 
     A run directory is one run (of its ranks the slowest, step by step); a directory of runs, one each; a glob pattern,
-    those of each match in order of name.
+    the runs of each match in order of name.
     """
     if not Path(path).exists() and any(sign in path for sign in "*?["):
         matches = sorted(glob.glob(path))  # noqa: PTH207 - the pattern may be absolute

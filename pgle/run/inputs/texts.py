@@ -11,7 +11,7 @@ from typing import IO, Any
 from pgle.errors import UserError
 from pgle.files import open_bytes
 
-HEAD_BYTES = 4096  # of a file, by which it is told whether it is text
+HEAD_BYTES = 4096  # of a file, to decide whether it is text
 
 LONGEST_LINE = 1 << 20  # characters; what a line has beyond is left out
 

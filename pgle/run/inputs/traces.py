@@ -31,7 +31,7 @@ def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: P
         paths: nsys reports, exports or parquet directories, xplane files, profiler log directories, run directories.
             One that is given twice counts once.
         where: they are read, as `pgle.run.executor` says it.
-        progress: told (inputs read, inputs).
+        progress: called with (inputs read, inputs).
 
     Raises:
         UserError: an input is missing, of no known kind, or damaged.
@@ -50,7 +50,7 @@ def read_traces(paths: Sequence[AnyPath], *, where: str = PROCESSES, progress: P
 
 
 def _files_of(path: AnyPath) -> list[AnyPath]:
-    """The traces that a path stands for: itself, or those of a run directory."""
+    """The traces that a path names: itself, or a run directory's."""
     if not is_run_dir(path):
         return _reports_in(path) or [path]
     found = RunDirectory(Path(path)).stage("profile").traces()
@@ -179,7 +179,7 @@ def run_dirs(paths: Sequence[AnyPath]) -> list[RunDirectory]:
 
 
 def stage_of(path: AnyPath) -> StageFolder | None:
-    """The stage that RUN/STAGE stands for; of a run directory its profile stage."""
+    """The stage that RUN/STAGE names; of a run directory its profile stage."""
     if is_run_dir(path):
         return RunDirectory(Path(path)).stage("profile")
     name = path.name

@@ -20,7 +20,7 @@ from pgle.run.launch.process import last_line, launch
 
 SCHEMA = "pgle.abba/1"
 PLAN = "abba.json"
-OWN, STAGES = ("", ""), COMPARED  # where in a run's folder step times lie: in it, or in those of stages
+OWN, STAGES = ("", ""), COMPARED  # where a run's folder has step times: in it, or in its stages' folders
 RUN = re.compile(r"\d\d+-([AB])(?:\.\d+)?")  # folder of a run
 Letter = Literal["A", "B"]
 
@@ -80,11 +80,11 @@ def run_abba(
     """Run what has not been run yet; the folders with the step times of A and of B, in pairs.
 
     ``{run}`` in a command is the run's folder, as is PGLE_RUN_DIR in its environment. What it prints is kept in
-    ``output.log`` there. The same plan goes on where it stopped.
+    ``output.log`` there. The same plan continues where it stopped.
 
     Args:
         plan: what to run.
-        tell: told one line before each run.
+        tell: called with one line before each run.
         look: given the path of a run's step times as it ends; what it raises ends all, so that no hours go by for runs
             that cannot be compared.
 
@@ -108,7 +108,7 @@ def run_abba(
 
 
 def sides(folder: Path) -> tuple[list[str], list[str]]:
-    """The folders with step times of a finished or unfinished ABBA folder: those of A and of B, whole pairs only.
+    """The folders with step times of a finished or unfinished ABBA folder: A's and B's, whole pairs only.
 
     Raises:
         UserError: it is none, or holds no pair yet.
@@ -169,5 +169,5 @@ def _run(command: Sequence[str], folder: Path, name: str) -> None:
     if code:
         last = last_line(log)
         reason = f": {last[:200]}" if last else ""
-        what = f"{name} ended with code {code}{reason}; see {log}; the same command goes on with this run"
+        what = f"{name} ended with code {code}{reason}; see {log}; the same command continues with this run"
         raise WorkloadError(code, what)

@@ -52,7 +52,7 @@ SIGNALLED = 128  # exit codes from here on: a signal ended the program
 _EXPORTED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 POLL_S = 0.2
-SAY_S = 30.0  # a program that has compiled nothing for so long is said to be waited for; then after twice as long
+SAY_S = 30.0  # after so long without a compilation a line says that pgle waits; the next after twice as long
 GRACE_S = 5.0  # how long a stopped program may take to end before it is killed
 
 

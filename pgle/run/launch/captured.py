@@ -84,7 +84,7 @@ class CapturedProgram:
     by_zeros: bool = False  # whether zeros for results may be why
     waits_for: str = ""  # the processes that it waits for in `jax.distributed.initialize`
     xla_flags: str = ""  # as it had them, where it or a script before it set them; empty: as they were given
-    # by file name of the module what the program asks of XLA beside them: names of flags or settings of jax, and values
+    # by file name of the module what else the program asks of XLA: names of flags or settings of jax, and values
     options: Mapping[str, Sequence[tuple[str, str | None]]] = field(default_factory=dict)
 
     def flags_of(self, module: Path) -> str:
@@ -272,6 +272,6 @@ def _described(path: Path, times: int) -> str:
 
 
 def module_name(path: Path) -> str:
-    """The module's name in that of a dump of jax (``jax_ir0003_jit_step_compile.mlir``) or of XLA."""
+    """The module's name in the name of a dump of jax (``jax_ir0003_jit_step_compile.mlir``) or of XLA."""
     found = _DUMPED.fullmatch(path.name)
     return (found[1] or found[2]) if found else path.name

@@ -118,7 +118,7 @@ def with_efforts(text: str, asked: Sequence[Flag]) -> FlagList:
 def given_flags(
     environ: Mapping[str, str] | None = None, more: Sequence[str] = (), *, own_dumps: bool = False
 ) -> FlagList:
-    """All flags that a user gives: XLA_FLAGS of the environment, then those of the command line, which win.
+    """All flags that a user gives: XLA_FLAGS of the environment, then the command line's, which win.
 
     Args:
         environ: default: this process's.
@@ -243,7 +243,7 @@ def check_compiler(command: Sequence[str], *, by_name: bool = False) -> None:
 
 
 def _leave_out_unknown(plan: FlagPlan, user: FlagList, python: str | None) -> tuple[FlagPlan, tuple[Finding, ...]]:
-    """The plan without those of our flags that the installed jaxlib rejects, and what it says of the user's."""
+    """The plan without our flags that the installed jaxlib rejects, and what it says of the user's."""
     asked = probe([*plan.flags, *user.flags], python)
     findings: list[Finding] = []
     kept: list[Flag] = []

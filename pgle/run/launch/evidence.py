@@ -27,7 +27,7 @@ FEW_EXECUTIONS = 5  # fewer in a window without step marks give a warning; the f
 
 
 def lines_about(log: Path, words: Collection[bytes]) -> Iterator[str]:
-    """The lines of a log in which one of the words (in small letters) stands: logs may have gigabytes."""
+    """The lines of a log that contain one of the words (in small letters); logs may have gigabytes."""
     with log.open("rb") as file:
         while block := file.read(BLOCK_BYTES) + file.readline():
             if not mentions(block, words):
@@ -49,7 +49,7 @@ def trouble(log: Path) -> list[str]:
 
 
 def keep_steps(files: RankFiles, lines: StepLines, facts: Mapping[str, Any]) -> None:
-    """Leave one steps file of this rank: that of the program itself, or one made from the step lines it printed.
+    """Leave one steps file of this rank: the program's own, or one made from the step lines it printed.
 
     Helper processes that mark steps as well have files of their own, which are renamed to ``helper-…``.
     """

@@ -51,7 +51,7 @@ def with_hook(values: Mapping[str, str], config: Mapping[str, Any]) -> dict[str,
 
 
 def read_facts(files: RankFiles) -> dict[str, Any]:
-    """What the hook found out; of several processes, that of the one with most steps, then most compilation."""
+    """What the hook found out; of several processes, from the one with most steps, then most compilation."""
     found = []
     for path in sorted(files.folder.glob(f"{files.facts.stem}*.json")):
         if path != files.facts and not path.name.startswith(f"{files.facts.stem}.pid"):

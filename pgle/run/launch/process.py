@@ -48,7 +48,7 @@ def launch(
         environment: of the command.
         log: where both streams are written, in the order in which they came.
         on_line: called with every complete line of either stream, decoded; carriage returns end lines too.
-        words: in small letters; where given, `on_line` may be spared lines in which none of them stands.
+        words: in small letters; where given, `on_line` may skip lines without any of them.
         stdout: descriptor for the command's stdout: ours, or 2 where our stdout is for results.
         is_shown: False: the output goes into the log alone, and the command has an empty stdin.
 
@@ -154,8 +154,8 @@ def _pump(
 ) -> None:
     """Copy a stream to one of ours at once, byte for byte, and to the log by lines; a failure stops no program.
 
-    By lines, since an unbuffered program writes a line in pieces, between which those of the other stream would come.
-    Where the reader of ours has gone (``| head``) the program's is closed: it then ends, or goes on, as it would alone.
+    By lines: an unbuffered program writes a line in pieces, and the other stream's lines would come between them.
+    If our reader has gone (``| head``), the program's stream is closed: it ends or continues as it would alone.
     """
     rest = b""
     broken: set[str] = set()
@@ -182,7 +182,7 @@ def _pump(
 
 
 def mentions(text: bytes, words: Collection[bytes]) -> bool:
-    """Whether one of the words (in small letters) stands in a text; of no words, any does."""
+    """Whether a text contains one of the words (in small letters); true if there are no words."""
     small = text.lower()
     return not words or any(word in small for word in words)
 

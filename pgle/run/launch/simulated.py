@@ -58,7 +58,7 @@ class SimulatedBackEnd:
     """A GPU that is not there."""
 
     target: str = "h100"  # the GPU
-    # how many, and virtual CPU devices of the captured program; None: those of the topology, else of XLA_FLAGS, else 4
+    # how many, and virtual CPU devices of the captured program; None: the topology's, else XLA_FLAGS's, else 4
     devices: int | None = None
     topology: str | None = None  # ``SxHxD``; None: one host
     choose: str | None = None  # on the names of captured modules; None: the program's step, as far as that shows
@@ -94,7 +94,7 @@ class SimulatedBackEnd:
         return {**request.asked(), "capture": "simulated", **where}
 
     def inputs(self, request: StageRequest) -> tuple[FileRecord, ...]:
-        """The files that a stage reads: the chosen module, where it has been captured, and those of the request."""
+        """The files that a stage reads: the chosen module, if it has been captured, and the request's files."""
         found = modules_in(request.run.captured)
         chosen = [choose_module(found, self.choose)] if found else []
         return (*(record_file(path, request.run.path) for path in chosen), *request.inputs())
@@ -179,7 +179,7 @@ class SimulatedBackEnd:
         )
 
     def _program(self, request: StageRequest, *, again: bool, force: bool) -> Path:
-        """The module that stands for the program, captured in this run directory before or now.
+        """The module that represents the program, captured in this run directory before or now.
 
         Raises:
             UserError: another program's modules lie there, or the program compiles nothing.

@@ -63,7 +63,7 @@ def start_nsys(start: Callable[[], int], files: RankFiles) -> tuple[int, tuple[s
             again = f"nsys failed before it ran the program ({NOT_READY}); start {failures + 1} of {NSYS_STARTS} ran it"
             return code, (*warnings, again) if failures else warnings
         if failures + 1 < NSYS_STARTS:
-            os.truncate(files.log, before)  # else its words would stand beside those of the start that ran the program
+            os.truncate(files.log, before)  # else its words would mix with the log of the start that ran the program
     raise UserError(
         f"nsys failed {NSYS_STARTS} times before it ran the program ({NOT_READY}; see {files.log})",
         where="--capture nsys",

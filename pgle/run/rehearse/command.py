@@ -43,9 +43,9 @@ class RehearseCommand:
     words: tuple[str, ...]
     # profile, topology, flags, job: as in `RehearseRequest`
     profile: str | None
-    target: str  # the GPU by name, or its description; empty: that of the run directory, else `DEFAULT_TARGET`
+    target: str  # the GPU by name, or its description; empty: the run directory's, else `DEFAULT_TARGET`
     topology: str | None
-    devices: int | None  # virtual devices for a command; None: those of the topology
+    devices: int | None  # virtual devices for a command; None: the topology's
     flags: tuple[str, ...]
     job: str | None
     out: str | None  # folder; None: a temporary one, which is kept
@@ -82,7 +82,7 @@ def of_run(given: RehearseCommand) -> RehearseCommand:
 
     Args:
         given: the command line; what it says wins. One that names no run directory is returned as it is, with the
-            target that stands where none was named.
+            target to use if none was named.
 
     Raises:
         UserError: the run directory holds no module of a profile stage.
@@ -208,7 +208,7 @@ def prepared(
         command: the command line.
         resumes: whether a folder holds what can be gone on with; it is kept after a failure.
     """
-    load_target(command.target)  # an unknown target is said before a program runs for minutes
+    load_target(command.target)  # an unknown target fails before a program runs for minutes
     if command.topology:
         devices_in(command.topology)
     with opened(command.out, resumes) as out:
@@ -247,13 +247,13 @@ def _modules(command: RehearseCommand, out: Path) -> tuple[Sequence[Path], Captu
         if first.is_dir():
             return modules_in(first, dumps=True), command.ran or read_captured(first)
         if not first.exists() and (first.suffix in _MODULE_SUFFIXES or shutil.which(command.words[0]) is None):
-            remedy = "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; a program stands after --"
+            remedy = "dump modules with JAX_DUMP_IR_TO=DIR, or name a run directory; put -- before a program"
             raise UserError("no such file or folder", where=first, remedy=remedy)
         if not _is_program(command):
             return [first], CapturedProgram()
         check_program(command.words)
     if (out / "captured").is_dir() and (kept := modules_in(out / "captured")):
-        return kept, read_captured(out / "captured")  # of the search that goes on
+        return kept, read_captured(out / "captured")  # of the search that continues
     check_compiler(command.words, by_name=True)
     captured = capture_modules(
         command.words,

@@ -84,7 +84,7 @@ def check_folder(out: Path, resumes: Callable[[Path], bool]) -> None:
 
 
 def claim(path: Path) -> None:
-    """Put a file or folder that is about to be made on the list, where it lies in a folder of `opened`.
+    """Put a file or folder that is about to be made on the list, if it is in a folder of `opened`.
 
     Raises:
         OSError: the list cannot be written.

@@ -154,7 +154,7 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         first = session.schedule("baseline", flags)
         profile = request.profile or _estimated(request.out, first, hardware)
         given = read_profile(profile)
-        # Estimates of the scheduled modules are nearer than those of what LHS had.
+        # Estimates of the scheduled modules are nearer than estimates of LHS's input.
         costs = None if request.profile is None else given
 
         def side(made: RehearsalResult, contention: Contention | None = None) -> Side:

@@ -44,7 +44,7 @@ class Setting:
     """What is compiled, and how."""
 
     module: Path  # the file
-    others: tuple[str, ...]  # the modules beside it that were not chosen, in words, the largest first
+    others: tuple[str, ...]  # the other modules, which were not chosen, in words, the largest first
     python: str  # the interpreter whose jaxlib compiles
     flags: tuple[str, ...]  # of the user, from XLA_FLAGS and from the command line, as text; the later wins
     warnings: tuple[str, ...]  # one line each
@@ -74,10 +74,10 @@ def settle(modules: Sequence[Path], choose: str | None, program: CapturedProgram
     """Everything that is decided before the first compilation.
 
     Args:
-        modules: one file, or those of a program or folder.
+        modules: one file, or all of a program or folder.
         choose: which, as in `choose_module`; None: the program's step.
         program: that compiled them; its environment compiles where it can.
-        flags: from the command line, after those of XLA_FLAGS and those that the program sets itself.
+        flags: from the command line, after XLA_FLAGS and the flags that the program sets itself.
 
     Raises:
         UserError: no module matches, or XLA would end over a flag.

@@ -41,7 +41,7 @@ class TunedRun:
     first: Pipeline  # by the user's own flags
     tuning: Tuning  # of its program, with the measured profile
     second: Pipeline | None = None  # under the new flags, profiled again; None where nothing better was found
-    # performance run of the second against that of the first; None where there is none
+    # performance run of the second against the first's; None if there is none
     comparison: Comparison | None = None
     checks: tuple[Check, ...] = ()  # what it had to keep
     warnings: tuple[str, ...] = ()  # one line each

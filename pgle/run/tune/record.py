@@ -1,6 +1,6 @@
 """The record of trials, ``trials.jsonl``: a line that says what is tuned, then a line per trial, in order.
 
-A search that was interrupted goes on from it: the descent is deterministic, so it asks for the same settings again, and
+An interrupted search continues from it: the descent is deterministic, so it asks for the same settings again, and
 those on record are answered at once.
 """
 
@@ -71,7 +71,7 @@ def check(request: TuneRequest) -> None:
     """What needs no compiler to be refused; which jaxlib compiles is not known.
 
     Raises:
-        UserError: as of `Record`; or what the search is to write lies there as something else.
+        UserError: as of `Record`; or something else has the place of what the search writes.
     """
     for name in (*FOUND, *PAGE_FILES, NAME):
         check_absent(request.out / name, force=True)

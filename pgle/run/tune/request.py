@@ -34,7 +34,7 @@ class TuneRequest:
 
     setting: Setting  # the module, the jaxlib that compiles it, and the user's flags, which stay
     target: Target  # the GPU
-    out: Path  # folder, new or empty, or with the record of the same search, which then goes on
+    out: Path  # folder, new or empty, or with the record of the same search, which then continues
     profile: Path | None = None  # measured costs; None: estimates
     topology: str | None = None  # ``SxHxD``; None: one host
     budget: int = 20  # trials at most
@@ -60,7 +60,7 @@ class Scheduled:
     trial: Trial  # its figures
     module: Module  # scheduled
     prediction: Prediction  # of its step
-    profile: Profile  # the costs that XLA was given, and that the prediction stands on
+    profile: Profile  # the costs that XLA was given, and that the prediction uses
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ class Proof:
     used: bool  # whether XLA used the new profile, by its log and schedule
     why: str  # the line that proves it
     coverage: float  # share of the new module's time that the new profile has a cost for
-    change: float  # its step against that of the trial, as a share; 0 where both ways to compile agree
+    change: float  # its step against the trial's, as a share; 0 if both ways to compile agree
     memory_change: float  # the same of its temporary memory
     written: tuple[Path, ...] = ()  # files
 
     @property
     def agrees(self) -> bool:
-        """Whether step and memory are those of the trial."""
+        """Whether step and memory equal the trial's."""
         return abs(self.change) < SAME_STEP and abs(self.memory_change) < SAME_MEMORY
 
 

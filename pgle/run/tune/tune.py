@@ -34,7 +34,7 @@ from pgle.xla.log.module_verdict import ProfileUse
 PROOFS = 3  # settings at most that are compiled whole, where those before did not stand
 
 OnTrial = Callable[[Trial, Trial], None]
-"""Called with each trial and that of the profile alone; first with that one itself."""
+"""Called with each trial and the trial of the profile alone; first with the latter twice."""
 
 
 def tune(
@@ -152,7 +152,7 @@ class _Search:
         return other.mean_us <= trial.mean_us * (1 + PROGRESS) and self._is_better(other)
 
     def _aside(self, settings: Sequence[tuple[Flags, str]]) -> list[Trial]:
-        """Trials beside the search, which are not shown among its own."""
+        """Trials outside the search, which are not shown among its own."""
         before = len(self.trials)
         found = self.attempt(settings)
         del self.trials[before:]
@@ -173,7 +173,7 @@ class _Search:
         done = []
         for item in pending:
             trial = item if isinstance(item, Trial) else self._told_apart(item.result())
-            if trial.failure and self.bench.is_late:  # it was ended, and is tried when the search goes on
+            if trial.failure and self.bench.is_late:  # it was ended, and is tried when the search continues
                 self.complete = False
                 continue
             if not isinstance(item, Trial):
@@ -274,7 +274,7 @@ def _ended_early(search: _Search) -> list[str]:
         return []
     made = sum(not trial.same_as for trial in search.trials)
     what = f"the time limit ended the search after {made} of at most {search.request.budget} trials"
-    return [f"{what}: this is the best so far; the same command with a longer --time-limit, or none, goes on"]
+    return [f"{what}: this is the best so far; the same command with a longer --time-limit, or none, continues"]
 
 
 def _change(after: float | None, before: float | None) -> float:

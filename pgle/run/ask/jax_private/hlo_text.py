@@ -33,7 +33,7 @@ _MANUAL = re.compile(
 
 @dataclass(frozen=True)
 class Traits:
-    """What the compiler has to know of a program beside its code."""
+    """What the compiler needs of a program besides its code."""
 
     name: str  # of the module, ``jit_train_step``
     num_partitions: int  # SPMD partitions

@@ -1,7 +1,7 @@
 """The PJRT C API of jax's CUDA plugin: compile a program for GPUs that are not there, in any format the plugin reads.
 
 jax's own client takes StableHLO only, and its conversion of HLO to StableHLO fails on real modules; the plugin takes
-``mlir`` and ``hlo``. The positions and structures are those of openxla/xla ``xla/pjrt/c/pjrt_c_api.h``, which within
+``mlir`` and ``hlo``. The positions and structures come from openxla/xla ``xla/pjrt/c/pjrt_c_api.h``, which within
 major version 0 only ever appends. Nothing here starts a thread or reads a flag before `compile_only`, so that a process
 which has loaded the plugin can fork.
 """

@@ -1,4 +1,4 @@
-"""Programs as jax and XLA write them, in every form, and what the compiler has to know of each beside its code.
+"""Programs as jax and XLA write them, in every form, and what the compiler needs of each besides its code.
 
 Runs in the rehearsal worker's process, in whatever Python the user's program has. Tried with jax 0.4.38 to 0.12.0.1;
 what a version lacks becomes a `UserError` that says which version has it.
@@ -105,7 +105,7 @@ def program_from_hlo(module: bytes, text: str, default_devices: int) -> Program:
             "the module is scheduled already, nothing is left to compile",
             remedy="give the *.before_optimizations dump of the same folder; what its step takes, says: pgle predict",
         )
-    if facts.in_both_notations:  # beside a GSPMD sharding XLA ignores Shardy's, then trips over its calls
+    if facts.in_both_notations:  # with a GSPMD sharding XLA ignores Shardy's, then fails on its calls
         module = without_fields(module, hlo_text.SHARDING_FIELDS)
     traits = {field.name: getattr(facts, field.name) for field in fields(hlo_text.Traits)}
     return Program(**traits, code=module, form="hlo")

@@ -27,7 +27,7 @@ FORMAT = 2  # part of every key; to be raised where what is stored, or how a mod
 
 LIMIT_VARIABLE = "PGLE_CACHE_MIB"
 LIMIT_MIB = 2048
-ANSWER = ".answer.json"  # what the compiler's process said, beside its dumps
+ANSWER = ".answer.json"  # what the compiler's process answered, next to its dumps
 
 _STALE_S = 86_400.0  # a name of a process that was killed while writing
 _BINARY = (".pb",)
@@ -64,7 +64,7 @@ class Cache:
         Args:
             key: of `key_of`.
             folder: empty.
-            names: what stands for a path in stored texts, and the path to write in its place.
+            names: placeholders for paths in stored texts, and the path to write in each place.
 
         Returns:
             What was stored with them; None where there is no such compilation.

@@ -265,7 +265,7 @@ def _module(folder: Path, request: RehearsalRequest, answer: dict[str, Any]) -> 
 
 
 class _Answer(TypedDict):
-    """What is kept of a compilation beside its files."""
+    """What is kept of a compilation besides its files."""
 
     module_name: str
     num_partitions: int

@@ -192,7 +192,7 @@ def memory_of(dump: Path) -> dict[str, int]:
     """Device memory of a scheduled module by XLA's buffer assignment, in bytes.
 
     Args:
-        dump: the HloProto of the module; XLA's memory report is looked for beside it.
+        dump: the HloProto of the module; XLA's memory report is looked for in the same folder.
 
     Returns:
         argument and output (of both memories; some may be the same buffer); temp and total, of the GPU alone. Empty if

@@ -1,4 +1,4 @@
-"""A module that is compiled once and goes on from a stage: what is there of it, and what is still being made."""
+"""A module that is compiled once and continued from a stage: what exists of it, and what is still being made."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Prepared:
 
 
 def begun(work: Callable[[], T]) -> Future[T]:
-    """What a function returns that runs beside; a process that ends does not wait for it."""
+    """What a function returns that runs in parallel; a process that ends does not wait for it."""
     found: Future[T] = Future()
 
     def run() -> None:

@@ -99,7 +99,7 @@ class Session:
         self._prepared: dict[tuple[str, ...], Prepared] = {}
         self._numbers = count()
         self._combining = combining
-        self._fused: dict[tuple[str, ...], Prepared] = {}  # by flags but those of combiners
+        self._fused: dict[tuple[str, ...], Prepared] = {}  # by flags except the combiners'
         self._programs: dict[Path, str] = {}
         self._predicted: dict[Path, Prediction] = {}
         self._combines: dict[Path, bool] = {}  # whether the passes from combining on, alone, make their programs
@@ -132,7 +132,7 @@ class Session:
     def begun(self, name: str, flags: Sequence[str], *, named_as_job: bool = False) -> Future[RehearsalResult]:
         """The module without a profile: for what it holds. It may have been left as it was before scheduling
         (`dumps.BEFORE`), and else ties may break otherwise than in `schedule`. When this returns further schedules can
-        be made, while all passes go on, and while it is tried whether those of scheduling alone make the same.
+        be made, while all passes run, and while a test shows whether the scheduling passes alone give the same.
 
         Args:
             name: of a folder that may be needed.
@@ -227,7 +227,7 @@ class Session:
         return prepared
 
     def _combined(self, wanted: RehearsalRequest, early: tuple[str, ...]) -> Prepared | None:
-        """Start before combining, where that was kept of a compilation with the same flags but those of combiners.
+        """Start before combining, if a compilation with the same flags except the combiners' kept that stage.
 
         None where it was not, and where its own program does not come out of it by the passes from there on alone.
         """

@@ -1,7 +1,7 @@
 """The capture hook: runs inside the user's program, counts its steps and opens the profiler's window.
 
 Standard library only, Python 3.9 or newer: the program's interpreter need not have pgle. Nothing of jax is imported
-before the program imports it. Every failure is one warning; the program goes on as without the hook.
+before the program imports it. Every failure is one warning; the program continues as without the hook.
 """
 
 import json
@@ -63,5 +63,5 @@ def guarded(function):
     try:
         return function()
     except Exception as error:
-        warn("the capture hook failed (%s: %s); the program goes on" % (type(error).__name__, error))
+        warn("the capture hook failed (%s: %s); the program continues" % (type(error).__name__, error))
         return None

@@ -1,4 +1,4 @@
-"""All of jax that is private and that the hook uses. Where a release lacks a part, what stands on it is left out.
+"""All of jax that is private and that the hook uses. If a release lacks a part, pgle leaves out what needs it.
 
 Known to work: jax 0.4.31 to 0.12.
 """
@@ -257,7 +257,7 @@ def _topology_devices(targets, count):
 
 
 def _answer_costs(kind, backend, modules):
-    """Have an executable that stands in for a module tell the costs of that: programs work out their throughput by
+    """Let an executable that replaces a module report the module's costs: programs compute their throughput by
     ``compiled.cost_analysis()["flops"]``. They are of the module before XLA optimised it, shared by its devices."""
     cost = kind.cost_analysis
     if getattr(cost, "is_ours", False):

@@ -12,7 +12,7 @@ class Place:
     """The files of this process's rank, each an attribute: facts, steps, hlo, ir, trace, seen, control, claim.
 
     `pgle profile -- srun python train.py` starts one launcher for many ranks: each hook then finds its own rank, in its
-    environment or, where a script gives it in words, once the program has told jax (`join`).
+    environment or, where a script gives it in words, once the program has given it to jax (`join`).
 
     Args:
         config: from the launcher: ``rank`` of the launcher; ``launchers``, pairs of variables that hold rank and size,
@@ -34,7 +34,7 @@ class Place:
         self._is_shared = rank != self._config["rank"]
 
     def join(self, process_of):
-        """Take the rank that the program has told jax, where no variable told one; returns whether it is another.
+        """Take the rank that the program gave to jax, if no variable gave one; returns whether it is another.
 
         Args:
             process_of: the number of this process and of how many; asked only where it counts.
@@ -66,7 +66,7 @@ class Place:
 
 
 def _paths(paths, rank):
-    """The paths of a rank by name; those of other ranks than 0 hold a placeholder for its label."""
+    """The paths of a rank by name; except for rank 0 they hold a placeholder for its label."""
     if rank == 0:
         return paths["rank_0"]
     label = paths["label"].format(rank)
@@ -93,7 +93,7 @@ def beside(path):
 
 
 def restore_flags(ours, environ=os.environ):
-    """Where the program replaces XLA_FLAGS: add those of ours that are missing in front, so that the program's own win;
+    """Where the program replaces XLA_FLAGS: add our missing flags in front, so that the program's own win;
     returns them, none where it names a file."""
     text = environ.get(XLA_FLAGS, "").strip()
     if text and not text.startswith("-"):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pgle_hook import warn
 
-SAID_S = 20.0  # after so long it is said what the program waits for
+SAID_S = 20.0  # after so long a line says what the program waits for
 STILL = (
     "jax's profiler is still writing its trace; with several GPUs and many kernels it takes minutes, "
     "less for fewer steps (--window steps:10-11)"

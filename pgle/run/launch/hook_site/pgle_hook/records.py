@@ -19,7 +19,7 @@ class StepWriter:
 
     Whole lines at once, so that what a killed program leaves is valid.
 
-    Steps are noted by the program's thread, which then goes on at once, and written by the hook's.
+    Steps are noted by the program's thread, which then continues at once, and written by the hook's.
 
     Args:
         place: the files of this rank; with several processes of one rank, later ones get their pid into the name.

@@ -156,7 +156,7 @@ def _is_installed(name):
 
 
 def _given_options(arguments):
-    """What a program asks of XLA beside XLA_FLAGS: ``compiler_options`` of `jax.jit`, and jax's settings of effort.
+    """What a program asks of XLA besides XLA_FLAGS: ``compiler_options`` of `jax.jit`, and jax's settings of effort.
 
     Args:
         arguments: of a compilation; one of them is xla_client's CompileOptions.

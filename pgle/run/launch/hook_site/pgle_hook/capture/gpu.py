@@ -1,4 +1,4 @@
-"""The GPU that a captured program sees: its questions are answered for the target, those of jax itself for the CPU.
+"""The GPU that a captured program sees: the program's questions are answered for the target, jax's own for the CPU.
 
 Programs choose kernels, sharding and batch sizes by ``jax.default_backend()``, a device's kind or its memory. A program
 that sees a CPU there is another program than the one that runs on GPUs.

@@ -18,7 +18,7 @@ OPERATIONS = 1e10  # arithmetic operations of one execution, loops counted once,
 BYTES = 2e8  # the same for the bytes that it reads and writes
 
 INSTRUCTIONS = 2e6
-"""Executions of instructions, those of loops as often as these go round, from which a module is large: a CPU takes 2 to
+"""Executions of instructions, in loops once per iteration, from which a module is large: a CPU takes 2 to
 50 µs for each of a simulated robot's, of which an episode of 1000 steps has five million."""
 
 SECONDS = 2.0  # a module that was executed and took longer is not executed again
@@ -91,7 +91,7 @@ def _is_large(call):
 
 
 def executed_in(text):
-    """How many instructions an execution of a module executes, given its HLO as text: those of a loop as often as it is
+    """How many instructions an execution of a module executes, given its HLO as text; of a loop, as often as it is
     known to go round, else once; those inside a fusion or a reduction are part of theirs."""
     sizes, inner, name, entry = {}, {}, None, None
     for line in text.splitlines():
@@ -107,6 +107,6 @@ def executed_in(text):
             if called:
                 inner[name].append((called.group(1), int(trips.group(1)) if trips else 1))
     totals = {}
-    for name in sizes:  # a computation stands behind those that it calls
+    for name in sizes:  # a computation comes after those that it calls
         totals[name] = sizes[name] + sum(trips * totals.get(body, 0) for body, trips in inner[name])
     return totals.get(entry, 0)
