@@ -174,7 +174,7 @@ def test_a_search_whose_time_is_up_leaves_out_what_it_has_not_tried(tmp_path: Pa
     assert (added, search.complete) == ([], False)
     assert tune._ended_early(search) == [
         "the time limit ended the search after 1 of at most 20 trials: this is the best so far; the same command with "
-        "a longer --time-limit, or none, goes on"
+        "a longer --time-limit, or none, continues"
     ]
 
 
