@@ -66,9 +66,7 @@ class Executions:
         """Count an execution; whether the next is to be counted too."""
         key = id(getattr(executable, "xla_executable", executable))  # older jax makes the object around it anew
         fresh, self._local.fresh = getattr(self._local, "fresh", 0.0), 0.0
-        self._seconds[key] = max(
-            fresh, self._seconds.get(key, 0.0)
-        )  # a new object may have a deleted one's id
+        self._seconds[key] = max(fresh, self._seconds.get(key, 0.0))  # a new object may have a deleted one's id
         if self._seconds[key] < HEAVY * (self._heaviest or 0.0) or self._kept >= MOST or os.getpid() != self._pid:
             return False
         self._kept += 1
