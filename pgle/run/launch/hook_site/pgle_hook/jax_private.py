@@ -49,6 +49,20 @@ def device_types():
     return bindings.Device, bindings.Client
 
 
+def slice_on_host():
+    """Have NumPy cut an array into the parts of devices, instead of a program of one result per device: XLA takes
+    minutes to compile that for 2,048."""
+    array = importlib.import_module("jax._src.array").ArrayImpl
+
+    def new_slice(this, starts, limits, removed):
+        values = sys.modules["numpy"].asarray(this)
+        parts = (values[tuple(map(slice, start, limit))] for start, limit in zip(starts, limits))  # noqa: B905 (3.9)
+        return [part.squeeze(axis) for part, axis in zip(parts, removed)]  # noqa: B905
+
+    if hasattr(array, "_multi_slice"):
+        array._multi_slice = new_slice
+
+
 def cudnn_imported(act):
     """Call `act(module)` once jax's attention by cuDNN is imported; its ``check_cudnn_version`` says which there is."""
     imports.after("jax._src.cudnn.fused_attention_stablehlo", act)

@@ -34,6 +34,7 @@ def capture(jax, *, captured, devices, given, gpu, ranks, flags):
 
     jax_private.before_backends(lambda: guarded(lambda: restore_flags(flags)))
     guarded(Gpu(jax, gpu).show)
+    guarded(jax_private.slice_on_host)
     leaves_out = "uncomputed" in captured
     lowering = Lowering(captured["lowered"], leaves_out, gpu["targets"])
     guarded(lowering.watch)
