@@ -22,6 +22,7 @@ TONES: dict[str, Tone] = {"error": "bad", "warning": "warn", "note": "soft"}
 RECORD = "record"  # the section of `setting_page` that the first screen has too
 HEADING = "Step time as others measured it (− is shorter; notes: --section reports)"
 LISTED = 30  # settings on the first screen
+REMARKS = 2  # of thresholds on the first screen
 REPORTS = 3  # published measurements on the first screen
 USERS_OWN = '"${XLA_FLAGS:+ $XLA_FLAGS}"'  # shell text that puts the flags already set behind ours, where they win
 _THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
@@ -186,14 +187,14 @@ def thresholds_page(result: Thresholds) -> Page:
         (item.kind, item.layer_bytes, item.threshold_bytes, item.layers or None, item.collectives, item.total_bytes)
         for item in result.thresholds
     )
-    found = tuple(Prose(f"{item.kind}: {item.how}") for item in result.thresholds)
+    lines = (*(f"{item.kind}: {item.how}" for item in result.thresholds), *result.remarks[REMARKS:])
     return Page(
         title=f"{result.module} · pgle flags thresholds",
         identity=(f"module {result.module}", "result bytes of a layer's collectives"),
         verdict=many(len(result.thresholds), "combine threshold"),
         table=Table(columns, rows) if rows else None,
-        sections=(Section("layers", "How the layer was found", found),),
-        notes=tuple(result.remarks),
+        sections=(Section("how", "How the layer was found, and more remarks", tuple(map(Prose, lines))),),
+        notes=result.remarks[:REMARKS],
         paste=flags if rows else "",
         next=(typed("pgle", "rehearse", *(f"--flag={item.flag.text}" for item in result.thresholds), "--", "COMMAND"),),
     )
