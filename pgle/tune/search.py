@@ -130,7 +130,11 @@ def without_one(accepted: Trial) -> list[tuple[Flags, str]]:
 def _without(axis: Axis, flags: Flags) -> list[tuple[Flags, str]]:
     """The setting without what a start of several flags brought it of an axis; none where it has nothing else."""
     rest = {name: value for name, value in flags.items() if all(name not in setting for setting in axis.settings)}
-    return [(rest, f"left out: {axis.name}")] if axis.kind != ALL and 0 < len(rest) < len(flags) else []
+    return (
+        [(rest, f"left out: {axis.name.removesuffix(' to')}")]
+        if axis.kind != ALL and 0 < len(rest) < len(flags)
+        else []
+    )
 
 
 def _label(axis: Axis, setting: Flags, current: Trial) -> str:

@@ -20,8 +20,8 @@ STEP = [*GATHERS, *SCATTERS, *HIDDEN]
 def test_a_step_of_128_collectives_has_two_lines() -> None:
     lines = group_notes(in_one(STEP), 55_990.0)
     assert lines == (
-        "  all-gather ×72  11.38 ms  20.3 %  nothing is scheduled next to it",
-        f"  reduce-scatter ×48  9.12 ms  16.3 %  {NOTHING_INDEPENDENT}",
+        "  all-gather ×72: 11.38 ms (20.3 %); nothing is scheduled next to it",
+        f"  reduce-scatter ×48: 9.12 ms (16.3 %); {NOTHING_INDEPENDENT}",
     )
 
 
@@ -37,7 +37,7 @@ def test_what_the_second_schedule_hides_keeps_the_reason_of_the_first() -> None:
     (group,) = groups([Move("a", before, after)])
     assert (group.why, group.is_left) == ("nothing is scheduled next to it", False)
     assert group_notes([group], 1000.0) == (
-        "  all-gather ×1  190 µs → –  19.0 %  was: nothing is scheduled next to it",
+        "  all-gather ×1: 190 µs → – (19.0 %); was: nothing is scheduled next to it",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -23,6 +24,7 @@ EXPOSED = "exposed (the GPU waits, nothing computes)"
 LHS_WORDS = "LHS: XLA's latency-hiding scheduler"
 PREDICTED = "Times are predictions of pgle's schedule simulator. docs/rehearse.md says how far to trust them."
 OPEN = f"{TRACE} has the same timeline for ui.perfetto.dev"
+BarTone: TypeAlias = Literal["exposed", "compute", "copy", "idle"]
 GROUPS = 3  # on the first screen
 TOLD = 0.95  # share of the exposed time that their lines explain
 LEAST = 0.002  # share of the step; less exposed time needs no line
@@ -73,31 +75,29 @@ def sections(schedules: Sequence[Schedule], grouped: Sequence[Group], labels: tu
 
 
 def tiles(before: Schedule, after: Schedule) -> tuple[Tile, ...]:
-    """Step, exposed and idle time, before and after; bars are shares of the longer step."""
-    sides = (before, after)
-    longest = max(item.parts.step_us for item in sides) or 1.0
+    """Step, exposed and idle time, before and after; bars are shares of the longer one."""
 
-    def tile(label: str, times: Sequence[float], *names: str) -> Tile:
-        figure = " → ".join(dict.fromkeys(map(figures.time, times)))
-        bars = []
-        for side, us in zip(sides, times, strict=True):
-            parts = _shares(side.parts, longest)
-            bars.append(Bar(side.label, figures.time(us), tuple((tone, parts[tone]) for tone in names)))  # type: ignore[misc]
-        return Tile(label, figure, tuple(bars))
+    def tile(label: str, figure: str, *parts: tuple[BarTone, str]) -> Tile:
+        sides = (before, after)
+        times: list[float] = [getattr(side.parts, figure) for side in sides]
+        longest = max(times) or 1.0
+        bars = tuple(
+            Bar(
+                side.label, figures.time(us), tuple((tone, getattr(side.parts, name) / longest) for tone, name in parts)
+            )
+            for side, us in zip(sides, times, strict=True)
+        )
+        return Tile(label, " → ".join(dict.fromkeys(map(figures.time, times))), bars)
 
+    compute: tuple[BarTone, str] = ("compute", "compute_us")
+    exposed: tuple[BarTone, str] = ("exposed", "exposed_communication_us")
+    copy: tuple[BarTone, str] = ("copy", "exposed_copy_us")
+    idle: tuple[BarTone, str] = ("idle", "idle_us")
     return (
-        tile("step, predicted", [item.parts.step_us for item in sides], "compute", "exposed", "copy", "idle"),
-        tile("exposed communication", [item.parts.exposed_communication_us for item in sides], "exposed"),
-        tile("idle", [item.parts.idle_us for item in sides], "idle"),
+        tile("step, predicted", "step_us", compute, exposed, copy, idle),
+        tile("exposed communication", "exposed_communication_us", exposed),
+        tile("idle", "idle_us", idle),
     )
-
-
-def _shares(parts: Breakdown, whole_us: float) -> dict[str, float]:
-    times = {
-        "compute": parts.compute_us, "exposed": parts.exposed_communication_us,
-        "copy": parts.exposed_copy_us, "idle": parts.idle_us,
-    }  # fmt: skip
-    return {name: us / whole_us for name, us in times.items()}
 
 
 def span_us(schedule: Schedule) -> tuple[float, float] | None:
@@ -140,10 +140,9 @@ def group_notes(found: Sequence[Group], step_us: float) -> tuple[str, ...]:
             break
         left_us -= group.most_us
         times = " → ".join(dict.fromkeys((figures.time(group.before_us), figures.time(group.after_us))))
-        why = group.why if group.is_left else f"was: {group.why}"
-        lines.append(
-            f"  {group.kind} ×{group.count}  {times}  {figures.share(group.most_us / step_us)}  {why}".rstrip()
-        )
+        why = group.why if group.is_left else f"was: {group.why}" if group.why else "at most 5 % of each"
+        share = figures.share(group.most_us / step_us)
+        lines.append(f"  {group.kind} ×{group.count}: {times} ({share}); {why}")
     return tuple(lines)
 
 

@@ -161,17 +161,17 @@ def _actions(result: Rehearsal) -> tuple[Action, ...]:
     if lhs is not None and lhs.share >= LEAST_GAIN:
         command = f'export XLA_FLAGS="$XLA_FLAGS {LHS}"'
         why = f"it is off by default here; predicted {_range(lhs)}"
-        found.append(Action(f"set {LHS}", lhs.high, why, command, span_us=span_us(schedules[0])))
+        found.append(Action(f"Set {LHS}", lhs.high, why, command, span_us=span_us(schedules[0])))
     if pays(result):
         gained = gain(result.baseline.prediction, result.profiled.prediction)
         moved = sum(move.moved for move in result.moves)
         why = f"{moved} of {len(result.moves)} collectives move; predicted {_range(gained)}"
-        title = "measure a profile and use it" if result.costs_are != "measured" else "use the profile"
+        title = "Measure a profile and use it" if result.costs_are != "measured" else "Use the profile"
         found.append(Action(title, gained.high, why, result.measure, span_us=span_us(schedules[-2])))
     room = _room(result)
     if room >= ROOM:
         why = "they combine or pipeline collectives"
-        found.append(Action("look for other flags", room, why, result.tune, span_us=span_us(schedules[-1])))
+        found.append(Action("Look for other flags", room, why, result.tune, span_us=span_us(schedules[-1])))
     return tuple(sorted(found, key=lambda action: -(action.saves or 0.0)))
 
 

@@ -58,6 +58,8 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     grouped = in_one(_placed(found, found.tuned))
     told = _actions(found, schedules)
     following = commands(found, out)
+    if picture is None:
+        following = tuple(line for line in following if not line.startswith("pgle report "))  # that is this page
     done = figures.count(sum(not trial.same_as for trial in found.trials))
     return Page(
         title=f"pgle tune: {found.pgle.module.name}",
@@ -247,9 +249,9 @@ def _exposed(found: Tuning) -> list[str]:
     return [f"{EXPOSED}, with the profile:", *lines] if lines else []
 
 
-def reasons_of(found: Tuning, count: int = 3) -> tuple[Reason, ...]:
-    """The collectives that are exposed with the profile alone."""
-    return reasons(found.pgle.module, found.collectives, count)
+def reasons_of(found: Tuning) -> tuple[Reason, ...]:
+    """The collectives that are exposed most with the profile alone."""
+    return reasons(found.pgle.module, found.collectives)
 
 
 def _reason(item: Reason) -> Prose:
@@ -262,20 +264,21 @@ def _reason(item: Reason) -> Prose:
 
 
 def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
-    """The flags, and what changes of the program would help, what saves most first."""
-    step, actions = max(found.pgle.prediction.step_us, 1e-9), []
+    """The flags, and the changes of the program that hide what is left; what saves most first."""
+    step, actions = max(found.tuned.prediction.step_us, 1e-9), []
     if found.proof is not None:
         judged = found.proof.judged
         why = f"shorter in {judged.won} of {judged.of} worlds"
-        actions.append(Action("set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])))
+        actions.append(Action("Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])))
     helped: dict[str, list[Reason]] = {}
-    for item in reasons_of(found, SEVERAL) if found.verdict != "cannot-tell" else ():
+    left = reasons(found.tuned.module, _placed(found, found.tuned), SEVERAL)
+    for item in left if found.verdict != "cannot-tell" else ():
         helped.setdefault(item.help, []).append(item)
     for help_, items in helped.items():
         kinds = some(dict.fromkeys(item.kind for item in items), 2)
         share = sum(item.exposed_us for item in items) / step
         why = f"{kinds}: {items[0].why}"
-        actions.append(Action(help_, share, why, find=items[0].name))
+        actions.append(Action(help_[:1].upper() + help_[1:], share, why, find=items[0].name))
     actions = [action for action in actions if (action.saves or 0.0) >= LITTLE]
     return tuple(sorted(actions, key=lambda action: -(action.saves or 0.0)))
 
