@@ -12,7 +12,7 @@ from pgle.schedule.predict import Prediction, predict
 from pgle.schedule.why_exposed import reasons
 from pgle.tune.moves import MIB, Axis, axes, by_exposure
 from pgle.tune.search import best, no_room, search, without_one
-from pgle.tune.trial import Flags, Trial, decoded, encoded, exposed_by_kind, judge, stands
+from pgle.tune.trial import Flags, Trial, decoded, encoded, exposed_by_kind, holds_up, judge
 from pgle.xla.hlo.module import Computation, Instruction, Module, Shape
 
 THRESHOLD = "xla_gpu_reduce_scatter_combine_threshold_bytes"
@@ -115,20 +115,20 @@ def test_accepted_is_what_wins_in_nine_of_ten_worlds_and_by_half_a_per_cent(afte
 @pytest.mark.parametrize(("nominal_us", "accepted"), [(1200.0, True), (1293.4, True), (1294.0, False), (1310.0, False)])
 def test_half_a_per_cent_is_asked_for_by_the_likely_costs_too(nominal_us: float, accepted: bool) -> None:
     before, after = replace(PGLE, step_us=1300.0), replace(trial({"a": "1"}, 1200.0), step_us=nominal_us)
-    assert stands(after, before) is accepted
+    assert holds_up(after, before) is accepted
 
 
 def test_what_wins_by_the_likely_costs_and_loses_in_the_worlds_is_not_accepted() -> None:
     after = replace(trial({"a": "1"}, 1200.0), step_us=1000.0)
-    assert stands(after, PGLE)
-    assert not stands(replace(after, worlds_us=tuple(us + 200 for us in after.worlds_us)), PGLE)
+    assert holds_up(after, PGLE)
+    assert not holds_up(replace(after, worlds_us=tuple(us + 200 for us in after.worlds_us)), PGLE)
 
 
 def test_a_lower_bound_is_never_accepted() -> None:
     after = replace(trial({"a": "1"}, 1200.0), step_us=1000.0)
-    assert stands(after, PGLE)
-    assert not stands(replace(after, lower_bound=True), PGLE)
-    assert not stands(after, replace(PGLE, lower_bound=True))
+    assert holds_up(after, PGLE)
+    assert not holds_up(replace(after, lower_bound=True), PGLE)
+    assert not holds_up(after, replace(PGLE, lower_bound=True))
 
 
 def test_a_step_at_its_ceiling_has_no_room() -> None:
