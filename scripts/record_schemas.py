@@ -113,13 +113,14 @@ def main() -> None:
                 continue
             shown = commands[:-1] if len(commands) > 1 and title in CHEAP else commands
             samples = [produce(words, folder) for words in shown]
-            samples = [sample for sample in samples if sample["schema"] == f"pgle.{title}/1"] or samples
+            samples = [sample for sample in samples if sample["schema"].startswith(f"pgle.{title}/")] or samples
             if title != "error" and any(sample["schema"] == "pgle.error/1" for sample in samples):
                 raise SystemExit(f"{title}: {samples[0]['error']}")
             schema = merged(samples)
-            schema["properties"]["schema"] = {"const": f"pgle.{title}/1"}
-            head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"pgle.{title}/1"}
-            path = ROOT / "docs" / "schemas" / f"pgle.{title}-1.json"
+            version = samples[0]["schema"]
+            schema["properties"]["schema"] = {"const": version}
+            head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": version}
+            path = ROOT / "docs" / "schemas" / f"{version.replace('/', '-')}.json"
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps({**head, **schema}, indent=1, ensure_ascii=False) + "\n")
             print(path.relative_to(ROOT), len(samples))

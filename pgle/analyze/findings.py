@@ -114,3 +114,8 @@ def in_words(us: float) -> str:
     if us < 1e3:
         return f"{us:.3g} µs"
     return f"{us / 1e3:.3g} ms" if us < 1e6 else f"{us / 1e6:.3g} s"
+
+
+def in_percent(share: float, decimals: int = 1) -> str:
+    """A share of 0 to 1 as ``28.0 %``."""
+    return f"{share * 100:.{decimals}f} %"

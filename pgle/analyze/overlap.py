@@ -106,7 +106,7 @@ def _room(item: MeasuredCollective, place: Placement | None) -> Room:
     if place is None:
         return Room(item.name, lost, 0.0, "")
     free = max(place.independent_us - place.cover_us, 0.0) * place.count
-    reason = place.reason or ("its cover ends before it" if lost > 0 else "")
+    reason = place.reason or ("the compute next to it is too short" if lost > 0 else "")
     return Room(item.name, lost, min(lost, free), reason)
 
 

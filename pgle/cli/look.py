@@ -9,6 +9,7 @@ import click
 
 from pgle.cli.help import Command
 from pgle.cli.options import (
+    _together,
     force_option,
     hlo_option,
     json_option,
@@ -27,6 +28,13 @@ ALL = "*"  # as `pgle.report.page.terminal` has it
 expected_on = click.option(
     "--target", metavar="NAME|FILE", help="GPU for expected times: h100, a100, …  [default: as the HLO says]"
 )
+
+
+against_options = _together(
+    click.option("--against", multiple=True, type=PATH, metavar="OTHER",
+                 help="Another run of the program: show what changed since. A directory means all ranks in it."),
+    click.option("--against-hlo", multiple=True, type=PATH, metavar="PATH", help="HLO dump of that run."),
+)  # fmt: skip
 
 
 @click.command(cls=Command)
@@ -109,15 +117,8 @@ def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str
 @click.option(
     "--profile", type=PATH, metavar="PROFILE", help="What the scheduler was given  [default: that of RUN/perf]"
 )
-@click.option(
-    "--against",
-    multiple=True,
-    type=PATH,
-    metavar="OTHER",
-    help="Another run of the program: say what changed since it. A directory counts as all ranks in it.",
-)
-@click.option("--against-hlo", multiple=True, type=PATH, metavar="PATH", help="HLO dump of that run.")
-@json_option
+@against_options
+@page_options
 def analyze_command(
     inputs: tuple[AnyPath, ...],
     hlo: tuple[AnyPath, ...],
@@ -125,6 +126,7 @@ def analyze_command(
     profile: AnyPath | None,
     against: tuple[AnyPath, ...],
     against_hlo: tuple[AnyPath, ...],
+    sections: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Where the time of a step goes, and what could be saved.
@@ -141,7 +143,8 @@ def analyze_command(
     """
     with one_blas_thread():
         from pgle.report import analyze as report
-        from pgle.report.text import progress
+        from pgle.report.page.terminal import show
+        from pgle.report.progress import progress
         from pgle.run.analyze import analyze
         from pgle.run.inputs.measured_step import Side
 
@@ -149,7 +152,10 @@ def analyze_command(
     other = Side(against, against_hlo, target) if against else None
     with progress("reading traces") as told:
         found = analyze(side, other, progress=told)
-    (report.show_json if as_json else report.show_text)(found)
+    if as_json:
+        report.show_json(found)
+    else:
+        show(report.analyze_page(found), sections=sections)
 
 
 @click.command(cls=Command)
@@ -192,6 +198,7 @@ def predict_command(sections: tuple[str, ...], as_json: bool, **options: Any) ->
               help="FILE.html, .md, .json, .svg or .trace.json (Perfetto); repeatable; - is Markdown.")  # fmt: skip
 @hlo_option(" of the traced run")
 @expected_on
+@against_options
 @force_option
 @json_option
 def report_command(
@@ -199,35 +206,39 @@ def report_command(
     outputs: tuple[AnyPath, ...],
     hlo: tuple[AnyPath, ...],
     target: str | None,
+    against: tuple[AnyPath, ...],
+    against_hlo: tuple[AnyPath, ...],
     force: bool,
     as_json: bool,
 ) -> None:
-    """One page on a run: verdict, a timeline to move in, before and after, findings, costs, coverage, step times.
+    """Write a page on a run: verdict, what to do, a timeline to move in, before and after, costs, step times.
 
     RUN: a run directory, traces of one job, the folder of 'pgle rehearse' or 'pgle tune', or a report as JSON. The page
-    is one file that loads nothing and sends nothing; without -o the same is printed as text.
+    is one file that loads nothing and sends nothing. Without -o it is report.html in the run directory, else here. With
+    --against: both steps on one time axis, and what changed. For text use 'pgle analyze'.
 
     \b
-    pgle report runs/a -o report.html
-    pgle report rank*.sqlite --hlo dump/ -o report.trace.json
-    pgle report rehearsal -o report.md
+    pgle report runs/a
+    pgle report rank*.sqlite --hlo dump/ -o report.html -o report.trace.json
+    pgle report runs/b/perf --against runs/a/perf -o diff.html
     """
     with one_blas_thread():
         from pgle.report import report
-        from pgle.report.text import progress
+        from pgle.report.page import saved
+        from pgle.report.page.terminal import show
+        from pgle.report.progress import progress
         from pgle.run.inputs.measured_step import Side
 
-    report.check_outputs(outputs, force=force, inputs=inputs)
+    outputs = outputs or (() if as_json else (report.default_output(inputs),))
+    report.check_outputs(outputs, force=force, inputs=(*inputs, *against))
+    other = Side(against, against_hlo, target) if against else None
     with progress("reading") as told:
-        page = report.page_of(Side(inputs, hlo, target), progress=told)
-    if outputs:
-        report.write(page, outputs, force=force)
+        page, panels = report.page_of(Side(inputs, hlo, target), other, progress=told)
+    lines = report.write(page, panels, outputs, force=force)
     if as_json:
-        report.show_json(page)
-    elif not outputs:
-        from pgle.report.page.plain import show
-
-        show(page)
+        click.echo(saved.as_json(page), nl=False)
+    elif not click.get_current_context().meta.get("pgle.stdout"):
+        show(report.short(page, lines))
 
 
 @click.command(cls=Command)
@@ -239,7 +250,7 @@ def view_command(path: Path, port: int) -> None:
     """Open XProf on a run: its trace viewer, operation and memory profiles (extra 'xprof').
 
     RUN: a run directory or a stage of it, a log directory of the JAX profiler, or an .xplane.pb. XProf runs on this
-    machine until Ctrl-C. 'pgle report' needs nothing installed, and shows traces of nsys too.
+    machine until Ctrl-C. 'pgle report' needs no extra, and also shows traces of nsys.
 
     \b
     pgle view runs/a

@@ -1,137 +1,200 @@
-"""A measured step taken apart, as text and JSON."""
+"""A measured step taken apart: as one page, and as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
+from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
 from pgle.analyze.differences import Differences
-from pgle.analyze.findings import THRESHOLDS, Evidence, Finding
+from pgle.analyze.findings import LEAST_SAVED, THRESHOLDS, Finding
+from pgle.analyze.layers import folded, short_source
 from pgle.analyze.overlap import Overlap
-from pgle.errors import many
+from pgle.analyze.parts import Group
+from pgle.errors import cut, many, printable
 from pgle.report import json
-from pgle.report.analyze_parts import (
-    idle_line,
-    product_lines,
-    short_scope,
-    show_collectives,
-    show_differences,
-    show_layers,
-    show_memory,
-    show_overlap,
-    signed,
-)
-from pgle.report.text import bar, console, duration, printable, table, warn
+from pgle.report.differences import against_page
+from pgle.report.page import figures
+from pgle.report.page.figures import Unit
+from pgle.report.page.measured import LEAST, SCOPE_WIDTH, first_groups, idle_words, step_sections
+from pgle.report.page.value import Action, Cell, Column, Page, Table, Tone, Value
+from pgle.report.text import bar
 from pgle.report.timeline.scene import parts_of
 from pgle.run.analyze import Analysis
+from pgle.run.inputs.measured_step import on_host
 
-CLEAN = "Nothing stands out."
-SAME = 0.00005  # of a step: less is not shown
+WORTH = 0.05  # of the step; from here on a possible saving is a warning
+LEAST_HEAVY = 0.01  # of the step; a lighter layer is not named
+FOLDED = 10  # groups that the layers are folded into, to name the heaviest
+SpanOf = Callable[[str], "tuple[float, float] | None"]
+"""Where an instruction, or `BETWEEN`, lies in the timeline, in µs; None where nowhere."""
+BETWEEN = str(Group.BETWEEN)
+
+TITLES = {
+    "synchronous-collective": "Make collectives asynchronous",
+    "exposed-communication": "Hide exposed collectives",
+    "rank-skew": "Even out the ranks",
+    "slow-steps": "Find what slows single steps",
+    "other-modules": "Merge other modules into the step",
+    "scatter-add": "Replace scatters",
+    "slow-matmul": "Speed up slow matrix products",
+    "off-tensor-cores": "Use the Tensor Cores",
+    "input-bound": "Keep the GPU busy between steps",
+    "idle": "Keep the host out of the step",
+    "launch-gaps": "Shorten launch gaps with CUDA graphs",
+    "gaps-before-custom-calls": "Shorten the gaps before custom calls",
+    "slow-collective": "Check slow transfers",
+    "small-collectives": "Combine small collectives",
+    "gradient-reduction": "Reduce gradients once",
+    "exposed-copies": "Hide or avoid exposed copies",
+    "excessive-copies": "Avoid kernels that only copy",
+    "short-kernels": "Launch short kernels with CUDA graphs",
+    "rematerialised-by-xla": "Give XLA more memory",
+    "needless-rematerialisation": "Recompute less",
+    "stale-profile": "Record the profile again",
+    "recompilation": "Compile the step once",
+}
+"""What to do about a finding that saves time."""
 
 
-def show_text(found: Analysis) -> None:
-    """What could be saved, where the time goes, findings, the step by its parts, and what to do first."""
-    screen = console()
-    screen.print(_headline(found))
+def nowhere(name: str) -> None:
+    """No place in a timeline: there is none."""
+
+
+def analyze_page(found: Analysis) -> Page:
+    """Where the time of a step goes, and what could be saved; with another step, what changed since."""
     if found.against is not None:
-        show_differences(screen, found.against)
-    else:
-        _show_step(screen, found)
-    screen.print()
-    for line in found.next.splitlines():
-        screen.print(line, style="bold", soft_wrap=line.startswith(" "))
-    warn(found.warnings)
-
-
-def _headline(found: Analysis) -> str:
-    step = found.step
-    devices, us = len(step.windows), step.step_us
-    per_device = step.steps / max(devices, 1)
-    of = f"mean of {per_device:g} steps" if per_device > 1 else "one step without the pause after it,"
-    name = printable(step.costs.program.key.name)
-    on = many(devices, "device")
-    simulated = " (simulated)" if step.trace.simulated else ""
-    line = f"{name}: {duration(us)} a step{simulated}, {of} on {on}"
-    if found.against is None:
-        return line
-    if abs(found.against.share) < SAME:
-        return f"{line}: as long as before"
-    return f"{line}: {signed(found.against.delta_us)} ({found.against.share:+.2%}) since before"
-
-
-def _show_step(screen: Any, found: Analysis) -> None:
-    step, us = found.step, found.step.step_us
-    screen.print(verdict(found), style="bold")
-    screen.print()
-    cells = [(name, duration(part), f"{part / us:.1%}", bar(part / us)) for name, part in parts_of(step.breakdown)]
-    screen.print(table(("", "time", "share", ""), cells, right="time|share", whole="|time|share"))
-    if causes := idle_line(step):
-        screen.print(causes)
-    if step.waiting_us > 0.001 * us:
-        screen.print(f"of the exposed communication {duration(step.waiting_us)} are waits for another rank")
-    for place, finding in enumerate(found.findings, start=1):
-        screen.print()
-        _show_finding(screen, place, finding)
-    if step.layers is not None:
-        show_layers(screen, step.layers, us)
-    for line in product_lines(step.products, us):
-        screen.print(line)
-    if step.collectives:
-        show_collectives(screen, step.collectives)
-    if step.overlap is not None:
-        show_overlap(screen, step.overlap, us)
-    if step.memory is not None:
-        show_memory(screen, step.memory)
-
-
-def verdict(found: Analysis) -> str:
-    """What could be saved, in a line."""
-    step = found.step
-    saving = [finding for finding in found.findings if finding.share]
-    named = ", ".join(f"{finding.title} up to {finding.share:.1%}" for finding in saving[:3])
-    said = f"Could be saved: {named}" + (f", and {len(saving) - 3} more." if len(saving) > 3 else ".")
-    if step.measures_alone:
-        alone = sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.step_us
-        kept = (
-            f"This is a profile run: each collective runs alone here to be measured ({alone:.1%} of the step). What "
-            "a plain run exposes of it, this one cannot say."
-        )
-        return f"{kept} {said}" if saving else kept
-    if saving:
-        return said
-    return (
-        f"Nothing that would save time stands out; {many(len(found.findings), 'remark')} on the recording."
-        if found.findings
-        else CLEAN
+        return against_page(found, found.against, identity(found.step))
+    step, todo = found.step, actions(found)
+    answer, tone = verdict(found, todo)
+    return Page(
+        title=f"pgle analyze: {printable(step.costs.program.key.name)}",
+        identity=identity(step),
+        verdict=answer,
+        tone=tone,
+        table=breakdown_table(step, bars=True),
+        notes=notes(step),
+        actions=todo,
+        sections=step_sections(found),
+        next=found.next,
+        warnings=found.told,
     )
 
 
-def heading(finding: Finding) -> str:
-    """What a finding is called, and what it could save."""
-    return finding.title + (f", could save up to {finding.share:.1%}" if finding.share else "")
+def identity(step: MeasuredStep) -> tuple[str, ...]:
+    """Program, GPU, how many of the ranks, steps and their time, date, and whether it was measured."""
+    simulated, host, given = step.trace.simulated, on_host(step.trace), len(step.windows)
+    gpu = "CPU devices" if host else "GPU unknown" if step.hardware is None else step.hardware.name.upper()
+    devices = max(step.costs.ranks, given, 1 if step.module is None else step.module.num_devices)
+    ranks = f"{given} of {devices} ranks" if devices > given and not simulated else many(devices, "rank")
+    each = step.steps / max(given, 1)
+    begun = [item.utc_ns for item in step.trace.recordings.values() if item.utc_ns]
+    return (
+        printable(step.costs.program.key.name),
+        f"{gpu}, {ranks}",
+        f"{figures.time(step.step_us)} a step" + (f" ({each:g} steps)" if each > 1 and not simulated else ""),
+        datetime.fromtimestamp(min(begun) / 1e9, UTC).strftime("%Y-%m-%d") if begun else "",
+        "simulated" if simulated else "profile run" if step.mode else "",
+    )
 
 
-def number(finding: Finding) -> str:
-    """What was found, and why nothing is claimed of it where the recording makes it."""
-    return f"{finding.number}; {finding.unclaimed}" if finding.unclaimed else finding.number
+def verdict(found: Analysis, todo: tuple[Action, ...]) -> tuple[str, Tone]:
+    """What could be saved, in a line, and how good that is."""
+    step = found.step
+    if step.measures_alone:
+        return "This is a profile run: it runs each collective alone, to measure it", ""
+    best = max((action.saves or 0.0 for action in todo), default=0.0)
+    if best >= LEAST_SAVED:
+        title = todo[0].title
+        return (
+            f"You could save up to {figures.share(best)}: {title[:1].lower()}{title[1:]}",
+            "warn" if best >= WORTH else "",
+        )
+    share = figures.share(step.breakdown.compute_us / step.step_us if step.step_us > 0 else None)
+    return f"Nothing large to save: the GPU computes {share} of the time", "good"
 
 
-EVIDENCE_COLUMNS = ("in a step", "time", "why")
+def breakdown_table(step: MeasuredStep, *, bars: bool) -> Table:
+    """The parts of the step, and the exposed collectives by kind and reason."""
+    rows: list[tuple[Value, ...]] = []
+    for name, us in parts_of(step.breakdown):
+        share = us / step.step_us if step.step_us > 0 else 0.0
+        if not us and name != "exposed communication":
+            continue
+        tone: Tone = "exposed" if name.startswith("exposed") and us else ""
+        rows.append((Cell(name, tone), us or None, share or None, bar(share).rstrip() if bars else ""))
+        for group in first_groups(step) if name == "exposed communication" else ():
+            share = group.exposed_us / step.step_us
+            rows.append((f"  {printable(group.label)}", group.exposed_us, share, group.why))
+    columns = (Column("part of the step"), Column("time", Unit.TIME), Column("share", Unit.SHARE), Column(""))
+    return Table(columns, tuple(rows))
 
 
-def _show_finding(screen: Any, place: int, finding: Finding) -> None:
-    screen.print(f"{place}. {heading(finding)}", style="bold")
-    screen.print(printable(number(finding)))
-    rows = [evidence_row(row) for row in finding.evidence]
-    screen.print(table(EVIDENCE_COLUMNS, rows, right="time", whole="time"))
-    screen.print(f"→ {finding.remedy}.")
+def notes(step: MeasuredStep) -> tuple[str, ...]:
+    """Waits, causes of idle time, the heaviest layers, the use of the GPU; what a profile run cannot say."""
+    found = []
+    if step.breakdown.exposed_communication_us > LEAST * step.step_us:
+        waits = (
+            f"; {figures.time(step.waiting_us)} of it for other ranks" if step.waiting_us > LEAST * step.step_us else ""
+        )
+        found.append(f"Exposed: the GPU waits and computes nothing{waits}.")
+    if causes := idle_words(step):
+        found.append(f"Idle: {causes}.")
+    if step.layers is not None and step.step_us > 0:
+        groups = [(name, sum(layer.us for layer in group)) for name, group in folded(step.layers.scopes, FOLDED)]
+        named = [(name.rpartition("/")[2], us) for name, us in groups if name and us >= LEAST_HEAVY * step.step_us][:3]
+        heavy = [f"{cut(name, SCOPE_WIDTH)} {figures.share(us / step.step_us, 0)}" for name, us in named]
+        lines = [item for item in step.layers.lines if item.name][:1]
+        heavy += [f"{short_source(item.name)} {figures.share(item.us / step.step_us, 0)}" for item in lines]
+        found += [f"Heaviest: {printable(' · '.join(heavy))}"] if heavy else []
+        if step.layers.mfu is not None:
+            found.append(f"Model FLOPs utilisation (MFU): {figures.share(step.layers.mfu)}")
+    if len(step.windows) < step.costs.ranks:
+        given = f"{len(step.windows)} of {step.costs.ranks} ranks"
+        found.append(f"{given} are given: waiting for the others counts as transfer.")
+    if step.measures_alone:
+        alone = sum(item.transfer_exposed_us for item in step.collectives if item.sync) / step.step_us
+        share = figures.share(alone)
+        found.append(f"Collectives take {share} of this step. Only a plain run shows what stays exposed.")
+    return tuple(found)
 
 
-def evidence_row(row: Evidence) -> tuple[str, ...]:
-    """What a finding stands on: name, time, why and where."""
-    where = short_scope(row.op_name.partition("[")[0])
-    note = "; ".join(filter(None, (row.note, where)))
-    return printable(short_scope(row.name)), duration(row.us) if row.us else "", printable(note)
+def actions(found: Analysis, span_of: SpanOf = nowhere) -> tuple[Action, ...]:
+    """Findings that save time, and smaller losses of at least `LEAST_SAVED`, the largest first."""
+    step = found.step
+    todo = [_action(finding, span_of) for finding in found.findings if finding.share >= LEAST_SAVED]
+    known = {finding.id for finding in found.findings}
+    between_us = sum(step.parts.of(Group.BETWEEN).values())
+    if not step.trace.simulated and between_us >= LEAST_SAVED * step.step_us and "input-bound" not in known:
+        why = f"no kernel runs for {figures.time(between_us)} after each step; look at the host"
+        todo.append(Action(TITLES["input-bound"], between_us / step.step_us, why, span_us=span_of(BETWEEN)))
+    overlap = step.overlap
+    if (
+        overlap is not None
+        and not known & {"synchronous-collective", "exposed-communication"}
+        and overlap.hideable_us >= LEAST_SAVED * step.step_us
+    ):
+        rooms = [room for room in overlap.rooms if room.hideable_us >= LEAST * step.step_us] or overlap.rooms
+        name, time = printable(rooms[0].name), figures.time(rooms[0].hideable_us)
+        why = f"{many(len(rooms), 'collective')} could run next to independent compute, most: {name} ({time})"
+        saves = overlap.hideable_us / step.step_us
+        todo.append(Action(TITLES["exposed-communication"], saves, why, "", rooms[0].name, span_of(rooms[0].name)))
+    return tuple(sorted(todo, key=lambda action: -(action.saves or 0.0)))
+
+
+def _action(finding: Finding, span_of: SpanOf) -> Action:
+    """What to do about a finding, with its number and its largest row."""
+    first = finding.evidence[0] if finding.evidence else None
+    most = (
+        ""
+        if first is None or not first.us or len(finding.evidence) == 1
+        else f", most in {first.name} ({figures.time(first.us)})"
+    )
+    name = "" if first is None else first.name.removeprefix("before ")
+    place = span_of(BETWEEN if finding.id == "input-bound" else name)
+    return Action(TITLES[finding.id], finding.share, printable(f"{finding.number}{most}"), find=name, span_us=place)
 
 
 def show_json(found: Analysis) -> None:
@@ -174,7 +237,7 @@ def show_json(found: Analysis) -> None:
             "memory": step.memory,
             "overlap": None if step.overlap is None else _overlap_json(step.overlap),
             "against": None if found.against is None else _against_json(found.against),
-            "next": found.next,
+            "next": "\n".join(found.next),
             "warnings": found.warnings,
         },
     )

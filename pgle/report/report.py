@@ -1,61 +1,72 @@
-"""`pgle report`: a page from whatever describes a run, as HTML, Markdown, JSON, text, a still picture or a trace."""
+"""`pgle report`: a page from whatever describes a run, as HTML, Markdown, JSON, a still picture or a trace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, write_files
-from pgle.report import json
-from pgle.report.page import stored
-from pgle.report.page.html import render
-from pgle.report.page.parts import Page
-from pgle.report.page.plain import markdown
+from pgle.report.page import saved
+from pgle.report.page.markdown import markdown
 from pgle.report.page.run_page import run_page
-from pgle.report.text import say
+from pgle.report.page.value import Page
+from pgle.report.page.web import render
+from pgle.report.text import near
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
 from pgle.report.timeline.scene import Panel
 from pgle.run.inputs.folder import STORED
 from pgle.run.inputs.measured_step import Side
+from pgle.run.inputs.traces import is_run_dir
 from pgle.run.report import gather
 
-BESIDE = (STORED, f"rehearsal/{STORED}")  # where the page of a folder of `rehearse` or `tune` is stored
+PLACES = (STORED, f"rehearsal/{STORED}")  # where `rehearse` and `tune` leave the page of their folder
+DEFAULT = "report.html"
 
 
-def page_of(side: Side, *, progress: Progress | None = None) -> Page:
-    """The page of a run directory or of traces; a stored one as it was stored.
+def page_of(
+    side: Side, other: Side | None = None, *, progress: Progress | None = None
+) -> tuple[Page, tuple[Panel, ...]]:
+    """The page of a run directory or of traces, and what its timeline shows; a stored page has no panels.
 
     Raises:
         UserError: the input is bad.
     """
-    if len(side.inputs) == 1:
+    if len(side.inputs) == 1 and other is None:
         path = side.inputs[0]
-        places = [path / name for name in BESIDE] if path.is_dir() else [path] * (path.suffix == ".json")
+        places = [path / name for name in PLACES] if path.is_dir() else [path] * (path.suffix == ".json")
         for place in places:
             if place.is_file():
-                return stored.read_page(place)
-    return run_page(gather(side, progress=progress))
+                return saved.read_page(place), ()
+    return run_page(gather(side, other, progress=progress))
 
 
-def _panels(page: Page, path: AnyPath) -> Sequence[Panel]:
-    if page.timeline is None or not page.timeline.panels:
-        remedy = "timeline.svg and timeline.trace.json lie beside it" if page.timeline else "it has no timeline"
+def default_output(inputs: Sequence[AnyPath]) -> Path:
+    """``report.html`` in the run directory, else here; the first name that is free."""
+    first = inputs[0]
+    folder = Path(first) if isinstance(first, Path) and is_run_dir(first) else Path()
+    path = folder / DEFAULT
+    number = 2
+    while path.exists():
+        path, number = folder / f"report-{number}.html", number + 1
+    return path
+
+
+def _drawn(panels: Sequence[Panel], path: AnyPath) -> Sequence[Panel]:
+    if not panels:
+        remedy = "use timeline.svg and timeline.trace.json of that folder, or report on the traces"
         raise UserError("cannot be made of a stored report", where=path, remedy=remedy)
-    return page.timeline.panels
+    return panels
 
 
-def _window(page: Page) -> tuple[float, float] | None:
-    """The part of time that the page shows first; None: all."""
-    return (0.0, page.timeline.first_us) if page.timeline and page.timeline.first_us else None
-
-
-FORMS: dict[str, Callable[[Page, AnyPath], str]] = {
-    ".trace.json": lambda page, path: render_trace(_panels(page, path)),
-    ".html": lambda page, path: render(page),
-    ".md": lambda page, path: markdown(page),
-    ".svg": lambda page, path: render_svg(_panels(page, path), _window(page)),
-    ".json": lambda page, path: stored.as_json(page),
+FORMS: dict[str, Callable[[Page, Sequence[Panel], AnyPath], str]] = {
+    ".trace.json": lambda page, panels, path: render_trace(_drawn(panels, path)),
+    ".html": lambda page, panels, path: render(page),
+    ".md": lambda page, panels, path: markdown(page),
+    ".svg": lambda page, panels, path: render_svg(_drawn(panels, path)),
+    ".json": lambda page, panels, path: saved.as_json(page),
 }
 """What is written, by how the file's name ends."""
 
@@ -73,15 +84,17 @@ def check_outputs(paths: Iterable[AnyPath], *, force: bool, inputs: Iterable[Any
         check_absent(path, force=force, inputs=given)
 
 
-def write(page: Page, paths: Sequence[AnyPath], *, force: bool) -> None:
-    """Write each file in its form, all or none; say on stderr what was written."""
-    files = {path: next(form for end, form in FORMS.items() if path.name.endswith(end))(page, path) for path in paths}
+def write(page: Page, panels: Sequence[Panel], paths: Sequence[AnyPath], *, force: bool) -> tuple[str, ...]:
+    """Write each file in its form, all or none; a line on each that was written."""
+    makers = {path: next(form for end, form in FORMS.items() if path.name.endswith(end)) for path in paths}
+    files = {path: make(page, panels, path) for path, make in makers.items()}
     write_files(dict(files), force=force)
-    for path, text in files.items():
-        size = len(text.encode(errors="backslashreplace"))
-        say(f"wrote {path} ({size / 1e6:.2g} MB)")
+    sizes = ((path, len(text.encode(errors="backslashreplace"))) for path, text in files.items())
+    return tuple(
+        f"wrote {near(path) if isinstance(path, Path) else path} ({size / 1e6:.2g} MB)" for path, size in sizes
+    )
 
 
-def show_json(page: Page) -> None:
-    """``pgle.report/1``."""
-    json.show(stored.SCHEMA, stored.document(page))
+def short(page: Page, lines: Sequence[str]) -> Page:
+    """Identity and verdict of a page that was written, and where it is."""
+    return replace(page, table=None, notes=tuple(lines), actions=(), sections=(), warnings=())

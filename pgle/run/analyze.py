@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pgle.analyze.analysis import MeasuredStep
-from pgle.analyze.differences import Differences, Verdict, find_differences
+from pgle.analyze.differences import Differences, find_differences
 from pgle.analyze.findings import Finding
 from pgle.analyze.rules import find_findings
 from pgle.analyze.rules.communication import LEAST_HIDDEN
 from pgle.files import Progress
 from pgle.next import Next
 from pgle.run.experiment.directory import RunDirectory
-from pgle.run.experiment.next_command import following, launch_of, tune
+from pgle.run.experiment.next_command import UNKNOWN, following, launch_of, tune
 from pgle.run.inputs.measured_step import Side, measured_step, on_host
 from pgle.run.inputs.traces import stage_of
 from pgle.schedule.moves import DISABLE_ASYNC
-
-WORTH_A_LOOK = 0.01  # of the step; a row that grew by so much is named, whatever can be said of the whole step
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,17 @@ class Analysis:
 
     step: MeasuredStep  # the main module's, with its layers, memory and overlap
     findings: tuple[Finding, ...]  # the one that could save most first
-    next: str  # what to do first
+    next: tuple[str, ...]  # commands, the nearest first
     warnings: tuple[str, ...]  # one line each
-    against: Differences | None = None  # what changed since the other step; None where there is none
+    # against, before: what changed since another step, and that step; None without one
+    against: Differences | None = None
+    before: MeasuredStep | None = None
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The warnings without those on the costs, which `pgle convert` gives too."""
+        known = [line for step in (self.step, self.before) if step is not None for line in step.costs.warnings]
+        return tuple(line for line in self.warnings if not line.endswith(tuple(known) or ("\0",)))
 
 
 def analyze(side: Side, other: Side | None = None, *, progress: Progress | None = None) -> Analysis:
@@ -52,8 +59,8 @@ def analyze(side: Side, other: Side | None = None, *, progress: Progress | None 
         if before.costs.program.key.name != step.costs.program.key.name:
             names = f"{before.costs.program.key.name} and {step.costs.program.key.name}"
             warnings.append(f"the main modules are {names}: are these runs of one program?")
-    next_ = _next(step, findings, side) if against is None else _next_of(against)
-    return Analysis(step, findings, next_, tuple(dict.fromkeys(warnings)), against)
+    next_ = _next(step, side) if other is None else _next_of(side, other)
+    return Analysis(step, findings, next_, tuple(dict.fromkeys(warnings)), against, before)
 
 
 def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
@@ -69,60 +76,46 @@ def _about_trace(step: MeasuredStep, side: Side) -> list[str]:
     return lines if step.trace.simulated else [*lines, *step.costs.warnings]  # one simulated rank represents all
 
 
-def _next(step: MeasuredStep, findings: tuple[Finding, ...], side: Side) -> str:
-    saving = [finding for finding in findings if finding.share]
-    if step.measures_alone:
-        return _next_of_profile_run(step, side)
+def _next(step: MeasuredStep, side: Side) -> tuple[str, ...]:
+    """Commands, the nearest first."""
+    words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
+    runs = _runs(side)
+    if runs and step.measures_alone:
+        return tuple(_next_of_profile_run(step, side))
+    if runs:
+        line, own = following(runs[0]), {str(Next.of("analyze", *side.inputs)), str(Next.of("analyze", runs[0].path))}
+        return (tune(runs[0]) if line in own else line,)
+    page = str(Next.of("report", *words))
     if step.module is None:
-        command = Next.of("analyze", *side.inputs, "--hlo", "DUMP_DIR")
-        return f"With the HLO more can be said, by instruction and link: {command}"
-    if not saving and step.trace.simulated and not _runs(side):
-        return "No problem found in this schedule. Measured costs would confirm it: pgle profile -- COMMAND"
-    if not saving and _runs(side):
-        return f"No problem found.\n  {following(_runs(side)[0])}"
-    if not saving:
-        words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo), "-o", "profile.pbtxt"]
-        return f"No problem found. A profile for the scheduler: {Next.of('convert', *words)}"
-    first = saving[0]
-    return f"Begin with {first.title} (up to {first.share:.1%} of the step): {first.remedy}."
+        return str(Next.of("analyze", *side.inputs, "--hlo", "DUMP_DIR")), page
+    if step.trace.simulated:
+        return page, str(Next.of("profile", "--", *UNKNOWN))
+    return page, str(Next.of("convert", *words, "-o", "profile.pbtxt"))
 
 
-def _next_of_profile_run(step: MeasuredStep, side: Side) -> str:
-    """After a run whose collectives were kept apart: where to see what a plain run loses, and what would save it."""
+def _next_of_profile_run(step: MeasuredStep, side: Side) -> Iterator[str]:
+    """After a run whose collectives ran alone: where to see what a plain run loses, and what would save it."""
     run = _runs(side)[0]
     perf = run.stage("perf")
     known = bool(perf.traces()) or perf.rank().hlo.is_dir()
-    make = "" if known else f"\n  {launch_of(run).line('perf', run.path)}"
-    lines = f"What a plain run exposes:{make}\n  {Next.of('analyze', perf.path)}"
+    if not known:
+        yield launch_of(run).line("perf", run.path)
+    yield str(Next.of("analyze", perf.path))
     if not known or (run.path / "tuned").exists():
-        return lines
+        return
     plain = measured_step(Side((perf.path,), target=side.target))
     room = 0.0 if plain.overlap is None else plain.overlap.hideable_us + plain.overlap.stuck_us
-    if room < LEAST_HIDDEN * plain.step_us:
-        return lines
-    source = "predicted" if plain.trace.simulated else "measured"
-    return (
-        f"{lines}\nFlags that hide more ({room / plain.step_us:.1%} of the {source} step of the performance run is "
-        f"exposed):\n  {tune(run)}"
-    )
+    if room >= LEAST_HIDDEN * plain.step_us:
+        yield tune(run)
 
 
 def _runs(side: Side) -> list[RunDirectory]:
     return [stage.run for stage in map(stage_of, side.inputs) if stage is not None]
 
 
-def _next_of(found: Differences) -> str:
-    """After a comparison: where to look, and what it would bring."""
-    worst = next((change for change in found.changes if change.delta_us > 0), None)
-    lines, later = [], (found.late_us[1] - found.late_us[0]) / found.before.step_us
-    if worst is not None and later >= max(worst.share, WORTH_A_LOOK):
-        rank = found.late_rank or "the ranks, which are late in turn"
-        lines.append(f"Look at {rank} first: the others wait {later:.1%} of the step longer for it.")
-    elif worst is not None and (found.verdict == Verdict.LONGER or worst.share >= WORTH_A_LOOK):
-        what = worst.name + (f" ({worst.source or worst.note})" if worst.source or worst.note else "")
-        lines.append(f"Look at {what} first: its change takes {worst.share:.1%} of the step.")
-    if found.verdict == Verdict.CANNOT_TELL and found.noise_us is None:
-        lines.append("Record more steps of each run, or compare step times: pgle compare BASE NEW")
-    elif found.verdict == Verdict.SHORTER:
-        lines.append("Confirm it with step times of several launches: pgle compare BASE NEW")
-    return "\n".join(lines) or "Nothing changed by more than noise."
+def _next_of(side: Side, other: Side) -> tuple[str, ...]:
+    """After a comparison: its page; and step times of several launches, which alone prove a difference."""
+    words = [*side.inputs, *(f"--hlo={path}" for path in side.hlo)]
+    words += [f"--against={path}" for path in other.inputs] + [f"--against-hlo={path}" for path in other.hlo]
+    page = str(Next.of("report", *words, "--output=diff.html"))
+    return page, str(Next.of("compare", "BASE", "NEW"))

@@ -60,14 +60,17 @@ class Gathered:
         return self.manifest.last("perf")
 
 
-def gather(side: Side, *, progress: Progress | None = None) -> Gathered:
+def gather(side: Side, other: Side | None = None, *, progress: Progress | None = None) -> Gathered:
     """Read and analyse all that there is. Of a run directory any stage may be missing.
+
+    Args:
+        other: another step of the same program, from before; then only the steps are compared.
 
     Raises:
         UserError: an input is bad, or nothing is known of the run.
     """
-    if len(side.inputs) != 1 or not is_run_dir(side.inputs[0]):
-        return Gathered(side.inputs, analysis=analyze(side, progress=progress))
+    if other is not None or len(side.inputs) != 1 or not is_run_dir(side.inputs[0]):
+        return Gathered(side.inputs, analysis=analyze(side, other, progress=progress))
     run, missing = RunDirectory(Path(side.inputs[0])), []
 
     def part(what: str, make: Callable[[], T]) -> T | None:

@@ -48,8 +48,8 @@ def test_the_text_fits_80_columns_and_ends_in_what_to_do(
     assert run(["analyze", *(item.replace(f"{ROOT}/", "") for item in inputs)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    last = " ".join(lines[lines.index("", len(lines) - 6) + 1 :])
-    assert last.startswith(("Begin with ", "With the HLO "))
+    last = next(line for line in reversed(lines) if line.startswith("Next: "))
+    assert "pgle report" in last if HLO[0] in inputs else "--hlo DUMP_DIR" in " ".join(lines[lines.index(last) :])
 
 
 def test_a_recording_without_xla_ranges_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ def profile_run(tmp_path: Path) -> Path:
 def test_of_a_profile_run_no_saving_is_claimed(profile_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["analyze", str(profile_run)]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "This is a profile run" in text and "synchronous collectives" not in text
+    assert "This is a profile run" in text and "Make collectives asynchronous" not in text
     assert "pgle tune" not in text  # the room for flags is that of the performance run, which is not there yet
     assert f"pgle perf --run-dir {profile_run}" in text
 
@@ -159,6 +159,33 @@ def test_of_a_run_directory_the_traced_performance_run_is_looked_at(
     extend_manifest(profile_run, StageRecord("perf", mode="perf", started="2026-01-01T00:01:00", exit_code=0))
     assert run(["analyze", str(profile_run)]) == 0
     assert "profile run" not in capsys.readouterr().out
+
+
+def test_the_largest_loss_is_named_first_and_groups_explain_what_is_exposed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(["analyze", *RANKS, *HLO]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    saved = [float(words[-2]) for line in lines if (words := line.split())[-1:] == ["%"] and words[0].isdigit()]
+    assert len(saved) == 3 and saved == sorted(saved, reverse=True)
+    assert lines[1].startswith(f"You could save up to {saved[0]} %")
+    exposed = next(float(line.split()[2]) for line in lines if line.startswith("exposed communication"))
+    groups = [float(line.split("×")[1].split()[1]) for line in lines if line.startswith("  ") and "×" in line]
+    assert 0.95 * exposed <= sum(groups) + 0.1 and len(groups) <= 3
+
+
+def test_the_rows_of_a_comparison_add_up_to_the_change(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(["analyze", RANKS[0], "--against", RANKS[1], *HLO, "--against-hlo", str(PAX / "proc3/dump")]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    first = next(at for at, words in enumerate(lines) if words[:2] == ["change", "what"])
+    last = next(at for at, words in enumerate(lines) if words[:1] == ["step"])
+    changes = [float(next(word for word in words if word[0] in "+−" and word[1:].isdigit()).replace("−", "-"))
+               for words in lines[first + 1 : last + 1]]  # fmt: skip
+    assert sum(changes[:-1]) == pytest.approx(changes[-1], abs=len(changes))
 
 
 def test_stages_that_were_not_traced_are_simulated_with_the_costs_of_their_run(

@@ -24,7 +24,7 @@ from pgle.costs.estimate.cluster_table import Transfer
 from pgle.costs.estimate.products import Matmul
 from pgle.report.costs import perf_table
 from pgle.report.experiment import doctor, pipeline, stage
-from pgle.report.page import plain, terminal
+from pgle.report.page import terminal
 from pgle.run.doctor.prove import Proof, links
 from pgle.run.experiment.auto import AutoRequest, AutoResult
 from pgle.run.experiment.directory import RunDirectory
@@ -59,7 +59,7 @@ RECORDED = {
     "report": ["report", "runs/a"],
 }
 """What compiles, or reads what was compiled: run once, then its answer is shown at each width."""
-SHOW = {terminal: ["show"], pipeline: ["show_part", "show_end"], plain: ["show"]}
+SHOW = {terminal: ["show"], pipeline: ["show_part", "show_end"]}
 TABLES = PerfTable(
     transfers={Transfer("all-gather", 1 << 24, 8, 1): 123.4, Transfer("reduce-scatter", 512, 8, 16): 17.25},
     products={Matmul(1, 4096, 4096, 8192, "bf16"): 512.0},
@@ -86,7 +86,8 @@ Answer = list[Callable[[], object]]
 WIDTHS = (60, 80, 100, 140)
 IN_TMUX = {
     **{name: COMMANDS[name] for name in ("verify", "predict", "history", "show", "confirm", "compare", "analyze")},
-    "flags": COMMANDS["flags"], "report": ["report", "runs/a"], "search": ["report", "tuned"],
+    "flags": COMMANDS["flags"], "report": ["report", "runs/a", "--force", "-o", "page.html"],
+    "search": ["report", "tuned", "--force", "-o", "page.html"],
 }  # fmt: skip
 SHORTENED = ("confirm",)
 """Long proofs and paths end in …, as --json does not."""

@@ -11,7 +11,7 @@ from statistics import median
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.collectives import MeasuredCollective
-from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_words
+from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, in_percent, in_words
 from pgle.analyze.layers import Phase, phases_of
 from pgle.costs.estimate.communication import group_us
 from pgle.costs.estimate.network import LAUNCH_US, Group
@@ -42,7 +42,7 @@ def synchronous(step: MeasuredStep) -> Finding | None:
     return Finding(
         "synchronous-collective",
         share,
-        f"{many(len(ours), 'synchronous collective')}: {share:.1%} of the step",
+        many(len(ours), "synchronous collective"),
         _rows((item, "; ".join(filter(None, (item.kind, why[item.name])))) for item in ours),
         _NOTHING_BESIDE if stuck else _MAKE_ASYNC,
     )
@@ -71,7 +71,7 @@ def exposed(step: MeasuredStep) -> Finding | None:
     return Finding(
         "exposed-communication",
         share,
-        f"{share:.1%} of the step is asynchronous communication that no compute overlaps",
+        "asynchronous collectives run while nothing computes",
         _rows((item, _beside(item)) for item in ours),
         _remedy(step, {item.name for item in ours}),
     )
@@ -89,8 +89,8 @@ def _remedy(step: MeasuredStep, names: Collection[str]) -> str:
     if hideable < LEAST_HIDDEN:
         return f"no schedule hides {_AS_THEY_ARE}"
     return (
-        f"there is compute to hide {hideable:.1%} of the step behind: {profile} lets the scheduler see it; the other "
-        f"{stuck:.1%} no schedule hides: '{TUNE}' tries combined and pipelined collectives"
+        f"there is compute to hide {in_percent(hideable)} of the step behind: {profile} lets the scheduler see it; the "
+        f"other {in_percent(stuck)} no schedule hides: '{TUNE}' tries combined and pipelined collectives"
     )
 
 
@@ -129,7 +129,7 @@ def rank_skew(step: MeasuredStep) -> Finding | None:
     return Finding(
         "rank-skew",
         share,
-        f"the other ranks wait {share:.1%} of the step ({in_words(waited_us)}) {who}",
+        f"the other ranks wait {in_percent(share)} of the step ({in_words(waited_us)}) {who}",
         tuple(rows),
         "even out these instructions: alike data on each rank, or an algorithm whose time does not hang on the data; "
         f"if all of them are slow on one rank, check its clocks ('{DOCTOR}' there); if it is idle, check its host",
@@ -166,14 +166,13 @@ def slow_collectives(step: MeasuredStep) -> Finding | None:
         return None
     partly, remedy = "", _CHECK_LINKS
     if len(step.windows) < max(step.costs.ranks, 2):
-        partly = "; not all ranks are given, so waits for the others are in it"
-        remedy = (
-            f"first give the traces of all ranks, which separates waits from transfers; if it stays: {_CHECK_LINKS}"
-        )
+        partly = " (waits for the ranks that are missing count as transfer)"
+        remedy = f"trace all ranks first: that separates waiting from transfer; if they are still slow: {_CHECK_LINKS}"
     return Finding(
         "slow-collective",
         share,
-        f"{many(len(slow), 'collective')} below 70 % of XLA's table for {step.hardware.name}: {share:.1%}{partly}",
+        f"{many(len(slow), 'collective')} run at less than 70 % of the speed expected on {step.hardware.name.upper()}"
+        f"{partly}",
         tuple(
             Evidence(
                 item.name, lost, f"{in_words(item.time_us)}, expected {in_words(item.link.estimate_us)}", item.op_name
@@ -206,7 +205,7 @@ def small_collectives(step: MeasuredStep) -> Finding | None:
     return Finding(
         "small-collectives",
         share,
-        f"small collectives that could be combined: {share:.1%} of the step is their latency",
+        "small collectives could be combined, which saves latency",
         tuple(sorted(rows, key=lambda row: -row.us)[:ROWS]),
         f"raise --xla_gpu_{{all_gather,all_reduce,reduce_scatter}}_combine_threshold_bytes; '{TUNE}' tries them",
     )

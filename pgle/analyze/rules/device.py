@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
-from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words
+from pgle.analyze.findings import LEAST_SAVED, ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_percent, in_words
 from pgle.analyze.parts import Group
 from pgle.analyze.window import LAUNCH_GAP_NS
 from pgle.costs.estimate.kernels import compute_us
@@ -35,7 +35,7 @@ def scatters(step: MeasuredStep) -> Finding | None:
     return Finding(
         "scatter-add",
         share,
-        f"{many(len(ours), 'scatter')}: {share:.1%} of the step",
+        many(len(ours), "scatter"),
         evidence_of(ours),
         "write the gradient of the lookup as a matrix product with one-hot rows, or sort the indices first "
         "(indices_are_sorted, unique_indices)",
@@ -73,7 +73,7 @@ def slow_matmuls(step: MeasuredStep) -> Finding | None:
     return Finding(
         "slow-matmul",
         share,
-        f"{many(len(slow), 'matrix product')} at less than half the speed expected on {hardware.name}: {share:.1%}",
+        f"{many(len(slow), 'matrix product')} at less than half the speed expected on {hardware.name.upper()}",
         tuple(
             Evidence(
                 item.cost.name, saved, f"{in_words(item.cost.cost_us)}, expected {in_words(expected)}", item.op_name
@@ -95,7 +95,7 @@ def input_bound(step: MeasuredStep) -> Finding | None:
     return Finding(
         "input-bound",
         share,
-        f"no GPU work between steps for {share:.1%} of the time",
+        f"no GPU work between steps for {in_percent(share)} of the time",
         (Evidence("between steps", between_us, f"{many(len(gaps), 'gap')}, longest {in_words(max(gaps) / 1e3)}"),),
         "prefetch input to the device and let steps be dispatched ahead: no block_until_ready, print or device_get "
         "in the loop; synthetic input instead shows what that brings",
@@ -113,7 +113,7 @@ def idle(step: MeasuredStep) -> Finding | None:
     return Finding(
         "idle",
         share,
-        f"gaps over 20 µs inside steps: {share:.1%} of the step ({in_words(sum(found.values()))})",
+        f"gaps over 20 µs inside steps: {in_percent(share)} of the step ({in_words(sum(found.values()))})",
         _gap_rows(step, found),
         "take the host off the step: callbacks, transfers and eager operations inside it",
     )
@@ -148,7 +148,7 @@ def launch_gaps(step: MeasuredStep) -> Finding | None:
     return Finding(
         "launch-gaps",
         share,
-        f"gaps of up to 20 µs between kernels: {share:.1%} of the step",
+        f"gaps of up to 20 µs between kernels: {in_percent(share)} of the step",
         (Evidence("launch gaps", us, f"{kernels:.4g} kernels and copies in a step"),),
         "let CUDA graphs launch the kernels (--xla_gpu_enable_command_buffer=FUSION,CUBLAS; not while a profile is "
         "recorded), or fuse them",
@@ -177,8 +177,8 @@ def slow_steps(step: MeasuredStep) -> Finding | None:
     return Finding(
         "slow-steps",
         share,
-        f"{len(slow)} of {many(len(step.parts.steps), 'step')} longer than the others, {listed}: {share:.1%} of the "
-        "mean step",
+        f"{len(slow)} of {many(len(step.parts.steps), 'step')} longer than the others, {listed}: "
+        f"{in_percent(share)} of the mean step",
         tuple(sorted(rows, key=lambda row: -row.us)[:ROWS]),
         "look at what happens in those steps: checkpoints, evaluation, garbage collection, another job on the node",
     )
@@ -199,7 +199,7 @@ def other_modules(step: MeasuredStep) -> Finding | None:
     return Finding(
         "other-modules",
         share,
-        f"other modules run for {share:.1%} of the step ({in_words(sum(found.values()))})",
+        f"other modules run for {in_percent(share)} of the step ({in_words(sum(found.values()))})",
         tuple(
             Evidence(name, us, f"{runs[name] / step.steps:.3g} × a step") for name, us in islice(found.items(), ROWS)
         ),
@@ -247,7 +247,7 @@ def copies(step: MeasuredStep) -> Finding | None:
     return Finding(
         "exposed-copies",
         share,
-        f"copies that no compute overlaps: {share:.1%} of the step",
+        f"copies that no compute overlaps: {in_percent(share)} of the step",
         _transfers(step)[:ROWS],
         "keep what the step needs on the device and donate its arguments (donate_argnums); what must be copied wants "
         f"pinned memory and a stream of its own: '{REHEARSE}' shows what a program's own offloading costs",
@@ -275,7 +275,7 @@ def excessive_copies(step: MeasuredStep) -> Finding | None:
         "excessive-copies",
         kernels_us / step.step_us,
         f"{many(len(kernels), 'kernel')} that only copy, {in_words(kernels_us)}, and {in_words(transfers_us)} of "
-        f"transfers: {of_step:.1%} of the step",
+        f"transfers: {in_percent(of_step)} of the step",
         evidence_of(kernels),
         "donate what is updated (donate_argnums), and let neighbours agree on a layout: transposed operands, "
         "sharding constraints and scans over stacked weights are what asks for copies",
@@ -307,7 +307,7 @@ def short_kernels(step: MeasuredStep) -> Finding | None:
     return Finding(
         "short-kernels",
         share,
-        f"{kernels / step.steps:.4g} kernels below 3 µs in a step, with the gaps before them {share:.1%} of it",
+        f"{kernels / step.steps:.4g} kernels below 3 µs in a step, with the gaps before them {in_percent(share)} of it",
         tuple(
             Evidence(step.trace.instructions[code], time[code] / 1e3 / step.steps, "with gaps")
             for code in longest

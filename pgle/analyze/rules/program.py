@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pgle.analyze.analysis import MeasuredInstruction, MeasuredStep, total_us
-from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_words
+from pgle.analyze.findings import ROWS, THRESHOLDS, Evidence, Finding, evidence_of, in_percent, in_words
 from pgle.analyze.layers import Phase
 from pgle.costs.profile.value import has_remat
 from pgle.errors import many
@@ -35,7 +35,7 @@ def off_tensor_cores(step: MeasuredStep) -> Finding | None:
     return Finding(
         "off-tensor-cores",
         share * (1 - faster),
-        f"{many(len(off), 'matrix product')} off the Tensor Cores{on}: {share:.1%} of the step",
+        f"{many(len(off), 'matrix product')} off the Tensor Cores{on}: {in_percent(share)} of the step",
         tuple(Evidence(item.cost.name, item.us, _precision(item), item.op_name) for item in off[:ROWS]),
         _UNASKED if total_us(unasked) > 0.5 * total_us(off) else _LOWER,
     )
@@ -61,7 +61,7 @@ def memory_limit(step: MeasuredStep) -> Finding | None:
         "memory",
         0.0,
         f"{memory.peak_bytes / 2**30:.3g} GiB of the {memory.limit_bytes / 2**30:.3g} GiB that a program can have: "
-        f"{memory.used_share:.1%}",
+        f"{in_percent(memory.used_share)}",
         tuple(
             Evidence(item.name, 0.0, f"{item.size_bytes / 2**30:.3g} GiB, {item.shape}", item.op_name)
             for item in memory.live[:ROWS]
@@ -80,7 +80,7 @@ def rematerialised_by_xla(step: MeasuredStep) -> Finding | None:
     return Finding(
         "rematerialised-by-xla",
         share,
-        f"XLA computes {many(len(ours), 'instruction')} again to save memory: {share:.1%} of the step",
+        f"XLA computes {many(len(ours), 'instruction')} again to save memory: {in_percent(share)} of the step",
         evidence_of(ours),
         "give it more memory (XLA_PYTHON_CLIENT_MEM_FRACTION, --xla_gpu_memory_limit_slop_factor), or choose yourself "
         "what is cheap to compute again (jax.checkpoint)",
@@ -103,8 +103,8 @@ def rematerialised_for_nothing(step: MeasuredStep) -> Finding | None:
     return Finding(
         "needless-rematerialisation",
         share,
-        f"{share:.1%} of the step computes values again, and the program needs {memory.used_share:.0%} of the "
-        f"{memory.limit_bytes / 2**30:.3g} GiB that it can have",
+        f"{in_percent(share)} of the step computes values again, and the program needs "
+        f"{in_percent(memory.used_share, 0)} of the {memory.limit_bytes / 2**30:.3g} GiB that it can have",
         tuple(
             Evidence(layer.name or "(no scope)", layer.us, f"{many(layer.instructions, 'kernel')}")
             for layer in ours[:ROWS]
@@ -125,7 +125,7 @@ def stale_profile(step: MeasuredStep) -> Finding | None:
     return Finding(
         "stale-profile",
         min(step.overlap.hideable_us / step.step_us, share),
-        f"the profile's costs are off by {use.off:.1%}: {share:.1%} of the step",
+        f"the profile's costs are off by {in_percent(use.off)}: {in_percent(share)} of the step",
         tuple(
             Evidence(row.name, row.error_us * (1 if row.error_us > 0 else -1),
                      f"{in_words(row.profile_us or 0.0)} in the profile, {in_words(row.measured_us)} measured")
@@ -176,7 +176,9 @@ def window(step: MeasuredStep) -> Finding | None:
         number.append(f"{many(len(dropped), 'execution')} of warm-up, left out of all figures here")
         remedy.append("start the trace some steps later")
     if share >= THRESHOLDS["window"].limit:
-        rows.append(Evidence("autotuning", 0.0, f"{in_words(tuned / 1e3)}, {share:.1%} of the trace's GPU time"))
+        rows.append(
+            Evidence("autotuning", 0.0, f"{in_words(tuned / 1e3)}, {in_percent(share)} of the trace's GPU time")
+        )
         number.append("kernels that XLA tries while it compiles")
         remedy = ["start the trace some steps after compilation"]
     if hidden := step.costs.left_out.get("command buffer", ()):

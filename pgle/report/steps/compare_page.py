@@ -9,11 +9,10 @@ import numpy as np
 
 from pgle.errors import printable
 from pgle.files import AnyPath, write_files
-from pgle.report.page import parts
 from pgle.report.page.charts import Panel, seconds, svg, widened
 from pgle.report.page.value import Chart, Page
 from pgle.report.page.web import render
-from pgle.report.steps.compare import check_lines, comparison_page, headline, picture, pooled, sides_table
+from pgle.report.steps.compare import comparison_page, headline, picture, pooled
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check
 from pgle.steps.side import Side
@@ -64,17 +63,6 @@ def charts(found: Comparison) -> tuple[Chart, ...]:
     words = [panel.title for panel in drawn]
     words[-2] = "\n".join(picture(found))
     return tuple(Chart(svg([panel], panel.title, style=False), text) for panel, text in zip(drawn, words, strict=True))
-
-
-def comparison_parts(found: Comparison, checks: Sequence[Check]) -> tuple[parts.Part, ...]:
-    """Figures, limits and charts for a page of `pgle.report.page.parts`."""
-    table = sides_table(found)
-    right = frozenset(at for at, is_number in enumerate(table.right()) if is_number)
-    cells = parts.Table(
-        tuple(table.heads()), tuple(tuple(str(cell.value) for cell in row) for row in table.cells()), right
-    )
-    limits = (parts.Prose(str(line.value)) for line in check_lines(checks))
-    return (cells, *limits, parts.Chart(tuple(panels(found)), headline(found)))
 
 
 def panels(found: Comparison) -> list[Panel]:

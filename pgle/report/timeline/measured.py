@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.window import DeviceWindow, mean_breakdown
+from pgle.report.page.measured import rank_label
 from pgle.report.timeline.scene import Lane, Named, Panel, Span, disjoint, named
 from pgle.schedule.program import kind_of
 from pgle.schedule.timeline import Stream
@@ -17,10 +20,13 @@ MOST_BARS = 400_000  # bars that a page draws at most, some 4 MB; of longer trac
 MOST_OPEN = 2  # devices whose lanes are open at first
 
 
-def measured_panels(step: MeasuredStep) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+def measured_panels(step: MeasuredStep, label: str = "") -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """The devices that ran a step, in order, and what is not drawn, a line each.
 
-    Devices of one process lie on one clock where its trace shows that they have one; else each begins at 0.
+    Devices of one process lie on one clock if its trace shows that they have one; else each begins at 0.
+
+    Args:
+        label: put before the names of the ranks: ``before``.
     """
     simulated = step.trace.simulated
     kind = "simulated, no GPU ran this" if simulated else "measured"
@@ -34,7 +40,8 @@ def measured_panels(step: MeasuredStep) -> tuple[tuple[Panel, ...], tuple[str, .
     for window in step.windows:
         steps = max(int(len(window.spans) * share), 1)
         most, drawn = max(most, len(window.spans)), max(drawn, steps)
-        panels.append(_panel(step, window, names, steps, late[window.device], kind, opened=len(panels) < MOST_OPEN))
+        panel = _panel(step, window, names, steps, late[window.device], kind, opened=len(panels) < MOST_OPEN)
+        panels.append(replace(panel, label=f"{label}: {panel.label}") if label else panel)
     notes = [f"the timeline shows the first {drawn} of {most} steady steps: a page holds no more bars"] * (drawn < most)
     return tuple(panels), tuple(notes)
 
@@ -65,7 +72,7 @@ def _begin(step: MeasuredStep, window: DeviceWindow) -> float:
 def _panel(
     step: MeasuredStep, window: DeviceWindow, names: _Names, steps: int, shift_us: float, kind: str, *, opened: bool
 ) -> Panel:
-    trace, device = step.trace, step.trace.devices[window.device]
+    trace = step.trace
     end = float(window.spans.end[steps - 1]) if steps < len(window.spans) else window.length
     rows = np.flatnonzero(window.start < end)
     of_trace = window.rows[rows]
@@ -75,12 +82,17 @@ def _panel(
     streams = trace.stream[of_trace]
     for stream in _ordered(streams, window.stream[rows]):
         mine = np.flatnonzero(streams == stream)
-        bars = Lane(f"stream {stream}", start[mine], (stop - start)[mine], codes[mine], np.ones(len(mine), np.int64))
+        bars = Lane(
+            _stream(stream, window.stream[rows][mine]),
+            start[mine],
+            (stop - start)[mine],
+            codes[mine],
+            np.ones(len(mine), np.int64),
+        )
         lanes += disjoint(bars)
-    number = device.ordinal if device.global_id is None else device.global_id
     spans = zip(window.spans.start[:steps].tolist(), window.spans.end[:steps].tolist(), strict=True)
     return Panel(
-        label=f"device {number}, {device.process}",
+        label=rank_label(step, window),
         note=kind,
         parts=mean_breakdown([window]),
         length_us=end / 1e3 + shift_us,
@@ -93,6 +105,15 @@ def _panel(
         opened=opened,
         unit=f"step (mean of {window.steps})",
     )
+
+
+_CONTENTS = {Stream.COMPUTE: "compute", Stream.COMMUNICATION: "NCCL", Stream.COPY: "copies"}
+
+
+def _stream(number: int, what: npt.NDArray[np.uint8]) -> str:
+    """``NCCL (stream 20)``: by what most activities of the stream are."""
+    most = Stream(int(np.bincount(what, minlength=len(Stream)).argmax()))
+    return f"{_CONTENTS[most]} (stream {number})"
 
 
 def _ordered(streams: Codes, what: npt.NDArray[np.uint8]) -> list[int]:

@@ -129,7 +129,7 @@
   // ---- State and geometry. ----
   const steps = (data.panels.find((panel) => panel.spans.some((span) => /^step \d/.test(span.label))) || { spans: [] }).spans
     .filter((span) => span.depth === 0 && /^step \d/.test(span.label));
-  const first = data.first || (steps.length > 1 ? steps[0].end : length);
+  const first = data.first || (steps.length > 1 ? steps[1].start : length);
   const flags = [...document.querySelectorAll("li[data-span]")].map((item) => item.dataset.span.split(" ").map((us) => us * 1e3));
   const state = { from: 0, to: Math.min(first, length), panels: [], hover: null, pick: null, match: null, hits: [], hit: -1, area: null,
                   marks: [], at: null };
@@ -151,7 +151,7 @@
   function place() { // which row lies where
     width = section.querySelector(".stage").clientWidth;
     const narrow = width < NARROW;
-    gutter = narrow ? 0 : 112;
+    gutter = narrow ? 0 : 136;
     layout = [];
     let y = AXIS;
     const add = (row, size, gap) => { layout.push({ ...row, y, size }); y += size + gap; };
@@ -243,11 +243,11 @@
   function overlay() { // the numbers of what is to be done, a chosen pause, and what is being measured
     flags.forEach(([start, end], n) => {
       if (end < state.from || start > state.to) return;
-      const left = Math.max(X(start), gutter);
+      const left = Math.min(Math.max(X(start), gutter), width - 18), shift = 8 + 17 * flags.slice(0, n).filter((flag) => flag[0] === start).length;
       pen.fillStyle = colours.mark;
       pen.fillRect(left, AXIS - 4, Math.max(Math.min(X(end), width) - left, 2), 3);
-      pen.beginPath(); pen.arc(left + 8, AXIS - 14, 8, 0, 7); pen.fill();
-      write(`${n + 1}`, left + 8, AXIS - 13.5, colours.paper, "600 11px system-ui, sans-serif", Infinity, "center");
+      pen.beginPath(); pen.arc(left + shift, AXIS - 14, 8, 0, 7); pen.fill();
+      write(`${n + 1}`, left + shift, AXIS - 13.5, colours.paper, "600 11px system-ui, sans-serif", Infinity, "center");
     });
     for (const at of [state.hover, state.pick]) {
       const row = at && at.gap && layout.find((item) => item.strip && item.panel === at.panel);

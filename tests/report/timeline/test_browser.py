@@ -125,7 +125,7 @@ def test_a_bar_leads_to_its_row(show: Any) -> None:
 def test_the_wheel_with_control_zooms_where_the_pointer_is(show: Any) -> None:
     page = show(HALF_EXPOSED)
     left, top, right, _ = canvas(page)
-    page.mouse("mouseWheel", (left + 112 + right) / 2, top + 60, deltaX=0, deltaY=-200, modifiers=2)
+    page.mouse("mouseWheel", (left + 136 + right) / 2, top + 60, deltaX=0, deltaY=-200, modifiers=2)
     page.frame()
     start, end = span(page)
     assert end - start < 70_000 and (start + end) / 2 == pytest.approx(50_000, rel=0.01)
@@ -185,7 +185,7 @@ IDLE = timeline(("a", "fusion", Stream.COMPUTE, 0, 20), ("b", "fusion", Stream.C
 def test_idle_time_can_be_pointed_at_and_chosen(show: Any) -> None:
     page = show(IDLE)
     left, top, right, _ = canvas(page)
-    middle = left + 112 + (right - left - 112) * 0.4
+    middle = left + 136 + (right - left - 136) * 0.4
     page.mouse("mouseMoved", middle, top + 30 + 46 + 5)
     page.frame()
     assert "idle 40 µs" in page.run("document.querySelector('.tip').innerText")
@@ -215,7 +215,7 @@ def test_an_address_that_was_cut_is_ignored(show: Any) -> None:
 def test_a_drag_with_shift_sums_up_what_it_covers(show: Any) -> None:
     page = show(HALF_EXPOSED)
     left, top, right, _ = canvas(page)
-    begin, end = left + 112, left + 112 + (right - left - 112) * 0.5
+    begin, end = left + 136, left + 136 + (right - left - 136) * 0.5
     for kind, x in (("mousePressed", begin), ("mouseMoved", end), ("mouseReleased", end)):
         page.mouse(kind, x, top + 120, button="left", buttons=1, modifiers=8, clickCount=1)
     page.frame()
@@ -228,7 +228,7 @@ def test_two_marks_measure(show: Any) -> None:
     page = show(HALF_EXPOSED)
     left, top, right, _ = canvas(page)
     for share in (0.2, 0.7):
-        page.mouse("mouseMoved", left + 112 + (right - left - 112) * share, top + 60)
+        page.mouse("mouseMoved", left + 136 + (right - left - 136) * share, top + 60)
         page.press("m")
     first, last = page.run(f"{VIEW}.state.marks")
     assert last - first == pytest.approx(50_000, rel=0.01)
