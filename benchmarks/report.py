@@ -150,7 +150,7 @@ def main() -> None:
     given = tuple(Path(word) for word in words[:split]), tuple(Path(word) for word in words[split + 1 :])
     makers = {"40,000 instructions, twice": unrolled, "10 s, 8 devices": long_trace}
     if given[0]:
-        makers["given traces"] = lambda: run_page(gather(Side(*given)))
+        makers["given traces"] = lambda: run_page(gather(Side(*given)))[0]
     heads = ("page", "bars", "written in (CPU)", "file", "first paint", "timeline drawn", "the same, CPU")
     heads += ("zoom frame, CPU", "its script, median / p95", "frames, median / p95")
     print(f"| {' | '.join(heads)} |")

@@ -9,9 +9,6 @@ from chromium import CHROMIUM, Page, browser
 from scenes import FOLDED, HALF_EXPOSED, timeline
 
 from pgle.report.page import web
-from pgle.report.page.html import render
-from pgle.report.page.parts import Moving, Section
-from pgle.report.page.parts import Page as PageValue
 from pgle.report.page.schedules import Schedule, sections
 from pgle.report.page.value import Action, Column, Table
 from pgle.report.page.value import Page as Answer
@@ -70,8 +67,10 @@ def test_unfolded_loops_are_drawn_iteration_by_iteration(show: Any) -> None:
 
 
 def test_a_page_opens_on_the_part_of_time_that_it_is_about(chromium: Page, tmp_path: Path) -> None:
-    moving = Moving.of([panel_of("one step of many", HALF_EXPOSED)], first_us=40)
-    (tmp_path / "page.html").write_text(render(PageValue("test", "Yes.", sections=(Section("", (moving,)),))))
+    moving = part([panel_of("one step of many", HALF_EXPOSED)], first_us=40)
+    (tmp_path / "page.html").write_text(
+        web.render(Answer("test", (), "Yes", sections=(Timed("timeline", "Step", (moving,)),)))
+    )
     chromium.open(tmp_path / "page.html")
     assert span(chromium) == [0, 40_000]
     chromium.run("document.querySelector('canvas').focus()")
