@@ -1,4 +1,4 @@
-"""Each collective of a measured step: its time after the last rank arrived, what was exposed, what ran beside it, and
+"""Each collective of a measured step: its time after the last rank arrived, what was exposed, what overlapped it, and
 how its bandwidth compares with the link and with XLA's own measurements."""
 
 from __future__ import annotations

@@ -216,8 +216,8 @@ def _profile_of(log: Log, unreadable: str) -> Profile:
 
 
 def _with_gpu(module: Module) -> Module:
-    """A module of a schedule dump under the name of a final one beside it, which alone tells the GPU: as `pgle verify`
-    weighs gaps by."""
+    """A module of a schedule dump, under the name of the final one in its folder: only that names the GPU, which
+    weights gaps."""
     final = as_path(module.source).parent.glob("*.sm_*_gpu_after_optimizations*")
     return replace(module, source=str(next(iter(sorted(final)), module.source)))
 

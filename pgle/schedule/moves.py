@@ -172,11 +172,11 @@ def _independent_us(
     for name, operands in reversed(edges):
         for operand in operands if needed.get(name) else ():
             needed[operand] = needed.get(operand, 0) | needed[name]
-    beside = [name for name, _ in edges if name in compute and name in cost]
+    compute_names = [name for name, _ in edges if name in compute and name in cost]
     size = -(-len(bits) // 8)
     free_us = np.zeros(len(bits))
-    for first in range(0, len(beside), BLOCK):
-        block = beside[first : first + BLOCK]
+    for first in range(0, len(compute_names), BLOCK):
+        block = compute_names[first : first + BLOCK]
         tied = b"".join((needs.get(name, 0) | needed.get(name, 0)).to_bytes(size, "little") for name in block)
         packed = np.frombuffer(tied, np.uint8).reshape(len(block), size)
         is_tied = np.unpackbits(packed, axis=1, count=len(bits), bitorder="little")

@@ -26,7 +26,7 @@ from pgle.xla.targets import Target
 
 ESTIMATE_RANGE = (0.9, 1.4)
 """What two real jobs took over what was estimated, by kind of kernel: 0.86 to 1.39 and 0.93 to 1.37. Either range holds
-what the other job's compute took, 1.15 and 1.08 (docs/evidence/rehearse.md); no third job has been held against it."""
+what the other job's compute took, 1.15 and 1.08 (docs/evidence/rehearse.md); no third job has been compared."""
 
 
 MODEL_ERROR = 0.006  # steps of two real jobs, costs measured, are met within this (docs/evidence/rehearse.md)
@@ -150,7 +150,7 @@ def predict(
         profile: None: everything is estimated. Costs of another fingerprint are left out.
         target: the GPU, for the estimates.
         launch: gaps between kernels; by default those recorded in the profile, else public figures.
-        contention: by default as the profile records it, else as on two real jobs. Give that of the first prediction
+        contention: by default as the profile records it, else as on two real jobs. Give the first prediction's
             to predictions of other schedules with the same costs.
         expand_loops: draw every iteration.
 
@@ -286,10 +286,10 @@ def contended_us(timeline: Timeline, slower: Factors) -> float:
         Microseconds of a step: in the time that a kernel shares with a collective it gets done a part of its work.
     """
     compute = timeline.stream == Stream.COMPUTE
-    beside = covered(timeline.busy(Stream.COMMUNICATION), timeline.start_us[compute], timeline.end_us[compute])
+    overlapped = covered(timeline.busy(Stream.COMMUNICATION), timeline.start_us[compute], timeline.end_us[compute])
     is_product = np.array([kind == "matmul" for kind in timeline.kinds] or [False])
     factor = np.where(is_product[timeline.instruction[compute]], slower.product, slower.other)
-    return float((beside * (1.0 - 1.0 / factor)).sum())
+    return float((overlapped * (1.0 - 1.0 / factor)).sum())
 
 
 def on_the_slowest_rank(costs: Mapping[str, Cost]) -> Mapping[str, Cost]:

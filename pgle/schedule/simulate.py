@@ -11,7 +11,7 @@ A loop runs iteration by iteration until its state repeats; from then on one ite
 and memory are linear in the module, whatever the trip counts.
 
 Kernels take what they take alone, times the factors of contention while an asynchronous collective runs. At the end the
-step is held against what the GPU's peaks and links allow (`Program.least_us`), and never is below it.
+step is compared with what the GPU's peaks and links allow (`Program.least_us`), and is never below it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two sides compared: are the steps of NEW faster than those of BASE, and how sure is that."""
+"""Two sides compared: are the steps of NEW faster than the steps of BASE, and how sure is that."""
 
 from __future__ import annotations
 

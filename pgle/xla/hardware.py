@@ -131,7 +131,7 @@ def find_hardware(
         target: a name of `TABLE` or an alias of it, or a described GPU: memory bandwidth, cores and clock are its own.
             The rest comes from the same GPU in the table, else from the table's GPU for its compute capability.
         topology: ``SxHxD``: slices, hosts of each, devices of each host. Devices of one host share NVLink, in a rack
-            those of one slice, but never more than the GPU has in one NVLink domain.
+            the devices of one slice, but never more than the GPU has in one NVLink domain.
         devices_per_host: GPUs that share NVLink; goes before `topology`.
         network_gb_s: network bandwidth per GPU and direction, 10^9 bytes per second; None: the table's.
 

@@ -110,7 +110,7 @@ _RUNTIME = "runtime_version { major: 12 minor: 9 }"
 
 
 def target_beside(source: str) -> Target | None:
-    """The GPU that a dump was compiled for, by the description of it that XLA leaves beside each module.
+    """The GPU that a dump was compiled for, by the description of it that XLA writes for each module.
 
     Args:
         source: path of the dump, ``module_0042.jit_step.….hlo.pb``; a description in the same folder will do.

@@ -1,9 +1,9 @@
 """Measured tables that XLA's speed-of-light model reads: what collectives and matrix products took on a cluster.
 
 Format: text of ``xla.gpu.DeviceHloInstructionProfiles`` (openxla/xla `xla/service/gpu/model/hlo_op_profile.proto`),
-for ``--xla_gpu_experimental_collective_perf_table_path`` and ``…_matmul_perf_table_path``. A collective stands with its
-throughput in bytes as nccl-tests count them per second, a product with its clock cycles. Whatever is given replaces
-XLA's own table, and XLA then takes the nearest point; so what was not measured is filled from XLA's own measurements.
+for ``--xla_gpu_experimental_collective_perf_table_path`` and ``…_matmul_perf_table_path``. A collective has its
+throughput in bytes per second, as nccl-tests count them; a product has its clock cycles. A given table replaces XLA's
+own, and XLA then takes the nearest point. So points that were not measured come from XLA's own measurements.
 Observed with jaxlib 0.10.2 and 0.12.0.1: `probe_collectives` and `probe_matmuls` ask any other.
 """
 

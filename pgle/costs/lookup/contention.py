@@ -201,17 +201,17 @@ def _launches(
     start, instance = trace.start_ns[rows], trace.instance[rows].astype(np.int64)
     end = start + trace.duration_ns[rows]
     communicates = collective[code]
-    beside = covered(union(start[communicates], end[communicates]), start, end)
-    code, instance, beside = code[~communicates], instance[~communicates], beside[~communicates]
+    overlapped = covered(union(start[communicates], end[communicates]), start, end)
+    code, instance, overlapped = code[~communicates], instance[~communicates], overlapped[~communicates]
     time = (end - start)[~communicates].astype(np.float64)
     if not len(code):
         return code, time, time
     order = np.lexsort((instance, code))
-    code, instance, beside, time = code[order], instance[order], beside[order], time[order]
+    code, instance, overlapped, time = code[order], instance[order], overlapped[order], time[order]
     new = np.append(True, (np.diff(code) != 0) | (np.diff(instance) != 0) | (instance[1:] < 0))
     first = np.flatnonzero(new)
-    time, beside = np.add.reduceat(time, first), np.add.reduceat(beside, first)
-    return code[first], time / 1e3, beside / np.maximum(time, 1.0)
+    time, overlapped = np.add.reduceat(time, first), np.add.reduceat(overlapped, first)
+    return code[first], time / 1e3, overlapped / np.maximum(time, 1.0)
 
 
 class _Twins:
@@ -237,9 +237,9 @@ class _Twins:
         for work, times in alone.items():
             if len(times) >= MIN_ALONE:
                 typical[work] = np.sort(times)[len(times) // 2]
-        beside = (share >= BESIDE) & (of[code] >= 0)
-        beside[beside] &= typical[of[code[beside]]] > 0
-        self.code, self.time_us, self.alone_us = code[beside], time_us[beside], typical[of[code[beside]]]
+        overlapped = (share >= BESIDE) & (of[code] >= 0)
+        overlapped[overlapped] &= typical[of[code[overlapped]]] > 0
+        self.code, self.time_us, self.alone_us = code[overlapped], time_us[overlapped], typical[of[code[overlapped]]]
 
     def slowdown(self, chosen: Sequence[bool]) -> Slowdown:
         """Overlapped time over time alone, of all launches of some instructions together; at least 1."""

@@ -41,7 +41,7 @@ class Share:
 
 @dataclass(frozen=True)
 class ModuleCoverage:
-    """A profile held against one module."""
+    """A profile compared with one module."""
 
     module: str  # its name
     program_id: int | None  # None where unknown
@@ -84,7 +84,7 @@ class ModuleCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """A profile held against modules, the main module first."""
+    """A profile compared with modules, the main module first."""
 
     modules: tuple[ModuleCoverage, ...]  # one each
     unused: tuple[Unused, ...]  # costs that no module takes
@@ -264,5 +264,5 @@ def _warnings(main: ModuleCoverage, dumps: Mapping[str, Module]) -> Iterator[str
     if dump is not None and dump.fingerprint != main.fingerprint and dump.fingerprint:
         yield (
             f"the schedule dump is of fingerprint {dump.fingerprint[:12]}…, the HLO of {main.fingerprint[:12]}…: names "
-            "are held against the schedule dump"
+            "are compared with the schedule dump"
         )

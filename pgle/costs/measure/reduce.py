@@ -151,7 +151,7 @@ def rank_skew_us(samples: Samples, compute: npt.NDArray[np.bool_], names: int) -
 
     Between two collectives every rank computes on its own; the next one then waits for the slowest. So within each
     execution and each stretch between collectives, the time of the rank with the longest sum of compute is compared
-    with that of the rank with the median sum (of an even number, the mean of the middle two). Ranks are compared only
+    with the rank with the median sum (of an even number, the mean of the middle two). Ranks are compared only
     within an execution: a step that is longer on all of them is no skew. Executions whose skew is unusual are left
     out, then the mean counts.
 

@@ -141,7 +141,7 @@ class _Collector:
                 pass  # what is odd or damaged is dealt with where a profile is read thoroughly
         return self._add_profile(label, given if isinstance(given, Profile) else profile_of(given))
 
-    def _add_plain(self, label: str, file: ProfileFile, beside: Sidecar) -> Source:
+    def _add_plain(self, label: str, file: ProfileFile, sidecar: Sidecar) -> Source:
         """A file in which every line counts as it is, without a `Cost` each: that takes as long as all the rest.
 
         Raises:
@@ -154,15 +154,15 @@ class _Collector:
         if not bool(((times >= 0) & (times <= MAX_COST_US)).all()):  # NaN is neither
             raise ValueError(label)
         values, texts = (
-            [[record.get(name, absent) for record in beside.records] for name, absent in of.items()]
+            [[record.get(name, absent) for record in sidecar.records] for name, absent in of.items()]
             for of in (_VALUES, _TEXTS)
         )
         if {*map(type, values[0])} != {int}:
             raise TypeError(label)
-        tables = [(at, occurrences(record)) for at, record in enumerate(beside.records) if "occurrences" in record]
+        tables = [(at, occurrences(record)) for at, record in enumerate(sidecar.records) if "occurrences" in record]
         self._append(written, cost_us, values, texts, tables)
         return Source(
-            label, len(written), beside.provenance, (*file.warnings, *beside.warnings), beside.ends,
+            label, len(written), sidecar.provenance, (*file.warnings, *sidecar.warnings), sidecar.ends,
             described=Origin.UNKNOWN.value not in texts[-1],
             refused=(),
             compared=frozenset(split_name(written[at])[0] for at, _ in tables),

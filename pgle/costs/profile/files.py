@@ -76,11 +76,11 @@ def read_file(path: AnyPath) -> ProfileFile:
     check_suffix(path, remedy=f"rename it if it is a profile; a trace becomes one by `{CONVERT}`")
     data = read_bytes(path, max_bytes=MAX_PROFILE_BYTES)
     file = decode_profile(data, path)
-    beside = sidecar_path(path)
-    if not beside.exists():
+    sidecar = sidecar_path(path)
+    if not sidecar.exists():
         return file
     try:
-        found = read_sidecar(file.entries, data, read_bytes(beside, max_bytes=8 * MAX_PROFILE_BYTES))
+        found = read_sidecar(file.entries, data, read_bytes(sidecar, max_bytes=8 * MAX_PROFILE_BYTES))
     except SidecarError as error:
         return replace(file, warnings=(*file.warnings, _left_aside(path, error)))
     return replace(file, sidecar=found)

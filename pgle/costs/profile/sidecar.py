@@ -136,7 +136,7 @@ def read_sidecar(entries: Sequence[Entry], data: bytes, text: bytes) -> Sidecar:
     return Sidecar(records, provenance, tuple(map(str, warnings)), ends)
 
 
-def described(costs: Iterable[Cost], beside: Sidecar) -> Profile:
+def described(costs: Iterable[Cost], sidecar: Sidecar) -> Profile:
     """The profile of these costs, in the order of its sidecar's records.
 
     Raises:
@@ -144,11 +144,11 @@ def described(costs: Iterable[Cost], beside: Sidecar) -> Profile:
     """
     try:
         return Profile(
-            tuple(_described(cost, record) for cost, record in zip(costs, beside.records, strict=True)),
-            beside.provenance,
-            beside.warnings,
-            {record["name"]: table for record in beside.records if (table := occurrences(record))},
-            beside.ends,
+            tuple(_described(cost, record) for cost, record in zip(costs, sidecar.records, strict=True)),
+            sidecar.provenance,
+            sidecar.warnings,
+            {record["name"]: table for record in sidecar.records if (table := occurrences(record))},
+            sidecar.ends,
         )
     except _DAMAGE:
         raise SidecarError("damaged") from None

@@ -1,6 +1,6 @@
-"""How an experiment goes on: the command lines that lead on from what lies in its run directory.
+"""The next commands of an experiment, from the files in its run directory.
 
-Each can be typed as it is: it has the program's own words and the options that the stages before were run with.
+Each can be typed unchanged: it has the program's own words and the options of the earlier stages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pgle.xla.flags.text import Flag
 
 COMPARE = "compare"  # stage of the manifest: the step times were compared
-UNKNOWN = ("COMMAND",)  # stands for a program that nobody named
+UNKNOWN = ("COMMAND",)  # placeholder for an unknown program
 
 _OPTIONS = ("target", "devices", "topology", "choose")
 _OF_PROFILING = {"mode": "sync", "window": "auto"}
@@ -103,13 +103,13 @@ def tune(run: RunDirectory) -> str:
 
 
 def against_other_flags(run: RunDirectory) -> str | None:
-    """Step times against those of the last run before, beside it, of the same program under other flags; None: none."""
+    """Step times against the latest earlier run in the same folder, of this program under other flags; None: none."""
     mine, log = _asked(run), run.stage("perf").rank().log
     with suppress(OSError):
-        beside = (RunDirectory(run.path.parent / path.name) for path in run.path.resolve().parent.iterdir())
+        others = (RunDirectory(run.path.parent / path.name) for path in run.path.resolve().parent.iterdir())
         before = {}
         for other in (
-            found for found in beside if found.is_recorded and _is_older(found.stage("perf").rank().log, log)
+            found for found in others if found.is_recorded and _is_older(found.stage("perf").rank().log, log)
         ):
             asked = _asked(other)
             same = asked and all(asked.get(name) == mine.get(name) for name in ("command", "capture", *_OPTIONS))

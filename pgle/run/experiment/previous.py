@@ -1,4 +1,4 @@
-"""A stage that runs again: what the finished run before it left stays until the new one has done its work."""
+"""A stage that runs again: the files of the finished run stay until the new run has succeeded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgle.run.experiment.manifest import FileRecord, StageRecord, extend_manifes
 
 
 def waiting(run: RunDirectory, stage: str, older: str, *, force: bool) -> str:
-    """The folder to put back should the stage that begins fail: that of a finished run that nobody wants forgotten.
+    """The folder to put back if the new run of a stage fails: the folder of the finished run before it.
 
     Args:
         run: the run directory.
@@ -30,7 +30,7 @@ def settle(run: RunDirectory) -> None:
 
 
 def put_back(run: RunDirectory, record: StageRecord) -> StageRecord:
-    """Move a failed run's files aside and those of the finished one before into their place; returns its record.
+    """Move a failed run's files aside and put the finished run's files back; returns the latter's record.
 
     The record is written first, so that `settle` can go on where this is killed.
     """

@@ -245,7 +245,7 @@ def capture_environment(
     Args:
         base: the environment of the user.
         folder: for the modules.
-        devices: virtual CPU devices, and how they lie in slices and hosts; those of the job if the command starts
+        devices: virtual CPU devices, and their slices and hosts; the job's if the command starts
             several processes.
         target: the GPU that the program sees.
         compute: execute large modules too, instead of taking their results as zeros.

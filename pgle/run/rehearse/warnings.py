@@ -43,8 +43,8 @@ def memory_warnings(compiled: RehearsalResult, allocator_bytes: int, target: Tar
         ]
     if used > limit:
         return [
-            f"the scheduler is short of memory ({_gib(used)} of temporaries, {_gib(limit)} left for them), so it puts "
-            f"less beside collectives; {remedy}"
+            f"the scheduler is short of memory ({_gib(used)} of temporaries, {_gib(limit)} left for them), so it "
+            f"overlaps less compute with collectives; {remedy}"
         ]
     return near_limit(need, have)
 

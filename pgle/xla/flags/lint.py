@@ -28,7 +28,7 @@ _LEVELS = {"error": 0, "warning": 1, "note": 2}
 class Lint:
     """What is to say about a text of flags."""
 
-    jaxlib: str  # the release it was held against
+    jaxlib: str  # the release that it was checked for
     asked: bool  # True where that jaxlib itself was asked, False where the catalogue alone answers
     flags: int  # how many flags XLA would read
     findings: tuple[Finding, ...]  # worst first, then in the order of the text

@@ -1,6 +1,6 @@
 """What XLA planned to hold in device memory: the buffer assignment that its HLO dumps embed.
 
-The messages are those of `xla/service/hlo.proto`. The heap simulator's trace lists, in the order of the schedule, when
+The messages come from `xla/service/hlo.proto`. The heap simulator's trace lists, in the order of the schedule, when
 each temporary buffer is allocated and freed; buffers that share memory are one group, freed with its last member.
 """
 

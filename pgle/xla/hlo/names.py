@@ -175,7 +175,7 @@ FREE_TARGETS = frozenset(("AllocateBuffer", "Sharding", "annotate_device_placeme
 
 
 def schedulable(module: Module) -> tuple[Instruction, ...]:
-    """The instructions that want a cost: those of scheduled computations, but no-ops, loops, command buffers and dones.
+    """Instructions that want a cost: all of scheduled computations, except no-ops, loops, command buffers and dones.
 
     XLA's accuracy checker misses the same, apart from copies (never missed) and dones of asynchronous fusions (which
     cost nothing): `pgle.xla.checker.checker_counts` gives its very numbers. What is in `unscheduled_conditions` may

@@ -20,7 +20,7 @@ _SCHEDULE = re.compile(r"\.schedule\.(txt|pb)(\.xz|\.gz)?$")
 
 
 def is_hlo(path: AnyPath) -> bool:
-    """Whether a name is that of an HLO dump: protobuf or text."""
+    """Whether a name belongs to an HLO dump: protobuf or text."""
     return bool(_HLO_PROTO.search(path.name) or _TEXT.search(path.name)) and not _SCHEDULE.search(path.name)
 
 

@@ -1,6 +1,6 @@
 """The device groups of a collective, from the four forms in which HLO protos state them.
 
-The forms are those of `xla/xla_data.proto`: lists, iota lists (`xla/hlo/ir/tile_assignment.h`: an iota of all devices,
+The forms come from `xla/xla_data.proto`: lists, iota lists (`xla/hlo/ir/tile_assignment.h`: an iota of all devices,
 reshaped, transposed, cut into rows) and axes of a mesh (groups run along the listed axes, the first one slowest).
 """
 

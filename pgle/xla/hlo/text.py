@@ -1,7 +1,7 @@
 """HLO modules from text, as ``--xla_dump_to`` and `Compiled.as_text` print them, in one pass over the lines.
 
 Text says less than the proto: ids are missing, and jaxlib 0.12 leaves get-tuple-elements out and writes ``%name#1``;
-these become instructions called ``name#1``. The grammar is that of `xla/hlo/parser/hlo_parser.cc`.
+these become instructions called ``name#1``. The grammar follows `xla/hlo/parser/hlo_parser.cc`.
 """
 
 from __future__ import annotations

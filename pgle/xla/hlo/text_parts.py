@@ -134,7 +134,7 @@ class Attributes:
                 self.replica_groups = "" if groups is None else groups.group(1)
 
     def source(self, frames: Mapping[str, str]) -> str:
-        """File and line; `frames` has those of stack frames by number."""
+        """File and line; `frames` has them for stack frames, by number."""
         if not self.op_name:
             return ""
         known = _SOURCE.search(self.metadata)

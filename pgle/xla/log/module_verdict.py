@@ -57,7 +57,7 @@ class Bounds:
     collectives: float = 0.99
 
     def are_met(self, time: float, kept: float = 1.0) -> bool:
-        """Whether both are reached; `kept` is held against `collectives`."""
+        """Whether both are reached; `kept` is compared with `collectives`."""
         return time >= self.time and kept >= self.collectives
 
 

@@ -1,5 +1,5 @@
 """The verdict on what one rank logs: on each module, from the block that is about it or from its silence; on the main
-one, beside the schedule dump and the lines that speak against it.
+one, with the schedule dump and the lines that contradict it.
 
 No verdict rests on what is missing at the end of a log, unless the log is known to be whole: it may have been cut.
 """
@@ -45,7 +45,7 @@ def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> Ran
     """Judge the modules of one rank.
 
     Args:
-        module: regular expression for the main one; None: that of the schedule dump, else the weightiest.
+        module: regular expression for the main one; None: the schedule dump's, else the weightiest.
         is_its_own: whether the schedule dump is of this rank, so that it beats its log.
     """
     schedule = context.schedule
@@ -65,7 +65,7 @@ def judge_rank(context: Context, module: str | None, *, is_its_own: bool) -> Ran
 
 
 def _judge_module(context: Context, name: str, blocks: Sequence[Block]) -> ModuleVerdict:
-    """The verdict on a module by the last that each thread says of it: that of the thread that is worst off.
+    """The verdict on a module by each thread's last lines about it: the worst thread's verdict.
 
     A thread that compiles a module twice, as AutoPGLE does, is judged by the second time; of modules without a name,
     by the weightiest.

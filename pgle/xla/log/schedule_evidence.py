@@ -16,7 +16,7 @@ START_CYCLES = 1.5  # starts take one cycle; what takes longer occupies its cost
 
 @dataclass(frozen=True)
 class ScheduleEvidence:
-    """The costs that the scheduler used, compared with those of a profile."""
+    """The costs that the scheduler used, compared with a profile's."""
 
     module: str  # the dump's module
     compared: int  # scheduled instructions that the profile has a cost for

@@ -17,7 +17,7 @@ from pgle.xla.log.wordings import LISTS_SINCE, Kind
 class LogVerdict:
     """The verdict on a log."""
 
-    # on the main module, that of the rank that is worst off: the module asked for, else the weightiest
+    # on the main module, the worst rank's: the module asked for, else the weightiest
     main: ModuleVerdict
     # on all modules of the program, the main one first; each as the rank has it that is worst off
     modules: tuple[ModuleVerdict, ...]

@@ -59,7 +59,7 @@ def open_session(
         hardware: as of `Session`.
         python: the interpreter whose jaxlib compiles.
         cached: take compilations from the user's cache, and keep them there.
-        checked: the scheduling passes alone are held against a whole compilation of this module with these flags, too,
+        checked: the scheduling passes alone are compared with a whole compilation of this module with these flags, too,
             where this jaxlib's have been trusted before.
         combining: as of `Session`.
         on_phase: as of `Compiler`.

@@ -84,7 +84,7 @@ def _own_rank(launchers, environ):
     return None
 
 
-def beside(path):
+def free_path(path):
     """The path, or one with the pid in its name where another process of this rank has taken it."""
     if not os.path.exists(path):
         return path

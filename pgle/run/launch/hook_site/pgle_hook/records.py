@@ -7,7 +7,7 @@ import socket
 import sys
 
 from pgle_hook import jax_private
-from pgle_hook.place import beside
+from pgle_hook.place import free_path
 
 PACKAGES = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "numpy")
 
@@ -62,7 +62,7 @@ class StepWriter:
         try:
             self._file = os.open(self.path, flags | os.O_EXCL, 0o644)
         except FileExistsError:
-            self.path = beside(self._place.steps)
+            self.path = free_path(self._place.steps)
             self._file = os.open(self.path, flags, 0o644)
 
 
@@ -116,7 +116,7 @@ class Facts:
         self.values.update(_devices(self._jax), rank=self._place.rank)
         self.values["finished"] = final
         if self._path is None:
-            self._path = beside(self._place.facts)
+            self._path = free_path(self._place.facts)
         temporary = "%s.%d.tmp" % (self._path, os.getpid())
         with open(temporary, "w") as file:
             json.dump(self.values, file, indent=2)
