@@ -590,10 +590,10 @@ def test_a_program_whose_check_of_its_first_step_fails_by_zeros_is_not_run_again
 
 
 @pytest.fixture
-def may_come_of_zeros(monkeypatch):
-    """The hook's judgement of an exception."""
+def of_hook(monkeypatch):
+    """Imports a module of the hook."""
     monkeypatch.syspath_prepend(str(HOOK_SITE))
-    yield importlib.import_module("pgle_hook.capture.executed").may_come_of_zeros
+    yield lambda name: importlib.import_module(f"pgle_hook.capture.{name}")
     for name in [name for name in sys.modules if name.split(".")[0] == "pgle_hook"]:
         del sys.modules[name]
 
@@ -609,10 +609,24 @@ def may_come_of_zeros(monkeypatch):
         ("try: {}['flops']\nexcept KeyError as error: raise ValueError('no flops') from error", False),
     ],
 )
-def test_which_exceptions_zeros_may_cause(may_come_of_zeros, code, may):
+def test_which_exceptions_zeros_may_cause(of_hook, code, may):
     with pytest.raises(Exception) as raised:
         exec(code, {})
-    assert may_come_of_zeros(raised.value) == may
+    assert of_hook("executed").may_come_of_zeros(raised.value) == may
+
+
+@pytest.mark.parametrize(
+    ("work", "found"), [("exec sleep 600", False), ("echo > m.after_spmd_partitioner.hlo.pb", True)]
+)
+def test_a_child_that_partitions_is_ended_once_it_has_written_the_module_or_hangs(
+    of_hook, tmp_path, monkeypatch, work, found
+):
+    partition = of_hook("partition")
+    monkeypatch.setattr(partition, "IDLE_S", 0.3)
+    child = subprocess.Popen(["sh", "-c", f"{work}; exec sleep 600"], cwd=tmp_path)
+    assert bool(partition._dumped(child.pid, str(tmp_path))) == found
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
 
 
 PASSED_ON_BY_JAX = """
