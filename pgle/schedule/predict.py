@@ -45,7 +45,7 @@ class Steps(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Unsure:
+class Uncertain:
     """An instruction whose estimate data decides, microseconds per execution."""
 
     name: str  # the instruction
@@ -71,7 +71,7 @@ class Prediction:
     launch: Launch  # the gaps that were used
     contention: Contention  # how much longer kernels take while a collective runs, measured or assumed; the step has it
     steps_us: Steps  # the step as it is likely to be and at the ends of what is not known
-    unsure: tuple[Unsure, ...] = ()  # costs that data decides, the widest range first
+    uncertain: tuple[Uncertain, ...] = ()  # costs that data decides, the widest range first
     contended_us: float = 0.0  # compute that the step loses to contention
     skew_us: float = 0.0  # part of the step that is the wait for the slowest rank; 0 where ranks were not compared
     not_modelled: tuple[str, ...] = ()  # what could change this answer and is in no figure, one line each
@@ -182,12 +182,12 @@ def predict(
     skew_us = 0.0
     if slowest is not typical:
         skew_us = step_us - run_program(read(contention.alone(module, typical, factors)), launch, factors).step_us
-    unsure = _unsure(module, likely, timeline, hardware, typical)
+    uncertain = _uncertain(module, likely, timeline, hardware, typical)
     data = (
-        run_program(likely, launch, factors, costs=costs).step_us if unsure else step_us
+        run_program(likely, launch, factors, costs=costs).step_us if uncertain else step_us
         for costs in (
-            {item.name: item.range.least_us for item in unsure},
-            {item.name: item.range.most_us for item in unsure},
+            {item.name: item.range.least_us for item in uncertain},
+            {item.name: item.range.most_us for item in uncertain},
         )
     )
     return Prediction(
@@ -199,7 +199,7 @@ def predict(
         launch=launch,
         contention=contention,
         steps_us=Steps(step_us, with_contention(0).step_us, with_contention(2).step_us, *data),
-        unsure=unsure,
+        uncertain=uncertain,
         contended_us=contended_us(timeline, factors),
         skew_us=skew_us,
         not_modelled=_not_modelled(likely, timeline),
@@ -244,9 +244,9 @@ def _in_flight(ops: Sequence[Op]) -> int:
     return most
 
 
-def _unsure(
+def _uncertain(
     module: Module, program: Program, timeline: Timeline, hardware: Hardware, measured: Mapping[str, Cost]
-) -> tuple[Unsure, ...]:
+) -> tuple[Uncertain, ...]:
     """The costs of a program that data decides: estimates by what is possible, measured ones by their samples."""
     counts = np.bincount(timeline.instruction, weights=timeline.count, minlength=len(timeline.names))
     executions = dict(zip(timeline.names, counts.astype(int).tolist(), strict=True))
@@ -256,7 +256,7 @@ def _unsure(
         if known is not None and op.origin is Origin.MEASURED:
             known = _of_samples(measured.get(op.lhs_name), op.cost_us)
         if known is not None and (op.origin in (Origin.ESTIMATED, Origin.MEASURED)):
-            found.append(Unsure(op.name, op.cost_us, known, executions[op.name]))
+            found.append(Uncertain(op.name, op.cost_us, known, executions[op.name]))
     return tuple(sorted(found, key=lambda item: (item.range.least_us - item.range.most_us) * item.count))
 
 

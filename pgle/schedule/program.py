@@ -232,7 +232,7 @@ class _Reader:
     def _priced(self, instruction: Instruction, action: Action, stream: Stream, lane: str) -> Op:
         kernels, kind = self.kernels.get(instruction.name, 1.0), kind_of(self.module, instruction)
         lhs_name, found = self._cost(instruction)
-        if found is not None and found.is_sound:
+        if found is not None and found.is_valid:
             cost_us, origin = found.cost_us, found.origin
         else:
             guess = self.estimate(instruction) if self.estimate is not None else None

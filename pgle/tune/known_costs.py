@@ -36,7 +36,7 @@ def known_costs(table: LookupTable, profile: Profile, estimate: Estimate) -> Kno
     ratios: dict[str, list[float]] = defaultdict(list)
     for name, cost in table.costs(profile).items():
         row = table.rows[name]
-        if not cost.is_sound or row.differs(cost):
+        if not cost.is_valid or row.differs(cost):
             continue
         alike[signature(table, row)].append(cost)
         guess = estimate(row.instruction)

@@ -111,4 +111,4 @@ def test_the_range_of_a_measured_cost_that_data_decides_holds_nine_of_ten_furthe
 
 def test_a_measured_cost_whose_samples_agree_has_none() -> None:
     cost = Cost("s", 50.0, samples=9, min_us=49.0, max_us=51.0, spread=0.02)
-    assert predict(SCATTER, Profile((cost,)), "h100").unsure == ()
+    assert predict(SCATTER, Profile((cost,)), "h100").uncertain == ()

@@ -58,10 +58,10 @@ def complete_profile(
         with_fingerprint: name the filled costs by the module's fingerprint; so they are anyway where the profile holds
             any such name.
     """
-    sound = _without_unsound(profile)
+    valid = _without_invalid(profile)
     table = LookupTable(module, lhs_module)
-    effective = effective_costs(sound, module.fingerprint)
-    known = table.find(effective) | {name: effective[name] for name in table.unsure if name in effective}
+    effective = effective_costs(valid, module.fingerprint)
+    known = table.find(effective) | {name: effective[name] for name in table.ambiguous if name in effective}
     rows = [row for row in table.rows.values() if row.instruction.opcode not in _CONTROL]
     gaps = [row for row in rows if row.name not in known]
     fills, scales = fill(table, known, gaps, estimator(table.module, hardware))
@@ -70,9 +70,9 @@ def complete_profile(
     costs_us = {table.rows[name].instruction.name: cost.cost_us for name, cost in known.items()}
     costs_us |= {item.row.instruction.name: item.cost_us for item in fills}
     of_loops = [_loop_cost(table.module, loop, costs_us) for loop in loops if loop.name not in effective]
-    prefix = module.fingerprint if with_fingerprint or any(cost.fingerprint for cost in sound.costs) else ""
+    prefix = module.fingerprint if with_fingerprint or any(cost.fingerprint for cost in valid.costs) else ""
     new = _writable(
-        sound, prefix, effective, [*(item.row.cost(item.cost_us, item.origin) for item in fills), *of_loops]
+        valid, prefix, effective, [*(item.row.cost(item.cost_us, item.origin) for item in fills), *of_loops]
     )
     notes = {
         "module": module.name,
@@ -82,20 +82,20 @@ def complete_profile(
         "scales": {scale.kind: round(scale.factor, 4) for scale in scales},
     }
     earlier = cast(Sequence[object], profile.provenance.get("completed", ()))
-    result = replace(sound, costs=sound.costs + new, provenance={**sound.provenance, "completed": [*earlier, notes]})
+    result = replace(valid, costs=valid.costs + new, provenance={**valid.provenance, "completed": [*earlier, notes]})
     wanted = len(rows) + len(loops)
     measured = wanted - len(gaps) - len(of_loops)
     return Completion(result, module.name, hardware.name, wanted, measured, new, scales)
 
 
-def _without_unsound(profile: Profile) -> Profile:
+def _without_invalid(profile: Profile) -> Profile:
     """The profile without costs that are no time, with a warning that names them."""
-    unsound = [f"{cost.full_name} ({cost.cost_us:g})" for cost in profile.costs if not cost.is_sound]
-    if not unsound:
+    invalid = [f"{cost.full_name} ({cost.cost_us:g})" for cost in profile.costs if not cost.is_valid]
+    if not invalid:
         return profile
-    warning = f"{len(unsound)} costs are no times and count as gaps: {some(unsound, 4)}"
-    sound = tuple(cost for cost in profile.costs if cost.is_sound)
-    return replace(profile, costs=sound, warnings=(*profile.warnings, warning))
+    warning = f"{len(invalid)} costs are no times and count as gaps: {some(invalid, 4)}"
+    valid = tuple(cost for cost in profile.costs if cost.is_valid)
+    return replace(profile, costs=valid, warnings=(*profile.warnings, warning))
 
 
 def _writable(profile: Profile, prefix: str, effective: Container[str], costs: Iterable[Cost]) -> tuple[Cost, ...]:

@@ -97,13 +97,13 @@ class Coverage:
         return tuple(module for module in self.modules if module.is_main)
 
     @property
-    def unsound(self) -> tuple[Finding, ...]:
+    def invalid(self) -> tuple[Finding, ...]:
         """Costs that are negative or not finite; XLA takes them as they are."""
         return tuple(item for item in self.findings if item.fault in (Fault.NOT_FINITE, Fault.NEGATIVE))
 
     def is_ok(self, bounds: Bounds) -> bool:
         """Whether every compilation of the main module meets the bounds and every cost is a number of microseconds."""
-        return bool(self.main) and all(module.meets(bounds) for module in self.main) and not self.unsound
+        return bool(self.main) and all(module.meets(bounds) for module in self.main) and not self.invalid
 
 
 def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, LhsSchedule] | None = None) -> Coverage:
@@ -154,7 +154,7 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
     """Hold a profile against one module, by what `effective_costs` gives for it; without hints."""
     module, rows = table.final, table.rows
     found = table.find(effective)
-    covered = {name: cost for name, cost in found.items() if cost.is_sound and not rows[name].differs(cost)}
+    covered = {name: cost for name, cost in found.items() if cost.is_valid and not rows[name].differs(cost)}
     lost = {name: found.get(name) for name in rows if name not in covered}
     hardware = hardware_of(module)
     missed = {name: cost for name, cost in lost.items() if cost is not None or not rows[name].is_optional}
@@ -186,7 +186,7 @@ def cover_module(profile: Profile, table: LookupTable, effective: Mapping[str, C
         mismatches=tuple(
             Mismatch(cost.name, cost.cost_us, f"{cost.opcode} {cost.shape}", f"{row.opcode} {row.shape}")
             for name, cost in lost.items()
-            if cost is not None and cost.is_sound and (row := rows[name])
+            if cost is not None and cost.is_valid and (row := rows[name])
         ),
         unchecked=sum(not cost.opcode and not cost.shape for cost in covered.values()),
         own_names=sum(bool(prefix) and prefix == module.fingerprint for prefix in prefixes),
@@ -211,10 +211,10 @@ def _with_hints(item: ModuleCoverage, table: LookupTable, near: NearNames) -> Mo
         by_lhs_name.setdefault(name, []).append(run_time)
     gaps = [near.hint(gap, by_lhs_name.get(gap.name, ())) for gap in item.gaps[:GAPS_WITH_NEAR_NAMES]]
     full = replace(item, gaps=(*gaps, *item.gaps[GAPS_WITH_NEAR_NAMES:]))
-    return replace(full, hints=tuple(_hints(full, len(table.unsure))))
+    return replace(full, hints=tuple(_hints(full, len(table.ambiguous))))
 
 
-def _hints(item: ModuleCoverage, unsure: int) -> Iterator[str]:
+def _hints(item: ModuleCoverage, ambiguous: int) -> Iterator[str]:
     """Remedies for what a module lacks, the likeliest cause first."""
     if item.other_names and not item.own_names and not item.bare_names:
         yield f"every name is for another fingerprint; this module is {item.fingerprint or 'without one'}"
@@ -231,14 +231,14 @@ def _hints(item: ModuleCoverage, unsure: int) -> Iterator[str]:
             f"the profile has collectives under other names: '{CONVERT}' translates them, if LHS "
             "was on in the profile run, or DUMP has a schedule dump of the performance run"
         )
-    elif lost and not unsure:
+    elif lost and not ambiguous:
         yield (
             "the profile lacks collectives: convert the trace of all streams with its HLO "
             f"('{CONVERT}'), or profile again ('{PROFILE}')"
         )
-    if unsure:
+    if ambiguous:
         yield (
-            f"{unsure} collectives were renamed after scheduling and the dump does not say from what: "
+            f"{ambiguous} collectives were renamed after scheduling and the dump does not say from what: "
             f"give --schedule, or profile with LHS on ('{PROFILE_SYNC}')"
         )
     if item.mismatches and not is_foreign:

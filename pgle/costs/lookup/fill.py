@@ -61,7 +61,7 @@ def fill(
     measured = [
         (row, cost.cost_us)
         for name, cost in costs.items()
-        if gaps and cost.origin not in FILLED and cost.is_sound and not (row := table.rows[name]).differs(cost)
+        if gaps and cost.origin not in FILLED and cost.is_valid and not (row := table.rows[name]).differs(cost)
     ]
     same = _medians_of_same(table, measured, gaps)
     scales = _Scales(measured, estimate)

@@ -81,8 +81,8 @@ def weigh_gaps(
                 total_us=weigh(cost_us, row),
                 basis=None if filled is None else filled.origin,
                 assumed_us=assumed,
-                is_mismatch=taken is not None and taken.is_sound,
-                hint="" if taken is None or taken.is_sound else f"its cost is {taken.cost_us:g}",
+                is_mismatch=taken is not None and taken.is_valid,
+                hint="" if taken is None or taken.is_valid else f"its cost is {taken.cost_us:g}",
             )
         )
     return tuple(sorted(found, key=lambda gap: (-gap.weight_us, gap.name)))

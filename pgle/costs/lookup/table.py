@@ -80,7 +80,7 @@ class LookupTable:
         return found
 
     @property
-    def unsure(self) -> tuple[str, ...]:
+    def ambiguous(self) -> tuple[str, ...]:
         """Plain collectives without scheduling name: what LHS called them is unknown."""
         return tuple(name for name, row in self.rows.items() if not row.accepted)
 

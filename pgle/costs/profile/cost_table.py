@@ -170,7 +170,7 @@ class _Collector:
 
     def _add_profile(self, label: str, profile: Profile) -> Source:
         entries = effective_entries(profile)
-        usable = [cost for cost in entries if cost.is_sound and cost.name]
+        usable = [cost for cost in entries if cost.is_valid and cost.name]
         values, texts = ([[getattr(cost, field) for cost in usable] for field in of] for of in (_VALUES, _TEXTS))
         written = tuple(cost.full_name for cost in usable)
         tables = [(at, table) for at, name in enumerate(written) if (table := profile.occurrences.get(name))]
@@ -270,10 +270,10 @@ def _count_as_written(names: Sequence[str]) -> bool:
 
 def _refused(profile: Profile, entries: Sequence[Cost]) -> Iterable[str]:
     """A line each about costs that do not mean anything."""
-    bad = [cost for cost in entries if not cost.is_sound]
+    bad = [cost for cost in entries if not cost.is_valid]
     if bad:
         yield f"{len(bad)} costs left out, negative, over 30 years or not finite ({bad[0].full_name}: {bad[0].cost_us})"
-    nameless = sum(not cost.name for cost in entries if cost.is_sound)
+    nameless = sum(not cost.name for cost in entries if cost.is_valid)
     if nameless:
         yield f"{nameless} cost{'s' * (nameless > 1)} left out, without a name"
     unused = len(profile.costs) - len(entries)

@@ -112,7 +112,7 @@ def encode_profile(profile: Profile, suffix: str) -> bytes:
         UserError: a cost is negative, not finite or over `MAX_COST_US`; XLA would take it as it is.
     """
     for cost in profile.costs:
-        if not cost.is_sound:
+        if not cost.is_valid:
             what = f"the cost of {cost.full_name} is {cost.cost_us} µs, which is no time, so the profile is not written"
             raise UserError(what, remedy=f"see what it was made from: {SHOW}")
     if suffix == ".pbtxt":

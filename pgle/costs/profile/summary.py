@@ -121,4 +121,4 @@ def _by_kind(costs: Iterable[Cost]) -> dict[CostKind, list[Cost]]:
 
 def _known(cost: Cost) -> float:
     """Costs that mean nothing count 0; the findings name them."""
-    return cost.cost_us if cost.is_sound else 0.0
+    return cost.cost_us if cost.is_valid else 0.0

@@ -109,7 +109,7 @@ class Cost(NamedTuple):
         return self.trace_name or self.name
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the cost is a time: 0 to `MAX_COST_US`. XLA takes any number, and its schedule then means nothing."""
         return 0 <= self.cost_us <= MAX_COST_US  # NaN is neither
 

@@ -43,8 +43,8 @@ def show_text(profile: str, coverage: Coverage, bounds: Bounds) -> None:
         out.print(f"FAILED: {printable(line)}", style="bold red", soft_wrap=True)
     if not failures:
         out.print(f"ok: {_has_costs(main, bounds)}", style="bold green", soft_wrap=True)
-    unsound = "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
-    hints = [_filled(unsound, profile, main[0])] if coverage.unsound else []
+    invalid = "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
+    hints = [_filled(invalid, profile, main[0])] if coverage.invalid else []
     hints += [_filled(hint, profile, module) for module in main for hint in module.hints]
     for hint in dict.fromkeys(hints):
         out.print(f"- {printable(hint)}")
@@ -69,8 +69,8 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
         )
     if any((module.time.value or 0.0) < bounds.time for module in coverage.main):
         yield _has_costs(coverage.main, bounds)
-    if coverage.unsound:
-        listed = some((f"{item.name} ({item.values_us[0]:g})" for item in coverage.unsound), UNUSED_SHOWN)
+    if coverage.invalid:
+        listed = some((f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid), UNUSED_SHOWN)
         yield f"costs that are negative or not finite, which XLA takes as they are: {listed}"
 
 

@@ -20,7 +20,7 @@ from pgle.run.experiment.next_command import UNKNOWN, following, launch_of
 from pgle.run.predict import Predicted, PredictRequest, TargetFrom
 from pgle.schedule.groups import in_one
 from pgle.schedule.moves import placements
-from pgle.schedule.predict import Prediction, Unsure
+from pgle.schedule.predict import Prediction, Uncertain
 
 LITTLE = 0.005
 MUCH_DOUBT = 0.2
@@ -57,14 +57,14 @@ def predict_page(found: Predicted) -> Page:
             *([f"{EXPOSED}:", *exposed] if exposed else []),
             *([_contended(prediction)] if prediction.contended_us >= LITTLE * prediction.step_us else []),
             *([f"{figures.time(prediction.skew_us)} are waits for the slowest rank"] if prediction.skew_us else []),
-            *map(_unsure_line, prediction.unsure[:1]),
+            *map(_uncertain_line, prediction.uncertain[:1]),
             why,
         ),
         sections=(
             *sections([schedule], grouped, (schedule.label,) * 2),
             Section("limits", "What is not known", (
                 *([Prose(_contended(prediction))] if prediction.contended_us else []),
-                *(Prose(_unsure_line(item)) for item in prediction.unsure),
+                *(Prose(_uncertain_line(item)) for item in prediction.uncertain),
                 *(Prose(f"Not modelled: {line}.") for line in prediction.not_modelled),
             )),
         ),
@@ -113,7 +113,7 @@ def _contended(prediction: Prediction) -> str:
     )
 
 
-def _unsure_line(item: Unsure) -> str:
+def _uncertain_line(item: Uncertain) -> str:
     times = f"{item.count} × " if item.count > 1 else ""
     span = figures.between(figures.time(item.range.least_us), figures.time(item.range.most_us))
     return f"data decides {printable(item.name)}: {times}{figures.time(item.cost_us)} ({span}), {item.range.why}"
@@ -128,7 +128,7 @@ def advice(found: Predicted) -> tuple[str, tuple[str, ...]]:
     room = 1 - prediction.ceiling.step_us / prediction.step_us
     doubt = prediction.steps_us.most_data / prediction.step_us - 1
     if doubt > MUCH_DOUBT:
-        name = shown(prediction.unsure[0].name)
+        name = shown(prediction.uncertain[0].name)
         return f"Data decides up to {figures.share(doubt, 0)} more, most of it {name}: measure it.", (_measure(asked),)
     if room < LITTLE:
         costs = () if asked.profile is None else ("--profile", asked.profile)
@@ -207,7 +207,7 @@ def show_json(found: Predicted) -> None:
                     "executions": item.count,
                     "why": item.range.why,
                 }
-                for item in prediction.unsure
+                for item in prediction.uncertain
             ],
             "without_cost": prediction.timeline.missing,
             "next": "\n  ".join((why, *following_)),

@@ -142,7 +142,7 @@ def test_what_the_program_states_is_the_estimate() -> None:
 def test_the_interval_of_a_step_holds_what_data_decides() -> None:
     items = (operand("i", "s32", 1000, 1), operand("u", "f32", 1000, 128))
     prediction = predict(module(*items, Instruction("s", "scatter", X.shape, "e", ("x", "i", "u"))), None, H100)
-    assert [item.name for item in prediction.unsure] == ["s"]
+    assert [item.name for item in prediction.uncertain] == ["s"]
     assert prediction.interval_us[1] > prediction.step_us + 1000 * ADDED_ROW_US
 
 
