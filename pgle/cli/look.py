@@ -224,7 +224,7 @@ def report_command(
     """
     with one_blas_thread():
         from pgle.report import report
-        from pgle.report.page import saved
+        from pgle.report.page import stored
         from pgle.report.page.terminal import show
         from pgle.report.progress import progress
         from pgle.run.inputs.measured_step import Side
@@ -236,7 +236,7 @@ def report_command(
         page, panels = report.page_of(Side(inputs, hlo, target), other, progress=told)
     lines = report.write(page, panels, outputs, force=force)
     if as_json:
-        click.echo(saved.as_json(page), nl=False)
+        click.echo(stored.as_json(page), nl=False)
     elif not click.get_current_context().meta.get("pgle.stdout"):
         show(report.short(page, lines))
 

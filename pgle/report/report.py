@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pgle.errors import UserError
 from pgle.files import AnyPath, Progress, check_absent, write_files
-from pgle.report.page import saved
+from pgle.report.page import stored
+from pgle.report.page.html import render
 from pgle.report.page.markdown import markdown
 from pgle.report.page.run_page import run_page
 from pgle.report.page.value import Page
-from pgle.report.page.web import render
 from pgle.report.text import near
 from pgle.report.timeline.perfetto import render_trace
 from pgle.report.timeline.picture import render_svg
@@ -39,7 +39,7 @@ def page_of(
         places = [path / name for name in PLACES] if path.is_dir() else [path] * (path.suffix == ".json")
         for place in places:
             if place.is_file():
-                return saved.read_page(place), ()
+                return stored.read_page(place), ()
     return run_page(gather(side, other, progress=progress))
 
 
@@ -66,7 +66,7 @@ FORMS: dict[str, Callable[[Page, Sequence[Panel], AnyPath], str]] = {
     ".html": lambda page, panels, path: render(page),
     ".md": lambda page, panels, path: markdown(page),
     ".svg": lambda page, panels, path: render_svg(_drawn(panels, path)),
-    ".json": lambda page, panels, path: saved.as_json(page),
+    ".json": lambda page, panels, path: stored.as_json(page),
 }
 """What is written, by how the file's name ends."""
 

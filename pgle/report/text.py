@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pgle.run.profiles import Written
 
 Console: TypeAlias = "Screen"
-__all__ = ["bar", "console", "duration", "near", "numbers", "printable", "say", "table", "warn", "wrote"]
+__all__ = ["bar", "console", "duration", "near", "printable", "say", "table", "warn", "wrote"]
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
 """Columns where nothing says how many there are, and limits: no table can be laid out in less."""
@@ -43,11 +43,6 @@ def table(
     heads = [columns[at] for at in filled]
     marked = [{at for at, head in enumerate(heads) if head in names.split("|")} for names in (right, whole)]
     return grid(heads, [[row[at] for at in filled] for row in cells], right=marked[0], whole=marked[1], header=header)
-
-
-def numbers(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Any:
-    """A table of numbers, which stay whole, with their names in the first column."""
-    return table(columns, rows, right="|".join(columns[1:]), whole="|".join(columns[1:]))
 
 
 def _width(stream: TextIO) -> int:

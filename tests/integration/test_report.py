@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgle.cli.main import run
-from pgle.report.page.saved import read_page
+from pgle.report.page.stored import read_page
 from pgle.report.timeline.measured import measured_panels
 from pgle.run.inputs.measured_step import Side, measured_step
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pgle.report.page.web import render
+from pgle.report.page.html import render
 from pgle.report.steps.ci import chart, outputs, summary, xml
 from pgle.report.steps.compare import comparison_page, document, headline, left_out_text, picture, sides_table
 from pgle.report.steps.compare_page import charts, page

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from pgle.files import AnyPath
-from pgle.report.page import figures, saved, web
+from pgle.report.page import figures, html, stored
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Bar, Cell, Column, Page, Prose, Section, Table, Tile, Value
 from pgle.report.timeline.part import timeline
@@ -149,7 +149,7 @@ def group_notes(found: Sequence[Group], step_us: float) -> tuple[str, ...]:
 def page_files(folder: AnyPath, page: Page, schedules: Sequence[Schedule]) -> dict[AnyPath, str]:
     """The files of a page, by path: the page, its still picture, a Perfetto trace, and what `pgle report` reads."""
     still = page.timeline.still if page.timeline else ""
-    forms = (web.render(page), still, render_trace([item.panel for item in schedules]), saved.as_json(page))
+    forms = (html.render(page), still, render_trace([item.panel for item in schedules]), stored.as_json(page))
     return {folder / name: form for name, form in zip(PAGE_FILES, forms, strict=True)}
 
 

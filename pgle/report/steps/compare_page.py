@@ -10,8 +10,8 @@ import numpy as np
 from pgle.errors import printable
 from pgle.files import AnyPath, write_files
 from pgle.report.page.charts import Panel, seconds, svg, widened
+from pgle.report.page.html import render
 from pgle.report.page.value import Chart, Page
-from pgle.report.page.web import render
 from pgle.report.steps.compare import comparison_page, headline, picture, pooled
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import UserError
-from pgle.report.page import saved, terminal, web
+from pgle.report.page import html, stored, terminal
 from pgle.report.page.figures import Unit
 from pgle.report.page.markdown import markdown
 from pgle.report.page.value import Action, Cell, Chart, Column, Page, Prose, Section, Table, Timeline
@@ -87,9 +87,9 @@ def hostile() -> Page:
 
 
 def test_hostile_names_stay_text_on_a_page() -> None:
-    html = web.render(hostile())
-    assert "<img" not in html
-    assert html.count("</script>") == 1
+    written = html.render(hostile())
+    assert "<img" not in written
+    assert written.count("</script>") == 1
 
 
 def test_hostile_names_make_no_links_or_pictures_in_markdown() -> None:
@@ -106,28 +106,28 @@ def test_a_terminal_is_never_controlled(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_page_is_read_as_it_was_written(tmp_path: Path) -> None:
-    (tmp_path / "page.json").write_text(saved.as_json(PAGE))
-    assert saved.read_page(tmp_path / "page.json") == PAGE
+    (tmp_path / "page.json").write_text(stored.as_json(PAGE))
+    assert stored.read_page(tmp_path / "page.json") == PAGE
 
 
 def test_pictures_of_a_saved_page_are_not_trusted(tmp_path: Path) -> None:
     parts = (Chart("<script>1</script>", "words"), Timeline("QUJD", "text", "<svg onload=1>"))
     page = replace(PAGE, sections=(Section("k", "h", parts),))
-    (tmp_path / "page.json").write_text(saved.as_json(page))
-    assert saved.read_page(tmp_path / "page.json").sections[0].parts == (Chart("", "words"), Timeline("QUJD", "text"))
+    (tmp_path / "page.json").write_text(stored.as_json(page))
+    assert stored.read_page(tmp_path / "page.json").sections[0].parts == (Chart("", "words"), Timeline("QUJD", "text"))
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"schema":"pgle.report/1","page":{}}', "[" * 100_000, saved.as_json(PAGE)[:-40]]
+    "text", ["", "[]", "{}", '{"schema":"pgle.report/1","page":{}}', "[" * 100_000, stored.as_json(PAGE)[:-40]]
 )
 def test_what_is_no_page_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "page.json").write_text(text)
     with pytest.raises(UserError):
-        saved.read_page(tmp_path / "page.json")
+        stored.read_page(tmp_path / "page.json")
 
 
 def test_a_damaged_timeline_is_refused(tmp_path: Path) -> None:
     page = replace(PAGE, sections=(Section("k", "h", (Timeline("</script>", ""),)),))
-    (tmp_path / "page.json").write_text(saved.as_json(page))
+    (tmp_path / "page.json").write_text(stored.as_json(page))
     with pytest.raises(UserError, match="not a report"):
-        saved.read_page(tmp_path / "page.json")
+        stored.read_page(tmp_path / "page.json")

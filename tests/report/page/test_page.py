@@ -7,10 +7,10 @@ import re
 import pytest
 from scenes import HALF_EXPOSED, timeline
 
+from pgle.report.page.html import render
 from pgle.report.page.schedules import Schedule, sections
 from pgle.report.page.style import DARK, LIGHT
 from pgle.report.page.value import Page
-from pgle.report.page.web import render
 from pgle.schedule.timeline import Stream
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202etxt.exe"

@@ -8,7 +8,7 @@ import pytest
 from chromium import CHROMIUM, Page, browser
 from scenes import FOLDED, HALF_EXPOSED, timeline
 
-from pgle.report.page import web
+from pgle.report.page import html
 from pgle.report.page.schedules import Schedule, sections
 from pgle.report.page.value import Action, Column, Table
 from pgle.report.page.value import Page as Answer
@@ -33,7 +33,7 @@ def show(chromium: Page, tmp_path: Path) -> Any:
     def open_page(*timelines: Timeline, **options: Any) -> Page:
         schedules = [Schedule(f"schedule {number}", item, "estimated") for number, item in enumerate(timelines)]
         path = tmp_path / "page.html"
-        path.write_text(web.render(Answer("test", (), "Yes", sections=sections(schedules, (), ("", "")))))
+        path.write_text(html.render(Answer("test", (), "Yes", sections=sections(schedules, (), ("", "")))))
         chromium.open(path, **options)
         return chromium
 
@@ -69,7 +69,7 @@ def test_unfolded_loops_are_drawn_iteration_by_iteration(show: Any) -> None:
 def test_a_page_opens_on_the_part_of_time_that_it_is_about(chromium: Page, tmp_path: Path) -> None:
     moving = part([panel_of("one step of many", HALF_EXPOSED)], first_us=40)
     (tmp_path / "page.html").write_text(
-        web.render(Answer("test", (), "Yes", sections=(Timed("timeline", "Step", (moving,)),)))
+        html.render(Answer("test", (), "Yes", sections=(Timed("timeline", "Step", (moving,)),)))
     )
     chromium.open(tmp_path / "page.html")
     assert span(chromium) == [0, 40_000]
@@ -247,7 +247,7 @@ def test_a_row_without_a_bar_is_no_link(chromium: Page, tmp_path: Path) -> None:
     table = Table((Column("name"),), (("ag-start",), ("execution 0",)), find=("ag-start", "execution 0"))
     parts = (part([panel_of("one", HALF_EXPOSED)]), table)
     (tmp_path / "page.html").write_text(
-        web.render(Answer("test", (), "Yes", sections=(Timed("timeline", "Step", parts),)))
+        html.render(Answer("test", (), "Yes", sections=(Timed("timeline", "Step", parts),)))
     )
     chromium.open(tmp_path / "page.html")
     assert chromium.run("[...document.querySelectorAll('td button')].map(item => item.textContent)") == ["ag-start"]
@@ -273,17 +273,17 @@ def luminance(colour: str) -> float:
 
 
 def test_without_javascript_there_is_a_picture(tmp_path: Path) -> None:
-    html = web.render(
+    written = html.render(
         Answer("test", (), "Yes", sections=(Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),))
     )
-    still = html.partition("<noscript>")[2].partition("</noscript>")[0]
+    still = written.partition("<noscript>")[2].partition("</noscript>")[0]
     assert "<svg" in still and "ag-start" in still
 
 
 def test_an_action_leads_to_its_place_in_the_timeline(chromium: Page, tmp_path: Path) -> None:
     action = Action("Hide it", 0.2, span_us=(20.0, 40.0))
     sections = (Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),)
-    (tmp_path / "page.html").write_text(web.render(Answer("test", (), "Yes", actions=(action,), sections=sections)))
+    (tmp_path / "page.html").write_text(html.render(Answer("test", (), "Yes", actions=(action,), sections=sections)))
     chromium.open(tmp_path / "page.html")
     chromium.run("document.querySelector('li .seek').click()")
     chromium.frame()

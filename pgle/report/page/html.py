@@ -26,7 +26,7 @@ def render(page: Page) -> str:
     script += data_file("timeline.js", "pgle.report.timeline") if timeline else ""
     script = script.replace("</", "<\\/")  # nothing but a closing tag ends a script element
     charts = any(isinstance(part, Chart) for section in page.sections for part in section.parts)
-    sheets = style_sheet("page") + data_file("templates/answer.css") + data_file("templates/chart.css") * charts
+    sheets = style_sheet("page") + data_file("templates/chart.css") * charts
     values = {
         "page": page,
         "kinds": KINDS,
@@ -37,7 +37,7 @@ def render(page: Page) -> str:
         "share": figures.share,
         "version": __version__,
     }
-    return templates().get_template("answer.html.j2").render(values)
+    return templates().get_template("page.html.j2").render(values)
 
 
 def _policy(script: str) -> str:
