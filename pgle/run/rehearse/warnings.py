@@ -98,7 +98,8 @@ def custom_call_warnings(module: Module, measured: Collection[str]) -> list[str]
     if PARTITIONED_LATER in targets:
         lines.append(
             f"how the program partitions its {PARTITIONED_LATER} calls (jax's custom_partitioning) is not in the "
-            "module: their operands are gathered here; rehearse a job's *.after_spmd_partitioner dump (--xla_dump_to)"
+            "module: their operands are gathered here; rehearse the program itself, with a Python that has jax's CUDA "
+            "plugin, or a job's *.after_spmd_partitioner dump (--xla_dump_to)"
         )
     return lines
 
