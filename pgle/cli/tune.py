@@ -52,14 +52,14 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Find the flags that, with the profile, make a step fastest: real compiler, no GPU, judged over perturbed worlds.
+    """Find the XLA flags that, with the profile, make a step fastest. Uses the real compiler and no GPU.
 
-    MODULE as for 'pgle rehearse'; of a run directory RUN its module, measured profile and flags. The search tries
-    combine thresholds, pipelined collectives, loop double buffering and whatever else the flag catalogue says decides
-    the schedule, one at a time, guided by what stays exposed. It accepts a setting only if the step gets half a per
-    cent shorter by the likely costs and over worlds (in which costs, latencies, contention and launch gaps differ),
-    and in nine of ten worlds. All gains are predictions; the answer shows what others measured for each flag. A
-    search that was stopped, by --time-limit too, goes on when you give the same command again with the same DIR.
+    MODULE: as for 'pgle rehearse'. RUN: a run directory, with its module, measured profile and flags. The search tries
+    combine thresholds, pipelined collectives, loop double buffering and other flags that decide the schedule, one at a
+    time. It accepts a setting if the step gets half a per cent shorter, by the likely costs and on average over
+    worlds, and if it is shorter in nine of ten worlds. In a world, costs, latencies, contention and launch gaps differ.
+    All gains are predictions. The answer shows what others measured for each flag. To continue a search that was
+    stopped, give the same command again.
 
     \b
     pgle tune step.mlir --profile profile.pbtxt --target h100 --devices 8 -o tuned

@@ -246,7 +246,7 @@ def _placed(found: Tuning, side: Scheduled) -> list[Placement]:
 
 def _exposed(found: Tuning) -> list[str]:
     lines = group_notes(in_one(found.collectives), found.pgle.prediction.step_us)
-    return [f"{EXPOSED}, with the profile:", *lines] if lines else []
+    return [f"{EXPOSED}, with the profile:", *lines[:2]] if lines else []
 
 
 def reasons_of(found: Tuning) -> tuple[Reason, ...]:
@@ -271,12 +271,13 @@ def _actions(found: Tuning, schedules: list[Schedule]) -> tuple[Action, ...]:
         why = f"shorter in {judged.won} of {judged.of} worlds"
         actions.append(Action("Set these flags", -judged.mean, why, exported(found), span_us=span_us(schedules[1])))
     helped: dict[str, list[Reason]] = {}
+    room = 1 - found.tuned.prediction.ceiling.step_us / step
     left = reasons(found.tuned.module, _placed(found, found.tuned), SEVERAL)
     for item in left if found.verdict != "cannot-tell" else ():
         helped.setdefault(item.help, []).append(item)
     for help_, items in helped.items():
         kinds = some(dict.fromkeys(item.kind for item in items), 2)
-        share = sum(item.exposed_us for item in items) / step
+        share = min(sum(item.exposed_us for item in items) / step, room)
         why = f"{kinds}: {items[0].why}"
         actions.append(Action(help_[:1].upper() + help_[1:], share, why, find=items[0].name))
     actions = [action for action in actions if (action.saves or 0.0) >= LITTLE]

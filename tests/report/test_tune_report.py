@@ -1,0 +1,50 @@
+"""What `pgle tune` prints of the flags that it found."""
+
+from __future__ import annotations
+
+import shlex
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pgle.report.schedules.tune import exported, verdict
+from pgle.run.rehearse.rehearse import LHS
+from pgle.tune.trial import Trial, judge
+
+BEFORE = (100.0,) * 20
+
+
+def tuning(flags: dict[str, str], after: tuple[float, ...], *, used: bool = True, own: tuple[str, ...] = ()) -> Any:
+    trial = Trial(flags, "a", after[0], worlds_us=after)
+    prediction = SimpleNamespace(step_us=100.0, ceiling=SimpleNamespace(step_us=90.0))
+    return SimpleNamespace(
+        verdict="better", complete=True, proof=SimpleNamespace(judged=judge(after, BEFORE), used=used),
+        pgle=SimpleNamespace(prediction=prediction), tuned=SimpleNamespace(trial=trial),
+        request=SimpleNamespace(setting=SimpleNamespace(flags=own)),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["268435456", "$(id) `id` \"x\" 'y'", "a b"])
+def test_the_line_to_paste_sets_the_flags_and_runs_nothing(value: str) -> None:
+    found = tuning({"xla_a": value}, (95.0,) * 20, own=("--xla_own=1",))
+    command, assignment = shlex.split(exported(found))
+    assert (command, assignment) == ("export", f"XLA_FLAGS={LHS} --xla_own=1 --xla_a={value}")
+    quoted = exported(found).partition("=")[2]
+    assert quoted.startswith("'") or not set("$`\\!") & set(quoted)
+
+
+def test_the_gain_has_its_range_over_the_worlds() -> None:
+    found = tuning({"xla_a": "1"}, (90.0,) * 10 + (98.0,) * 10)
+    assert verdict(found) == ("These flags shorten the step by 6.0 % (2.0 … 10.0 %)", "good")
+
+
+def test_what_xla_did_not_use_is_not_proven() -> None:
+    assert verdict(tuning({"xla_a": "1"}, (95.0,) * 20, used=False))[1] == "warn"
+
+
+def test_without_a_better_setting_there_is_nothing_to_paste() -> None:
+    found = tuning({}, BEFORE)
+    found.proof, found.verdict = None, "not-better"
+    assert exported(found) == ""
+    assert verdict(found) == ("No better flags; perfect overlap would save 10.0 %", "")
