@@ -45,7 +45,8 @@ help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 # The workflow. Each stage makes a file that the next one depends on.
-demo: compare  ## profile → convert → baseline → verify → perf → compare
+demo: | $(VENV)/.installed  ## profile → convert → baseline → verify → perf → compare
+	@scripts/demo.sh
 
 profile: $(RUN)/profile/steps.jsonl  ## Profile run: trace, HLO, step times
 convert: $(RUN)/profile.pbtxt  ## Trace → cost profile
@@ -73,8 +74,9 @@ rehearse: | $(VENV)/.installed  ## Compile for TARGET with and without a profile
 # The virtual environment and the checks.
 $(VENV)/.installed: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "pgle needs Python 3.11 or newer; say make PYTHON=/path/to/python3" >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[rehearse-cuda13]'
+	@mkdir -p $(VENV)
+	@LOG=$(VENV)/install.log scripts/install.sh 'pgle, jax and its CUDA plugin into $(VENV)' sh -c \
+	  '$(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --disable-pip-version-check --editable ".[rehearse-cuda13]"'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -74,7 +74,7 @@ def doctor_command(
         if as_json:
             json.show("pgle.proof/1", {"ok": proof.ok, **json.plain(proof)})
         else:
-            report.proof_text(proof)
+            show(report.proof_page(proof), sections=sections)
         ctx.exit(0 if proof.ok else 1)
     machine = this_machine(python)
     if fix:
@@ -83,7 +83,7 @@ def doctor_command(
             line = mended.repair.line if mended.repair else ""
             json.show("pgle.fix/1", {"ok": mended.ok, "command": line, **json.plain(mended)})
         else:
-            report.mended_text(mended)
+            show(report.mended_page(mended), sections=sections)
         ctx.exit(0 if mended.ok else 1)
     diagnosis = doctor.diagnose(machine, str(run_dir or "."))
     if as_json:
@@ -110,13 +110,20 @@ def init_command(name: str, folder: Path, force: bool, as_json: bool) -> None:
     pgle init github -o ~/my-project
     """
     from pgle.report.experiment import begin as report
+    from pgle.report.page.terminal import show
     from pgle.run.init import STARTERS, init
 
     if not name:
-        (report.list_starters_json if as_json else report.list_starters)(STARTERS)
+        if as_json:
+            report.list_starters_json(STARTERS)
+        else:
+            show(report.starters_page(STARTERS))
         return
     written = init(name, folder, force=force)
-    (report.show_json if as_json else report.show_text)(written, STARTERS[name], folder)
+    if as_json:
+        report.show_json(written, STARTERS[name], folder)
+    else:
+        show(report.written_page(written, STARTERS[name], folder))
 
 
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True})

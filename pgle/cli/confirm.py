@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from pgle.cli.help import Command
-from pgle.cli.options import bounds_options, json_option, module_option
+from pgle.cli.options import bounds_options, module_option, page_options
 from pgle.cli.paths import PATH
 
 
@@ -27,11 +27,12 @@ from pgle.cli.paths import PATH
     "--jax", "release", metavar="VERSION", help="The jax that wrote the log; default: guessed from its wordings."
 )
 @bounds_options
-@json_option
+@page_options
 @click.pass_context
 def command(
-    ctx: click.Context, /, log: str, min_time_coverage: float, min_collectives: float, as_json: bool, **options: Any
-) -> None:
+    ctx: click.Context, /, log: str, min_time_coverage: float, min_collectives: float, sections: tuple[str, ...],
+    as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """Read an XLA log: was the profile used, by which module, and what proves it.
 
     LOG is the output of a run, stdout and stderr together, of any size; - reads stdin; a run directory stands for its
@@ -50,8 +51,9 @@ def command(
     """
     from pgle.files import as_path
     from pgle.report.experiment import confirm as report
-    from pgle.report.onward import after_confirmation, show_next
-    from pgle.report.text import progress
+    from pgle.report.onward import after_confirmation
+    from pgle.report.page.terminal import show
+    from pgle.report.progress import progress
     from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
     from pgle.xla.log.module_verdict import Bounds, ProfileUse
 
@@ -62,8 +64,9 @@ def command(
         bounds = Bounds(min_time_coverage, min_collectives)
         request = ConfirmRequest(path, **options, profile=profile, unreadable=why_not, bounds=bounds)
         verdict = confirm(request, progress=advance)
-    (report.show_json if as_json else report.show)(verdict)
-    if not as_json:
-        show_next(after_confirmation(path, verdict))
+    if as_json:
+        report.show_json(verdict)
+    else:
+        show(report.confirm_page(str(path), verdict, after_confirmation(path, verdict)), sections=sections)
     if verdict.main.verdict is not ProfileUse.USED:
         ctx.exit(1)

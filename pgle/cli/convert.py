@@ -10,9 +10,9 @@ from pgle.cli.help import Command
 from pgle.cli.options import (
     force_option,
     hlo_option,
-    json_option,
     module_option,
     one_blas_thread,
+    page_options,
     stat_option,
     target_option,
 )
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     help="Where large inputs are read: processes of this machine, or a Dask cluster (pip install 'pgle[dask]').",
 )
 @force_option
-@json_option
+@page_options
 def convert_command(
     inputs: tuple[AnyPath, ...],
     output: AnyPath | None,
@@ -56,6 +56,7 @@ def convert_command(
     stat: str,
     collective_stat: str,
     all_executions: bool,
+    sections: tuple[str, ...],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -75,7 +76,9 @@ def convert_command(
         from pgle.costs.measure.measured import AggregateOptions
         from pgle.costs.statistic import parse_statistic
         from pgle.report.costs import convert as report
-        from pgle.report.text import progress
+        from pgle.report.onward import after_conversion
+        from pgle.report.page.terminal import show
+        from pgle.report.progress import progress
         from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
 
     request = ConvertRequest(
@@ -87,11 +90,11 @@ def convert_command(
     )
     with progress("reading traces") as advance:
         result = convert(request, progress=advance)
-    (report.show_json if as_json else report.show_text)(result)
-    if not as_json and len(result.written) == 1:
-        from pgle.report.onward import after_conversion, show_next
-
-        show_next(after_conversion(result.written[0].path, request.hlo))
+    if as_json:
+        report.show_json(result)
+        return
+    following = after_conversion(result.written[0].path, request.hlo) if len(result.written) == 1 else ()
+    show(report.convert_page(result, following), sections=sections)
 
 
 @click.command(cls=Command)
@@ -110,10 +113,11 @@ def convert_command(
 @target_option
 @click.option("--rehearse", is_flag=True, help="Compile the measured program with the table and with a profile too.")
 @force_option
-@json_option
+@page_options
 def perf_table_command(
-    inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, rehearse: bool, as_json: bool, **options: Any
-) -> None:
+    inputs: tuple[Any, ...], hlo: tuple[Any, ...], target: str, rehearse: bool,
+    sections: tuple[str, ...], as_json: bool, **options: Any,
+) -> None:  # fmt: skip
     """From traces the measured tables that XLA's own cost model reads: one per cluster, for every program.
 
     INPUT: traces as for 'pgle convert'. The tables hold what collectives and matrix products took, by size and group,
@@ -125,7 +129,8 @@ def perf_table_command(
     pgle perf-table rank*.sqlite --hlo dump/ --target h100 -o cluster.pbtxt
     """
     from pgle.report.costs import perf_table as report
-    from pgle.report.text import progress
+    from pgle.report.page.terminal import show
+    from pgle.report.progress import progress
     from pgle.run.convert import ConvertRequest, default_hlo
     from pgle.run.perf_table import perf_table
     from pgle.xla.targets import load_target
@@ -133,4 +138,7 @@ def perf_table_command(
     request = ConvertRequest(inputs=inputs, hlo=hlo or default_hlo(inputs), **options)
     with progress("reading traces") as told:
         found = perf_table(request, load_target(target), rehearse=rehearse, progress=told)
-    (report.show_json if as_json else report.show_text)(found)
+    if as_json:
+        report.show_json(found)
+    else:
+        show(report.perf_table_page(found), sections=sections)

@@ -45,8 +45,15 @@ SHORT, EXAMPLES = 8, 3
 
 
 def _silence(ctx: click.Context, _: click.Parameter, quiet: bool) -> None:
-    """Say nothing on stderr but what ends the command; a program that is started keeps its own stderr."""
+    """Print the verdict of an answer alone, and on stderr only what ends the command.
+
+    A program that is started keeps its own stderr.
+    """
     if quiet:
+        from pgle.report import text
+
+        text.quiet = True
+        ctx.call_on_close(lambda: setattr(text, "quiet", False))
         ctx.with_resource(redirect_stderr(ctx.with_resource(Path(os.devnull).open("w"))))  # noqa: SIM115
 
 
@@ -88,7 +95,7 @@ def _explain(ctx: click.Context, _: click.Parameter, verbose: bool) -> None:
 
 _COMMON = (
     click.Option(["-q", "--quiet"], is_flag=True, expose_value=False, callback=_silence, is_eager=True,
-                 help="No progress, notes or warnings."),
+                 help="Print the verdict line only."),
     click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_explain, is_eager=True,
                  help="Say what is read, written and started; show where an internal error is."),
 )  # fmt: skip

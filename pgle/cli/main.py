@@ -210,10 +210,11 @@ def look_around() -> int:
     """What `pgle` alone prints: what lies in this folder, and the command that goes on from there."""
     from pathlib import Path
 
-    from pgle.report.experiment.begin import show_folder
+    from pgle.report.experiment.begin import folder_page
+    from pgle.report.page.terminal import show
     from pgle.run.inputs.folder import look
 
-    show_folder(look(Path()))
+    show(folder_page(look(Path())))
     return 0
 
 

@@ -11,7 +11,6 @@ from pgle.cli.options import (
     bounds_options,
     force_option,
     hlo_option,
-    json_option,
     module_option,
     one_blas_thread,
     page_options,
@@ -46,11 +45,12 @@ devices_per_host_option = click.option(
 )
 @module_option("Only modules whose name matches.")
 @bounds_options
-@json_option
+@page_options
 @click.pass_context
 def verify_command(
-    ctx: click.Context, /, min_time_coverage: float, min_collectives: float, as_json: bool, **options: Any
-) -> None:
+    ctx: click.Context, /, min_time_coverage: float, min_collectives: float, sections: tuple[str, ...], as_json: bool,
+    **options: Any,
+) -> None:  # fmt: skip
     """Hold a profile against an HLO module, as XLA would: coverage, gaps, names that match only by accident.
 
     XLA looks a cost up by the name its instruction had when the latency-hiding scheduler ran, and fills gaps with
@@ -63,16 +63,18 @@ def verify_command(
     pgle verify profile.pbtxt --hlo dump/ --module train_step --min-time-coverage 0.99
     """
     from pgle.report.costs import verify as report
-    from pgle.report.onward import after_verification, show_next
+    from pgle.report.onward import after_verification
+    from pgle.report.page.terminal import show
     from pgle.run.coverage import verify
     from pgle.xla.log.module_verdict import Bounds
 
     coverage, bounds = verify(**options), Bounds(min_time_coverage, min_collectives)
-    show = report.show_json if as_json else report.show_text
-    show(str(options["profile"]), coverage, bounds)
-    ok = coverage.is_ok(bounds)
-    if not as_json:
-        show_next(after_verification(options["profile"], options["hlo"], ok=ok))
+    profile, ok = options["profile"], coverage.is_ok(bounds)
+    if as_json:
+        report.show_json(str(profile), coverage, bounds)
+    else:
+        following = after_verification(profile, options["hlo"]) if ok else ()
+        show(report.verify_page(str(profile), coverage, bounds, following), sections=sections)
     ctx.exit(0 if ok else 1)
 
 

@@ -11,8 +11,8 @@ from pgle.cli.help import Command
 from pgle.cli.options import (
     bounds_options,
     flag_option,
-    json_option,
     mode_option,
+    page_options,
     run_dir_option,
     stage_options,
     window_option,
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 @bounds_options
 @click.option("--fail-slower", default="1%", show_default=True, metavar="SHARE", help="Bound on a slowdown.")
 @click.option("--tune", "tunes", is_flag=True, help="Then search for flags, and run all stages again under them.")
-@json_option
+@page_options
 @click.pass_context
 def run_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
-    min_time_coverage: float, min_collectives: float, fail_slower: str, tunes: bool, as_json: bool, **options: Any,
+    min_time_coverage: float, min_collectives: float, fail_slower: str, tunes: bool, sections: tuple[str, ...],
+    as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """All stages on a program: profile, convert, baseline, verify, perf, compare.
 
@@ -54,6 +55,7 @@ def run_command(
     from pgle.run.experiment.pipeline import PipelineRequest, run_pipeline
     from pgle.run.experiment.running import choose_back_end
     from pgle.run.experiment.stage import StageRequest
+    from pgle.run.launch.simulated import SimulatedBackEnd
     from pgle.steps.gate import parse_share
     from pgle.xla.log.module_verdict import Bounds
 
@@ -67,7 +69,9 @@ def run_command(
     if as_json:
         report.show_json(result := run_pipeline(request, say))
     else:
-        report.show_end(result := run_pipeline(request, say, report.show_part))
+        with report.Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as stages:
+            result = run_pipeline(request, stages.announce, stages.show)
+        report.show_end(result, stages, sections=sections)
     ctx.exit(0 if result.good else 1)
 
 
@@ -75,11 +79,11 @@ def run_command(
 @stage_options
 @mode_option
 @window_option
-@json_option
+@page_options
 @click.pass_context
 def profile_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, mode: Any, flags: tuple[str, ...], force: bool,
-    as_json: bool, **options: Any,
+    sections: tuple[str, ...], as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run a program with the flags of a profile run and capture a trace.
 
@@ -115,7 +119,10 @@ def profile_command(
     run = RunDirectory(run_dir)
     request = StageRequest("profile", words, run, mode, flags=flags, stdout=2 if as_json else 1)
     result = run_stage(request, choose_back_end(**options), force=force)
-    (report.show_json if as_json else report.show_text)(result)
+    if as_json:
+        report.show_json(result)
+    else:
+        report.show(result, sections=sections)
     ctx.exit(0 if result.good else 1)
 
 
@@ -124,12 +131,12 @@ def profile_command(
 @click.option("--profile", type=PATH, metavar="PROFILE", help="[default: that of the run directory]")
 @click.option("--baseline", is_flag=True, help="Run without the profile, scheduler on: what to compare with.")
 @bounds_options
-@json_option
+@page_options
 @click.pass_context
 def perf_command(
     ctx: click.Context, /, words: tuple[str, ...], run_dir: Path, profile: AnyPath | None, baseline: bool,
-    flags: tuple[str, ...], force: bool, min_time_coverage: float, min_collectives: float, as_json: bool,
-    **options: Any,
+    flags: tuple[str, ...], force: bool, min_time_coverage: float, min_collectives: float,
+    sections: tuple[str, ...], as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Run a program with a profile, and confirm from XLA's log that its main module used it.
 
@@ -153,7 +160,10 @@ def perf_command(
     bounds = Bounds(min_time_coverage, min_collectives)
     request = StageRequest(name, words, run, name, used, flags, 2 if as_json else 1, bounds)
     result = run_stage(request, choose_back_end(**options), force=force)
-    (report.show_json if as_json else report.show_text)(result)
+    if as_json:
+        report.show_json(result)
+    else:
+        report.show(result, sections=sections)
     ctx.exit(0 if result.good else 1)
 
 
@@ -172,9 +182,11 @@ def perf_command(
 @window_option
 @flag_option
 @click.option("--force", is_flag=True, help="Run again; old folders are kept under other names.")
-@json_option
+@page_options
 @click.pass_context
-def auto_command(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def auto_command(
+    ctx: click.Context, /, words: tuple[str, ...], sections: tuple[str, ...], as_json: bool, **options: Any
+) -> None:
     """Run a command with JAX's AutoPGLE, and hand the result over to nsys.
 
     AutoPGLE traces the first executions of every jitted function, then compiles it again with the measured costs, all
@@ -193,5 +205,8 @@ def auto_command(ctx: click.Context, /, words: tuple[str, ...], as_json: bool, *
 
     request = AutoRequest(words, stdout=2 if as_json else 1, **options)
     result = run_auto(request)
-    (report.show_auto_json if as_json else report.show_auto)(result)
+    if as_json:
+        report.show_auto_json(result)
+    else:
+        report.show_auto(result, sections=sections)
     ctx.exit(0 if result.good else 1)

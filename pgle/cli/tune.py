@@ -126,14 +126,17 @@ def run_tuned(request: PipelineRequest, as_json: bool) -> int:
     """`pgle run --tune`: the experiment, the search, the experiment under what it found; the exit code."""
     from functools import partial
 
+    from pgle.report.experiment.pipeline import Stages
     from pgle.report.schedules import tune
     from pgle.report.text import say
+    from pgle.run.launch.simulated import SimulatedBackEnd
     from pgle.run.tune.experiment import BUDGET, run_and_tune
 
     run, searching = request.stage.run.path, partial(tune.searching, BUDGET)
     if as_json:
         tune.show_tuned_run_json(found := run_and_tune(request, say, searching), run)
-    else:
-        found = run_and_tune(request, say, searching, lambda part: tune.show_part(part, run))
-        tune.show_tuned_run(found, run)
+        return 0 if found.good else 1
+    with Stages(simulated=isinstance(request.back_end, SimulatedBackEnd)) as stages:
+        found = run_and_tune(request, stages.announce, searching, lambda part: tune.show_part(part, run, stages))
+    tune.show_tuned_run(found, run)
     return 0 if found.good else 1

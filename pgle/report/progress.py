@@ -9,10 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pgle.errors import cut, printable
 from pgle.files import Progress
-from pgle.run.rehearse.compiler.request import OnPhase, Phase
+
+if TYPE_CHECKING:
+    from pgle.run.rehearse.compiler.request import OnPhase, Phase
 
 FIRST_S, TURN_S, LOG_S = 0.3, 0.1, 10.0
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

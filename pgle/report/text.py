@@ -24,6 +24,10 @@ WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
 """Columns where nothing says how many there are, and limits: no table can be laid out in less."""
 
 
+quiet = False
+"""Whether an answer is its verdict alone, as ``--quiet`` asks."""
+
+
 def console(*, stderr: bool = False) -> Screen:
     """A console as wide as COLUMNS says, else as the terminal is, else of 100 columns. `NO_COLOR` is respected."""
     from pgle.report.screen import Screen  # rich takes a tenth of a second, which --json does without

@@ -63,7 +63,7 @@ def parse(line: str) -> None:
 
 def named_in(text: str) -> list[str]:
     """The commands in an answer: lines of their own, or what follows a colon."""
-    return re.findall(r"^(?:  |[^\n]*?: )((?:XLA_FLAGS=.*? )?pgle .*)$", text, re.M)
+    return re.findall(r"^(?:  |[^\n]*?: )?((?:XLA_FLAGS=.*? )?pgle .*)$", text, re.M)
 
 
 def run_directory(folder: Path, files: list[str]) -> RunDirectory:
@@ -112,10 +112,10 @@ def test_a_run_under_new_flags_is_compared_with_the_last_before_under_others(
     extend_manifest(before.path, StageRecord("profile", started="2", asked={**ASKED, "XLA_FLAGS": flags}))
     os.utime(before.path / "perf/output.log", (1e9 + age, 1e9 + age))
     line = report.after_stages(run, compared("same"))[-1]
-    assert line.startswith(f"next: {said}")
+    assert line.startswith(said)
     if said == "pgle compare ":
         assert line.endswith(f"{before.path}/perf {run.path}/perf")
-        assert report.after_stages(run, compared("faster"))[-1].endswith(line.removeprefix("next: "))
+        assert report.after_stages(run, compared("faster"))[-1] == line
 
 
 def test_the_flags_of_the_environment_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,18 +138,19 @@ def after_results(run: RunDirectory) -> Iterator[str]:
         for simulated in (False, True):
             yield from report.after_comparison(compared(verdict, simulated))
             yield from report.after_comparison(compared(verdict, simulated, *inside))
-            yield from report.after_tuning(RunDirectory(run.path / "tuned/run"), compared(verdict), Path("f"))
+            yield from report.after_tuning(RunDirectory(run.path / "tuned/run"), compared(verdict))
     yield from report.after_stages(run, None)
     for profile in (run.profile, Path("my profile.pb")):
         for hlo in ((), (Path("dump"), Path("b"))):
             yield from report.after_conversion(profile, hlo)
-        yield from report.after_verification(profile, (Path("dump"),), ok=True)
+        yield from report.after_verification(profile, (Path("dump"),))
         yield from report.after_summary(profile)
         for noisy in (False, True):
             yield from report.after_difference(profile, Path("b.pbtxt"), noisy=noisy)
-    used = SimpleNamespace(main=SimpleNamespace(verdict="used"))
-    yield from report.after_confirmation(Path("a.log"), used)  # type: ignore[arg-type]
-    yield from report.after_confirmation(run.path / "perf", used)  # type: ignore[arg-type]
+    for verdict, name in (("used", ""), ("not-used", "a b.pbtxt"), ("cannot-tell", "")):
+        use: Any = SimpleNamespace(main=SimpleNamespace(verdict=verdict, profile=name))
+        yield from report.after_confirmation(Path("a.log"), use)
+        yield from report.after_confirmation(run.path / "perf", use)
     yield from report.after_entry(Path("h.sqlite"), "a name")
     yield from report.after_trends(Path("perf/history.jsonl"))
     yield from report.after_lint(("--xla_a=1 2",), None, clean=True)

@@ -127,19 +127,20 @@ def test_a_performance_run_of_the_same_program_has_no_mismatch_to_report(finishe
 def test_flags_that_the_profile_run_did_not_have_are_said(finished, capsys):
     flag = "--flag=--xla_gpu_all_gather_combine_threshold_bytes=1024"
     run(["perf", "--run-dir", str(finished), "--force", *SIMULATED, flag, "--", *WORDS])
-    err = capsys.readouterr().err
-    assert "against the profile run, --xla_gpu_all_gather_combine_threshold_bytes differs: unset and 1024" in err
+    out = " ".join(capsys.readouterr().out.split())
+    assert "against the profile run, --xla_gpu_all_gather_combine_threshold_bytes differs: unset and 1024" in out
 
 
 def test_flags_of_the_environment_are_applied_recorded_and_shown(finished, capsys, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_all_gather_combine_threshold_bytes=1024 --xla_dump_to=/no/such/place")
-    assert run(["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--", *WORDS]) == 0
-    captured = capsys.readouterr()
+    words = ["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--section", "stage"]
+    assert run([*words, "--", *WORDS]) == 0
+    out = " ".join(capsys.readouterr().out.split())
     record = read_manifest(finished).last("baseline")
     assert record is not None
     assert record.xla_flags.endswith("--xla_gpu_all_gather_combine_threshold_bytes=1024")
-    assert "--xla_gpu_all_gather_combine_threshold_bytes=1024" in captured.out
-    assert "--xla_dump_to: left out: pgle has XLA dump into a folder of its own" in captured.err
+    assert "--xla_gpu_all_gather_combine_threshold_bytes=1024" in out
+    assert "--xla_dump_to: left out: pgle has XLA dump into a folder of its own" in out
 
 
 def test_a_flag_that_xla_refuses_is_refused_before_anything_runs(tmp_path, capsys, monkeypatch):
@@ -149,13 +150,12 @@ def test_a_flag_that_xla_refuses_is_refused_before_anything_runs(tmp_path, capsy
     assert not (tmp_path / "run").exists()
 
 
-def test_the_first_lines_say_module_compiler_devices_and_flags(finished, capsys):
+def test_the_first_lines_say_module_compiler_devices_and_step_times(finished, capsys):
     assert run(["perf", "--baseline", "--run-dir", str(finished), "--force", *SIMULATED, "--", *WORDS]) == 0
-    first, second, third, *_ = capsys.readouterr().out.splitlines()
-    assert "jit_overlap_step" in first
+    first, second, *_ = capsys.readouterr().out.splitlines()
     facts = read_manifest(finished).last("baseline").facts
-    assert second == f"{facts['program']}, compiled by jaxlib {facts['jaxlib']} for 4 simulated a100-40gb"
-    assert third.startswith("XLA_FLAGS --xla_gpu_enable_latency_hiding_scheduler=true")
+    assert first.startswith(f"jit_overlap_step · 4 simulated a100-40gb · jaxlib {facts['jaxlib']}")
+    assert second.startswith("✓ baseline: 40 steps, ")
 
 
 def test_the_module_can_be_chosen(finished, capsys):

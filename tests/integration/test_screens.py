@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import recorded
-from documents import BF16, BIG, DUMP, PAX, ROOT, produce, write_steps
+from documents import BF16, BIG, DUMP, NEW, PAX, ROOT, prepare, produce
 
 from pgle.cli.main import run
 from pgle.run.rehearse.compiler.compile import Compiler
@@ -28,6 +28,13 @@ SCREENS: list[tuple[list[str], int, str]] = [
     (["analyze", PAX[0], "--against", PAX[1], *DUMP], 26, "Cannot tell whether steps changed: both sides are"),
     (["report", *PAX, *DUMP], 8, "You could save up to 2.9 %: keep the GPU busy between steps"),
     (["show", PAX[0]], 26, ""),
+    (["convert", *PAX, *DUMP, "--force", "-o", "a.pbtxt"], 8, "✓ wrote a.pbtxt: 2,514 costs (2,491 compute"),
+    (["verify", "pax.pbtxt", *DUMP], 4, "✓ the profile covers 100.0 % of the step's time"),
+    (["verify", BF16, *DUMP], 16, "✗ FAILED: 5 of 23 collectives lack a cost"),
+    (["verify", BF16, "--hlo", NEW], 16, "✗ FAILED: 4 of 10 collectives lack a cost"),
+    (["confirm", LOG], 8, "✓ jit_train_step: profile used"),
+    (["init"], 16, "6 starters"),
+    ([], 8, "Newest: "),
     (["diff", BF16, BIG], 22, "Sum of costs"),
     (["rehearse", *COMPILED, "-o", "rehearsal"], 24, "The profile shortens the step by 6.3 %"),
     (["tune", *COMPILED, "--budget", "1", "-o", "tuned"], 22, "These flags shorten the step by "),
@@ -39,7 +46,7 @@ SCREENS: list[tuple[list[str], int, str]] = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("screens")
-    write_steps(place)
+    prepare(place)
     (place / LOG).symlink_to(ROOT / "testdata/maxtext_pgle/llama2_7b_pgle_run.log")
     for name in ("steps", "slower"):
         words = ["history", "add", f"{name}.jsonl", "--name", "a", "--hardware", "h", "--commit", "c"]

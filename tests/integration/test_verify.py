@@ -28,7 +28,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_profile_of_the_same_program_passes(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["verify", str(profile), "--hlo", str(DUMP), "--min-time-coverage", "1"]) == 0
     said = capsys.readouterr().out
-    assert "ok: the profile has costs for 100.0% of the step's time" in said
+    assert "the profile covers 100.0 % of the step's time" in said
 
 
 def test_json_has_the_promised_keys(profile: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,9 +46,8 @@ def test_a_profile_of_another_program_fails(capsys: pytest.CaptureFixture[str]) 
     assert run(["verify", str(MAXTEXT), "--hlo", str(DUMP)]) == 1
     output = capsys.readouterr()
     assert "FAILED" in output.out
-    hints = [line for line in output.out.splitlines() if line.startswith("- ")]
-    assert hints[0].startswith("- the profile seems to be of another program, other flags or another jax")
-    assert "by accident" in output.err
+    assert "To do: this profile was made by another program, flags or jax version" in output.out
+    assert "by accident" in output.out
     assert max(map(len, output.out.replace(str(MAXTEXT), "").splitlines())) <= 100
     assert "pgle profile" in output.out
 
@@ -68,9 +67,9 @@ def test_a_profile_without_collectives_fails_however_much_time_it_covers(
     profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blind = without_collectives(profile, tmp_path / "blind.pbtxt")
-    assert run(["verify", str(blind), "--hlo", str(DUMP), "--min-time-coverage", "0"]) == 1
+    assert run(["verify", str(blind), "--hlo", str(DUMP), "--min-time-coverage", "0", "--section", "hints"]) == 1
     text = capsys.readouterr().out
-    assert "FAILED: 23 of 23 collectives lack a cost; XLA plans 115 ms for them" in text
+    assert "FAILED: 23 of 23 collectives lack a cost; XLA assumes 115.0 ms for them" in text
     assert f"'pgle complete {blind} --hlo {DUMP} -o OUT.pbtxt'" in " ".join(text.split())
 
 
@@ -152,17 +151,16 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
 def test_names_of_another_fingerprint_can_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.pbtxt"
     other.write_text(f'costs {{ name: "{"0123456789abcdef" * 2}::input_reduce_fusion.322" cost_us: 7 }}')
-    assert run(["verify", str(other), "--hlo", str(DUMP)]) == 1
+    assert run(["verify", str(other), "--hlo", str(DUMP), "--section", "unused"]) == 1
     assert "0123456789ab…::input_reduce_fusion.322" in capsys.readouterr().out
 
 
 def test_no_column_of_numbers_is_broken(capsys: pytest.CaptureFixture[str], testdata: Path) -> None:
     profile = testdata / "maxtext_pgle/llama2_70b_bf16_pgle_16vm.pbtxt"
-    run(["verify", str(profile), "--hlo", str(TWELVE / "async")])
+    run(["verify", str(profile), "--hlo", str(TWELVE / "async"), "--section", "coverage"])
     text = capsys.readouterr().out
-    assert re.search(
-        r"sum of costs +[\d.]+ ms +[\d.]+ ms +[\d.]+%  gaps: (\d+ from the same shape, )?\d+ estimated", text
-    )
+    assert re.search(r"sum of costs +[\d.]+ +[\d.]+ +[\d.]+ %", text)
+    assert re.search(r"Times of gaps: (\d+ from the same shape, )?\d+ estimated", text)
 
 
 def test_nan_is_no_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

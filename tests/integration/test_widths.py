@@ -59,7 +59,7 @@ RECORDED = {
     "report": ["report", "runs/a"],
 }
 """What compiles, or reads what was compiled: run once, then its answer is shown at each width."""
-SHOW = {terminal: ["show"], pipeline: ["show_part", "show_end"]}
+SHOW = {terminal: ["show"], pipeline: ["show_end"]}
 TABLES = PerfTable(
     transfers={Transfer("all-gather", 1 << 24, 8, 1): 123.4, Transfer("reduce-scatter", 512, 8, 16): 17.25},
     products={Matmul(1, 4096, 4096, 8192, "bf16"): 512.0},
@@ -121,9 +121,11 @@ def answers(folder: Path) -> dict[str, Answer]:
             shown.clear()
             run(words)
             found[name] = list(shown)
-        proof = Proof(links(found["run"][-1].args[0]), True, Path("runs/proof"), Path("b.tar.gz"))  # type: ignore[attr-defined]
-    found["prove"] = [partial(doctor.proof_text, proof)]
-    return found | {"perf-table": [partial(perf_table.show_text, TABLES)], "auto": [auto]}
+    experiment = found["run"][-1].args[0]  # type: ignore[attr-defined]
+    found["run"] = [partial(terminal.show, pipeline.run_page(experiment))]
+    proof = Proof(links(experiment), True, Path("runs/proof"), Path("b.tar.gz"))
+    found["prove"] = [partial(terminal.show, doctor.proof_page(proof))]
+    return found | {"perf-table": [partial(terminal.show, perf_table.perf_table_page(TABLES))], "auto": [auto]}
 
 
 def auto() -> None:

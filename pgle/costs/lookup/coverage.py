@@ -90,6 +90,7 @@ class Coverage:
     unused: tuple[Unused, ...]  # costs that no module takes
     findings: tuple[Finding, ...]  # what is odd about the profile itself
     warnings: tuple[str, ...]  # one line each
+    inherited: tuple[str, ...] = ()  # those of the profile itself, which its conversion gave already
 
     @property
     def main(self) -> tuple[ModuleCoverage, ...]:
@@ -132,7 +133,7 @@ def cover(profile: Profile, modules: Sequence[Module], schedules: Mapping[str, L
         marked = replace(item, is_main=(item.module, item.program_id) == main)
         done.append(_with_hints(marked, table, near) if marked.is_main or marked.count.covered else marked)
     done.sort(key=lambda item: (not item.is_main, -item.step_us))
-    return Coverage(tuple(done), unused, profile_findings(profile), (*profile.warnings, *_warnings(done[0], dumps)))
+    return Coverage(tuple(done), unused, profile_findings(profile), tuple(_warnings(done[0], dumps)), profile.warnings)
 
 
 def _main(profile: Profile, found: Sequence[ModuleCoverage]) -> tuple[str, int | None]:
@@ -222,7 +223,7 @@ def _hints(item: ModuleCoverage, ambiguous: int) -> Iterator[str]:
     if is_foreign:
         also = f" ({len(item.mismatches)} names are of another opcode or shape there)" if item.mismatches else ""
         yield (
-            f"the profile seems to be of another program, other flags or another jax{also}: profile this one with "
+            f"this profile was made by another program, flags or jax version{also}: profile this program with "
             f"'{PROFILE}'"
         )
     lost = [gap for gap in item.gaps if gap.kind is CostKind.COLLECTIVE and not is_foreign]

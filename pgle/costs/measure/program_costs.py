@@ -55,8 +55,8 @@ def warnings_of(found: ProgramCosts, alignment: Alignment) -> tuple[str, ...]:
         )
     if collectives and given < max(found.ranks, 2):
         lines.append(
-            f"{label}: {given} of {found.ranks or 'several'} ranks given, so a collective includes the wait "
-            "for a rank that is not; give the traces of all ranks"
+            f"{label}: {given} of {found.ranks or 'several'} ranks given: "
+            "collective costs include the wait for the others; give all traces"
         )
     if collectives and (line := alignment.describe(window.fewest, window.steps_seen)):
         lines.append(f"{label}: {line}; trace the same steps on all")
@@ -84,7 +84,7 @@ def _dispersion(collectives: Sequence[Cost]) -> list[str]:
     worst = max(noisy, key=lambda cost: cost.cost_us * cost.spread)
     count = "1 collective varies" if len(noisy) == 1 else f"{len(noisy)} collectives vary"
     return [
-        f"{count} by more than 50 % between executions, most {worst.name} ({worst.min_us:.0f} to {worst.max_us:.0f} µs)"
+        f"{count} by more than 50 % between executions: {worst.name} takes {worst.min_us:.0f} to {worst.max_us:.0f} µs"
     ]
 
 

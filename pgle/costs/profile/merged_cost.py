@@ -167,8 +167,8 @@ def missing_ranks(provenances: Sequence[Mapping[str, Any]]) -> list[str]:
             continue
         which = f" ({', '.join(map(str, ids[:IDS_SHOWN]))}{', …' if len(ids) > IDS_SHOWN else ''})" if ids else ""
         lines.append(
-            f"{record['name']}: {present} of {record['ranks'] or 'several'} ranks given{which}, so a collective "
-            "includes the wait for a rank that is not; merge the profiles of all ranks"
+            f"{record['name']}: {present} of {record['ranks'] or 'several'} ranks given{which}: "
+            "collective costs include the wait for the others; merge the profiles of all ranks"
         )
     return lines
 

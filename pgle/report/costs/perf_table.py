@@ -1,71 +1,94 @@
-"""What a measured table holds, and whether XLA takes it, as text and JSON."""
+"""What a measured table holds, and whether XLA uses it, as a page and as JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from pgle.errors import many
+from pgle.next import CONVERT, typed
 from pgle.report import json
-from pgle.report.text import console, duration, table, warn
+from pgle.report.page import figures
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Cell, Column, Page, Section, Table
+from pgle.run.experiment.next_command import UNKNOWN
 from pgle.run.perf_table import COLLECTIVES_FLAG, MATMULS_FLAG, PerfTable
 from pgle.schedule.predict import Gain
 from pgle.schedule.verdict import LEAST_GAIN
 
+SHOWN = 5  # transfers on the first screen
 
-def show_text(found: PerfTable) -> None:
-    """Tables on stdout, warnings on stderr."""
-    screen = console()
-    rows = [
-        (
-            f"{item.kind}, {item.group} devices",
-            _size(item.size_bytes),
-            duration(us),
-            f"{item.size_bytes / us / 1e3:,.1f} GB/s",
-            "no" if item in found.ignored else "yes",
-        )
-        for item, us in found.transfers.items()
-    ]
-    if rows:
-        columns = ("measured collective", "bytes", "time", "throughput", "XLA takes it")
-        screen.print(table(columns, rows, right="bytes|time|throughput", whole="bytes|time|throughput"))
-    if found.products:
-        taken = len(found.products) - len(found.ignored_products)
-        screen.print(f"{len(found.products)} matrix products measured, {taken} taken by XLA")
-    screen.print(f"{found.filled} points of other sizes from XLA's own table")
+
+def perf_table_page(found: PerfTable) -> Page:
+    """What the table gives on the measured program, else what was measured; each point in a section."""
+    transfers = Table(
+        (Column("measured collective"), Column("size", Unit.SIZE), Column("time", Unit.TIME),
+         Column("GB/s", Unit.RATE), Column("XLA uses it")),
+        tuple(
+            (f"{item.kind}, {item.group} devices", item.size_bytes, us, item.size_bytes / us / 1e3,
+             Cell("no", "warn") if item in found.ignored else "yes")
+            for item, us in found.transfers.items()
+        ),
+        shown=SHOWN,
+    )  # fmt: skip
+    steps = Table(
+        (Column("scheduled with"), Column("predicted step", Unit.TIME), Column("exposed", Unit.TIME),
+         Column("change", Unit.CHANGE)),
+        tuple((step.label, step.step_us, step.exposed_us, -step.gain.share) for step in found.steps),
+    )  # fmt: skip
+    written = " and ".join(str(path) for path in found.written)
+    good = not found.steps or found.steps[1].gain.low >= LEAST_GAIN
+    return Page(
+        title="pgle perf-table",
+        identity=(found.key, f"jaxlib {found.jaxlib}" if found.jaxlib else ""),
+        verdict=advice(found).partition(". ")[0],
+        tone="good" if found.key and good else "warn",
+        table=steps if found.steps else transfers if found.transfers else None,
+        notes=tuple(_notes(found, written)),
+        sections=(Section("collectives", "Measured collectives", (transfers,)),) if found.transfers else (),
+        next=_next(found) if found.key and good else (str(CONVERT),),
+        warnings=found.warnings,
+    )
+
+
+def _notes(found: PerfTable, written: str) -> Iterator[str]:
+    taken = len(found.products) - len(found.ignored_products)
+    products = f", {many(len(found.products), 'matrix product')} ({taken:,} used by XLA)" if found.products else ""
+    measured = f"{many(len(found.transfers), 'collective')}{products}"
+    yield f"measured: {measured}; {many(found.filled, 'point')} of other sizes from XLA's own table"
+    if found.steps and (share := found.steps[0].estimated_share) > 0:
+        yield f"{figures.share(share)} of the time is estimated: this jaxlib makes other kernels than were measured"
+    yield f"wrote {written}"
     if found.key:
-        screen.print(f"tried on jaxlib {found.jaxlib}, which calls the GPU {found.key}")
-    if found.steps:
-        screen.print()
-        steps = [(step.label, duration(step.step_us), duration(step.exposed_us)) for step in found.steps]
-        screen.print(table(("scheduled with", "predicted step", "exposed"), steps, right="predicted step|exposed"))
-        if (share := found.steps[0].estimated_share) > 0:
-            screen.print(f"{share:.0%} of the time is estimated: this jaxlib makes other kernels than were measured")
-    for path in found.written:
-        screen.print(f"wrote {path}", soft_wrap=True)
-    screen.print(advice(found), style="bold", soft_wrap=True)
-    warn(found.warnings)
+        yield "add to XLA_FLAGS:"
+        yield from _flags(found)
+
+
+def _next(found: PerfTable) -> tuple[str, ...]:
+    """Predict what it gives, then run with it."""
+    words = (*(f"--flag={flag}" for flag in _flags(found)), "--", *UNKNOWN)
+    return (typed("pgle", "run" if found.steps else "rehearse", *words),)
 
 
 def _range(found: Gain) -> str:
-    return f"{found.share:.1%} ({100 * found.low:.1f} … {found.high:.1%})"
+    return f"{figures.share(found.share)} ({figures.shares((found.low, found.high))})"
 
 
-def _size(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:,.2f} MiB" if size_bytes >= 1 << 16 else f"{size_bytes:,} B"
+def _flags(found: PerfTable) -> list[str]:
+    names = (MATMULS_FLAG if ".matmul" in path.name else COLLECTIVES_FLAG for path in found.written)
+    return [f"{name}={path}" for name, path in zip(names, found.written, strict=True)]
 
 
 def advice(found: PerfTable) -> str:
     """What to do next, and what it would bring."""
-    flags = " ".join(f"{MATMULS_FLAG if '.matmul' in path.name else COLLECTIVES_FLAG}={path}" for path in found.written)
     if not found.key:
-        return "XLA would ignore this table: give it a cost profile instead, 'pgle convert'."
+        return "XLA would ignore this table. Give it a cost profile instead: 'pgle convert'."
     if not found.steps:
-        return f"Use it: XLA_FLAGS='{flags}'; --rehearse says first what it brings to the measured program."
+        return f"XLA uses this table. Set XLA_FLAGS='{' '.join(_flags(found))}'; --rehearse predicts the gain first."
     _, given, profile = (step.gain for step in found.steps)
-    said = (
-        f"against XLA's own table the predicted step gets {_range(given)} shorter, with a profile {_range(profile)}; "
-        "ranges by how much kernels beside collectives slow down"
-    )
+    gains = f"the step gets {_range(given)} shorter with the table, {_range(profile)} with a profile (predicted)"
     if given.low < LEAST_GAIN:
-        return f"Not worth it for this program: {said}. It may be for others on this cluster; a profile is exact."
-    return f"Use it: {said}. XLA_FLAGS='{flags}'"
+        return f"Not worth it here: {gains}. It may help other programs on this cluster."
+    return f"Use it: {gains}. XLA_FLAGS='{' '.join(_flags(found))}'"
 
 
 def show_json(found: PerfTable) -> None:

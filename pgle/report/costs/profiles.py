@@ -9,6 +9,7 @@ from pgle.costs.profile.carry import By
 from pgle.costs.profile.value import CostKind, Origin
 from pgle.errors import many, printable, some
 from pgle.report import json
+from pgle.report.costs.show import conversion_section
 from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Column, Page, Section, Table
@@ -117,9 +118,9 @@ def complete_page(completions: Sequence[Completion], written: Written, following
         sections=(
             *([Section("filled", "Filled, the most expensive first", (costliest,))] if filled else []),
             *([Section("scales", "How estimates were scaled", (scales,))] if scales.rows else []),
+            *conversion_section(completions[-1].profile.warnings),
         ),
         next=tuple(following),
-        warnings=tuple(completions[-1].profile.warnings),
         about=(("sha256", written.sha256),),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
@@ -42,7 +43,7 @@ def show_page(name: str, summary: Summary, following: Sequence[str] = ()) -> Pag
     ranks = list(_rank_lines(summary))
     return Page(
         title=f"pgle show {name}",
-        identity=(name, *_modules(summary), *_origin(summary)),
+        identity=(name, *_modules(summary), *_origin(summary), ranks_given(summary.warnings)),
         verdict=f"{counted}, {figures.time(summary.total_us)} with each executed once",
         tone="warn" if faults else "",
         table=_instructions(summary),
@@ -56,10 +57,25 @@ def show_page(name: str, summary: Summary, following: Sequence[str] = ()) -> Pag
             Section(
                 "origin", "Where this comes from", tuple(Prose(line) for line in provenance_lines(summary.provenance))
             ),
+            *conversion_section(summary.warnings),
         ),
         next=tuple(following),
-        warnings=(*faults, *summary.warnings),
+        warnings=tuple(faults),
     )
+
+
+def ranks_given(warnings: Iterable[str]) -> str:
+    """``2 of 4 ranks``: what later answers keep of the warnings of a conversion; empty if it had all ranks."""
+    return next((found[0] for line in warnings if (found := _RANKS.search(line))), "")
+
+
+_RANKS = re.compile(r"\d+ of (\d+|several) ranks")
+
+
+def conversion_section(warnings: Sequence[str]) -> tuple[Section, ...]:
+    """The warnings that the conversion of a profile gave; later answers fold them away."""
+    lines = tuple(Prose(shown(line)) for line in warnings)
+    return (Section("conversion", "Warnings of the conversion", lines),) if lines else ()
 
 
 def _modules(summary: Summary) -> Iterator[str]:

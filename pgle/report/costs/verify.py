@@ -1,9 +1,9 @@
-"""What `pgle verify` found, as text and JSON."""
+"""What `pgle verify` found, as a page and as JSON."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import isfinite
 from pathlib import PurePath
 
@@ -11,44 +11,63 @@ from pgle.costs.lookup.coverage import Coverage, ModuleCoverage, Share
 from pgle.costs.lookup.gaps import Gap
 from pgle.costs.profile.effective import Fault
 from pgle.costs.profile.value import CostKind, Origin, join_name, split_name
-from pgle.errors import cut, many, some
+from pgle.errors import many, shown, some
 from pgle.next import quoted, word_of
 from pgle.report import json
-from pgle.report.text import Console, console, duration, printable, show_rest, table, warn
+from pgle.report.costs.show import conversion_section, ranks_given
+from pgle.report.page import figures
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Column, Page, Part, Prose, Section, Table
 from pgle.xla.checker import LIGHT_SPEED, CheckerCounts
 from pgle.xla.log.module_verdict import Bounds
 
-GAPS_SHOWN = 12
-UNUSED_SHOWN = 8
-MISMATCHES_SHOWN = 6
-
-_WHOLE = "|covered|of|share"
+GAPS_SHOWN = 3  # on the first screen
+INVALID_SHOWN = 8
 
 
-def show_text(profile: str, coverage: Coverage, bounds: Bounds) -> None:
-    """The main module in full, the others in a line each; warnings on stderr."""
-    out = console()
+def verify_page(profile: str, coverage: Coverage, bounds: Bounds, following: Sequence[str] = ()) -> Page:
+    """Whether the profile covers the main module, and what it lacks of it; the figures in sections.
+
+    Args:
+        profile: its path.
+        coverage: of it.
+        bounds: what it must reach.
+        following: commands for a profile that does.
+    """
     main = coverage.main
-    for index, module in enumerate(main):
-        if index and replace(module, fingerprint="", source="") == replace(main[0], fingerprint="", source=""):
-            known = module.fingerprint[:12] or module.source
-            out.print(printable(f"the same for the compilation of another process ({known}…)"), style="dim")
-        else:
-            _module(out, profile, module)
-    _others(out, [module for module in coverage.modules if not module.is_main])
-    _unused(out, coverage)
-    out.print()
-    failures = list(_failures(coverage, bounds))
-    for line in failures:
-        out.print(f"FAILED: {printable(line)}", style="bold red", soft_wrap=True)
-    if not failures:
-        out.print(f"ok: {_has_costs(main, bounds)}", style="bold green", soft_wrap=True)
+    worst = min(main, key=lambda module: (module.kept_share, module.time.value or 0.0))
+    failures, hints = list(_failures(coverage, bounds)), list(_hints(profile, coverage))
+    commands = [command for hint in hints for command in re.findall(r"'(pgle [^']+)'", hint)]
+    notes = [f"FAILED: {line}" for line in failures[1:]]
+    if failures and hints:
+        notes.append(f"To do: {hints[0]}")
+    if failures and coverage.unused:
+        total = sum(item.cost.cost_us for item in coverage.unused if 0 < item.cost.cost_us < float("inf"))
+        notes.append(f"{many(len(coverage.unused), 'cost')} unused, {figures.time(total)} (--section unused)")
+    return Page(
+        title=f"pgle verify {profile}",
+        identity=(f"{profile} → {shown(worst.module)}{_known(worst)}", ranks_given(coverage.inherited)),
+        verdict=f"FAILED: {failures[0]}" if failures else _has_costs(main, bounds),
+        tone="bad" if failures else "good",
+        table=_gaps(worst, GAPS_SHOWN) if failures and worst.gaps else None,
+        notes=tuple(notes),
+        sections=tuple(_sections(worst, coverage, hints)),
+        next=tuple(commands if failures else following),
+        warnings=tuple(_warnings(coverage)),
+    )
+
+
+def _known(module: ModuleCoverage) -> str:
+    return f" ({module.fingerprint[:12]}…)" if module.fingerprint else ""
+
+
+def _hints(profile: str, coverage: Coverage) -> Iterator[str]:
+    """What to do, each once, with commands that name the profile and the dump."""
+    main = coverage.main
     invalid = "costs that are no time: 'pgle complete PROFILE --hlo DUMP -o OUT' treats them as gaps"
     hints = [_filled(invalid, profile, main[0])] if coverage.invalid else []
     hints += [_filled(hint, profile, module) for module in main for hint in module.hints]
-    for hint in dict.fromkeys(hints):
-        out.print(f"- {printable(hint)}")
-    warn(_warnings(coverage))
+    yield from dict.fromkeys(hints)
 
 
 def _filled(hint: str, profile: str, module: ModuleCoverage) -> str:
@@ -64,50 +83,71 @@ def _failures(coverage: Coverage, bounds: Bounds) -> Iterator[str]:
     if least.kept_share < bounds.collectives:
         lost = round(least.collectives.total - least.collectives.covered)
         yield (
-            f"{lost} of {least.collectives.total:.0f} collectives lack a cost; XLA plans {duration(least.lost_us)} "
-            f"for them in a {duration(least.step_us)} step (bound {1 - bounds.collectives:.1%})"
+            f"{lost} of {least.collectives.total:.0f} collectives lack a cost; XLA assumes "
+            f"{figures.time(least.lost_us)} for them in a {figures.time(least.step_us)} step"
         )
     if any((module.time.value or 0.0) < bounds.time for module in coverage.main):
         yield _has_costs(coverage.main, bounds)
     if coverage.invalid:
-        listed = some((f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid), UNUSED_SHOWN)
+        listed = some((f"{item.name} ({item.values_us[0]:g})" for item in coverage.invalid), INVALID_SHOWN)
         yield f"costs that are negative or not finite, which XLA takes as they are: {listed}"
 
 
 def _has_costs(main: Sequence[ModuleCoverage], bounds: Bounds) -> str:
     """What is covered of the compilation of which it is least, in the words of `pgle confirm`."""
     share = min(module.time.value or 0.0 for module in main)
-    return f"the profile has costs for {share:.1%} of the step's time as XLA plans it (asked for: {bounds.time:.1%})"
+    return f"the profile covers {figures.share(share)} of the step's time (asked for: {figures.share(bounds.time)})"
 
 
-def _module(out: Console, profile: str, module: ModuleCoverage) -> None:
-    known = f" ({module.fingerprint[:12]}…)" if module.fingerprint else ""
-    out.print(printable(f"{profile} against {module.module}{known}"), style="bold", soft_wrap=True)
-    out.print(f"instructions by their names when LHS ran: {_AGAINST[module.against]}", style="dim", soft_wrap=True)
-    step = Share(module.time.covered, module.step_us)
-    times = [("sum of costs", step, _basis(module))]
-    if _percent(step) != _percent(module.time):
-        times.append(("as XLA plans it", module.time, "gaps at what XLA takes them for"))
+def _sections(module: ModuleCoverage, coverage: Coverage, hints: Sequence[str]) -> Iterator[Section]:
+    yield Section("coverage", "What is covered", tuple(_covered(module, coverage)))
+    if module.gaps:
+        yield Section("gaps", "Instructions without a cost", (Prose(_fallback(module)), _gaps(module, 12)))
+    if module.mismatches:
+        rows = tuple((shown(i.name), i.cost_us, shown(i.profile_op), shown(i.module_op)) for i in module.mismatches)
+        columns = (Column("name"), Column("cost", Unit.TIME), Column("in the profile"), Column("in the module"))
+        heading = "Names of an instruction of another opcode or shape; XLA would take them"
+        yield Section("mismatches", heading, (Table(columns, rows),))
+    if coverage.unused:
+        unused = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
+        rows_of = tuple((shown(_short(item.name)), item.cost.cost_us, shown(item.reason)) for item in unused)
+        table = Table((Column("name"), Column("cost", Unit.TIME), Column("why")), rows_of)
+        yield Section("unused", "Costs that no module uses", (table,))
+    if hints:
+        yield Section("hints", "What to do", tuple(Prose(hint) for hint in hints))
+    yield from conversion_section(coverage.inherited)
+
+
+def _covered(module: ModuleCoverage, coverage: Coverage) -> Iterator[Part]:
     counts = (("instructions", module.count), ("collectives", module.collectives))
-    rows = [(name, f"{of.covered:,.0f}", f"{of.total:,.0f}", _percent(of), "") for name, of in counts]
-    rows += [(name, duration(of.covered), duration(of.total), _percent(of), why) for name, of, why in times]
-    out.print(table(("", "covered", "of", "share", ""), rows, right="covered|of|share", whole=_WHOLE))
+    rows = tuple((name, share.covered, share.total, share.value) for name, share in counts)
+    yield Table(
+        (Column(""), Column("covered", Unit.COUNT), Column("of", Unit.COUNT), Column("share", Unit.SHARE)), rows
+    )
+    times = (
+        ("sum of costs", Share(module.time.covered, module.step_us)),
+        ("as XLA plans it, gaps at what XLA assumes", module.time),
+    )
+    timed = tuple((name, share.covered, share.total, share.value) for name, share in times)
+    yield Table((Column(""), *(Column(name, Unit.TIME) for name in ("covered", "of")), Column("", Unit.SHARE)), timed)
+    yield Prose(f"Names: {_AGAINST[module.against]}.")
+    if basis := _basis(module):
+        yield Prose(basis)
     if module.filled_in:
-        out.print(
-            f"{module.filled_in:,} of these costs are not measured: simulated, estimated, or of an instruction of the "
-            "same shape",
-            style="yellow",
-        )
+        how = "simulated, estimated, or those of an instruction of the same shape"
+        yield Prose(f"{module.filled_in:,} of these costs are not measured: {how}.")
     if module.log is not None:
-        out.print(f"XLA will log: {_log(module.log)}", style="dim")
-    _gaps(out, module)
-    _mismatches(out, module)
+        yield Prose(f"XLA will log: {_log(module.log)}")
+    others = [item for item in coverage.modules if not item.is_main]
+    if others:
+        shared = sum(bool(item.count.covered or item.mismatches) for item in others)
+        yield Prose(f"The profile has names of instructions of {shared} of {many(len(others), 'other module')}.")
 
 
 _AGAINST = {
     "schedule dump": "those of the schedule dump",
     "scheduling names": "the HLO's scheduling names",
-    "final names": "those of the final HLO, which holds no scheduling names",
+    "final names": "those of the final HLO (this dump has no scheduling names)",
 }
 
 
@@ -122,91 +162,47 @@ def _log(counts: CheckerCounts) -> str:
     return f"Found {counts.found}, Missing {len(counts.missing)}" + (f" ({free}, which need no cost)" if free else "")
 
 
-def _percent(share: Share) -> str:
-    return "–" if share.value is None else f"{share.value:.1%}"
-
-
 def _basis(module: ModuleCoverage) -> str:
-    parts = []  # short: a longer text narrows the numbers
+    parts = []
     if module.basis.get(Origin.SAME_SHAPE):
         parts.append(f"{module.basis[Origin.SAME_SHAPE]:,} from the same shape")
     if module.basis.get(Origin.ESTIMATED):
         parts.append(f"{module.basis[Origin.ESTIMATED]:,} estimated ({module.estimated_for})")
-    return f"gaps: {', '.join(parts)}" if parts else ""
+    return f"Times of gaps: {', '.join(parts)}." if parts else ""
 
 
-def _gaps(out: Console, module: ModuleCoverage) -> None:
-    if not module.gaps:
-        return
+def _fallback(module: ModuleCoverage) -> str:
+    if module.fallback == LIGHT_SPEED:
+        return "XLA (jaxlib ≥ 0.10.2) models the time of a gap."
+    return "Weight: the time that it probably takes or that XLA assumes, whichever is more."
+
+
+def _gaps(module: ModuleCoverage, most: int) -> Table:
+    """Collectives first, then the heaviest."""
     is_model = module.fallback == LIGHT_SPEED
-    what = (
-        "XLA (jaxlib ≥ 0.10.2) models them" if is_model else "the greater of the two times is an instruction's weight"
-    )
-    out.print()
-    out.print(
-        f"{many(len(module.gaps), 'instruction')} without a cost, collectives and then the heaviest first; {what}",
-        style="yellow",
-    )
-    rows = [
+    rows = tuple(
         (
-            cut(gap.name, 34),
-            f"~{duration(gap.cost_us)}" + (" est." if gap.basis == Origin.ESTIMATED else ""),
+            shown(gap.name),
+            gap.cost_us,
             "model" if is_model and not gap.is_mismatch else _assumed(gap),
-            f"{gap.weight_us / module.time.total:.1%}" if module.time.total else "–",
-            cut(_hint(gap), 32),
+            gap.weight_us / module.time.total if module.time.total else None,
+            shown(_hint(gap)),
         )
-        for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)[:GAPS_SHOWN]
-    ]
-    out.print(table(("instruction", "costs", "XLA takes", "weight", "hint"), rows, right="costs|weight|XLA takes"))
-    show_rest(out, len(module.gaps) - GAPS_SHOWN)
+        for gap in sorted(module.gaps, key=lambda gap: gap.kind != CostKind.COLLECTIVE)
+    )
+    columns = (
+        Column("instruction without a cost"), Column("takes, estimated", Unit.TIME), Column("XLA assumes", Unit.TIME),
+        Column("weight", Unit.SHARE), Column("hint"),
+    )  # fmt: skip
+    return Table(columns, rows, shown=most)
 
 
-def _assumed(gap: Gap) -> str:
-    return duration(gap.assumed_us) if isfinite(gap.assumed_us) and gap.assumed_us >= 0 else f"{gap.assumed_us:g}"
+def _assumed(gap: Gap) -> float | str:
+    return gap.assumed_us if isfinite(gap.assumed_us) and gap.assumed_us >= 0 else f"{gap.assumed_us:g}"
 
 
 def _hint(gap: Gap) -> str:
-    return "name is of another instruction" if gap.is_mismatch and not gap.hint else gap.hint
-
-
-def _mismatches(out: Console, module: ModuleCoverage) -> None:
-    if not module.mismatches:
-        return
-    out.print()
-    out.print(
-        f"{len(module.mismatches):,} names match an instruction of another opcode or shape (XLA would take them)",
-        style="yellow",
-    )
-    rows = [
-        (cut(item.name, 30), duration(item.cost_us), cut(item.profile_op, 28), cut(item.module_op, 28))
-        for item in module.mismatches[:MISMATCHES_SHOWN]
-    ]
-    out.print(table(("name", "cost", "in the profile", "in the module"), rows, right="cost"))
-    show_rest(out, len(module.mismatches) - MISMATCHES_SHOWN)
-
-
-def _others(out: Console, others: Sequence[ModuleCoverage]) -> None:
-    if not others:
-        return
-    shared = [module for module in others if module.count.covered or module.mismatches]
-    out.print()
-    names = f"the profile has names of instructions of {len(shared) or 'none'} of them"
-    out.print(f"{many(len(others), 'other module')}; {names}", style="dim")
-
-
-def _unused(out: Console, coverage: Coverage) -> None:
-    if not coverage.unused:
-        return
-    total = sum(item.cost.cost_us for item in coverage.unused if 0 < item.cost.cost_us < float("inf"))
-    out.print()
-    out.print(f"{many(len(coverage.unused), 'cost')} that no module takes, {duration(total)}", style="yellow")
-    heaviest = sorted(coverage.unused, key=lambda item: (-item.cost.cost_us, item.name))
-    rows = [
-        (cut(_short(item.name), 44), duration(item.cost.cost_us), cut(item.reason, 40))
-        for item in heaviest[:UNUSED_SHOWN]
-    ]
-    out.print(table(("name", "cost", "why"), rows, right="cost"))
-    show_rest(out, len(heaviest) - UNUSED_SHOWN)
+    return "name of another instruction" if gap.is_mismatch and not gap.hint else gap.hint
 
 
 def _short(name: str) -> str:
@@ -237,7 +233,7 @@ def show_json(profile: str, coverage: Coverage, bounds: Bounds) -> None:
                 {"name": item.name, "cost_us": item.cost.cost_us, "reason": item.reason} for item in coverage.unused
             ],
             "findings": coverage.findings,
-            "warnings": _warnings(coverage),
+            "warnings": [*coverage.inherited, *_warnings(coverage)],
         },
     )
 

@@ -5,51 +5,63 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pgle.errors import printable
+from pgle.errors import many, printable
+from pgle.next import typed
 from pgle.report import json
-from pgle.report.text import console, near, table
+from pgle.report.page.value import Column, Page, Section, Table
+from pgle.report.text import near
 from pgle.run.init import Starter
 from pgle.run.inputs.folder import Found
 
 START = (
     ("pgle doctor", "does this machine have what it takes?"),
     ("pgle rehearse --devices 8 -- python train.py", "without a GPU: what would a profile change?"),
-    ("pgle run -- python train.py", "on GPUs: profile, convert, verify, run with it, compare"),
+    ("pgle run -- python train.py", "on GPUs: measure, and run with the profile"),
 )
 """For a folder that holds nothing yet."""
-
-
 COMMANDS = 3  # that are offered at most
 
 
-def show_folder(found: Found) -> None:
-    """Print what lies in the folder, each kind with the command that goes on from the newest of it."""
-    out = console()
+def folder_page(found: Found) -> Page:
+    """What lies in the folder, each kind with the newest of it, and the command for that."""
+    note = () if found.complete else ("This folder is large: pgle looked at a part of it.",)
     if not found.sights:
-        out.print("pgle gives XLA's latency-hiding scheduler measured costs, and proves that they help.", style="bold")
-        out.print("This folder holds no trace, profile, dump or run of pgle yet. To begin:")
-        out.print(table(("type", "to learn"), START, whole="type"))
-    else:
-        rows = []
-        for sight in found.sights:
-            more = f" and {len(sight.paths) - 1} more" if len(sight.paths) > 1 else ""
-            rows.append((sight.kind, printable(f"{sight.paths[0]}{more}")))
-        out.print(table(("here", "newest"), rows))
-        out.print("")
-        out.print("Next:" if len(found.sights) == 1 else "Next, the first is the nearest:", style="bold")
-        for line in [line for sight in found.sights for line in sight.command.splitlines()][:COMMANDS]:
-            out.print(f"  {printable(line)}", soft_wrap=True)
-    if not found.complete:
-        out.print("This folder is large: not all of it was looked at.")
-    out.print("All commands: pgle --help")
+        return Page(
+            title="pgle",
+            identity=("No trace, profile, dump or run of pgle in this folder.",),
+            verdict="pgle gives XLA's scheduler measured costs, and proves that they help.",
+            table=Table((Column("type"), Column("to learn")), START),
+            notes=note,
+            next=(START[0][0], "pgle --help"),
+        )
+    rows = []
+    for sight in found.sights[:COMMANDS]:
+        more = f" and {len(sight.paths) - 1:,} more" if len(sight.paths) > 1 else ""
+        rows.append((sight.kind, printable(f"{sight.paths[0]}{more}")))
+    lines = tuple(printable(line) for sight in found.sights for line in sight.command.splitlines())
+    kinds = tuple((sight.kind, printable(str(path))) for sight in found.sights for path in sight.paths)
+    everything = Table((Column("kind"), Column("path")), kinds)
+    return Page(
+        title="pgle",
+        identity=("all commands: pgle --help",),
+        verdict=printable(f"Newest: {found.sights[0].paths[0]} ({found.sights[0].kind})"),
+        table=Table((Column("here"), Column("newest")), tuple(rows)),
+        notes=(*(f"also: {line}" for line in lines[1 : 1 + COMMANDS - len(rows)]), *note),
+        sections=(Section("files", "All that was found", (everything,)),),
+        next=lines[:COMMANDS],
+    )
 
 
-def list_starters(starters: Mapping[str, Starter]) -> None:
+def starters_page(starters: Mapping[str, Starter]) -> Page:
     """The names, a line each."""
-    out = console()
-    rows = [(name, item.purpose, ", ".join(item.files.values())) for name, item in starters.items()]
-    out.print(table(("name", "what", "files"), rows))
-    out.print("Next: pgle init NAME")
+    rows = tuple((name, item.purpose, ", ".join(item.files.values())) for name, item in starters.items())
+    return Page(
+        title="pgle init",
+        identity=(),
+        verdict=f"{many(len(starters), 'starter')} to write",
+        table=Table((Column("name"), Column("what"), Column("files")), rows),
+        next=("pgle init NAME",),
+    )
 
 
 def list_starters_json(starters: Mapping[str, Starter]) -> None:
@@ -57,13 +69,16 @@ def list_starters_json(starters: Mapping[str, Starter]) -> None:
     json.show("pgle.init/1", {"starters": {name: item.purpose for name, item in starters.items()}})
 
 
-def show_text(written: Sequence[Path], starter: Starter, folder: Path) -> None:
+def written_page(written: Sequence[Path], starter: Starter, folder: Path) -> Page:
     """What was written into a folder, and what to do with it there."""
-    out = console()
-    for path in written:
-        out.print(f"wrote {near(path)}", soft_wrap=True)
-    where = "" if folder == Path() else f", in {near(folder)}"
-    out.print(f"Next{where}: {starter.following}", soft_wrap=True)
+    return Page(
+        title="pgle init",
+        identity=(starter.purpose,),
+        verdict=f"wrote {many(len(written), 'file')}",
+        tone="good",
+        notes=tuple(f"wrote {near(path)}" for path in written),
+        next=(starter.following if folder == Path() else f"{typed('cd', near(folder))} && {starter.following}",),
+    )
 
 
 def show_json(written: Sequence[Path], starter: Starter, folder: Path) -> None:

@@ -1,73 +1,80 @@
-"""The verdict on a log, as text and JSON."""
+"""The verdict on a log, as a page and as JSON."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from rich.text import Text
-
-from pgle.errors import cut, many, some
+from pgle.errors import cut, many, shown, some
 from pgle.report import json
-from pgle.report.text import console, printable, show_rest, table, warn
+from pgle.report.page.figures import Unit
+from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Tone
 from pgle.xla.log.module_verdict import ModuleVerdict, ProfileUse
 from pgle.xla.log.verdict import LogVerdict
 
 SCHEMA = "pgle.confirm/1"
-MAX_ROWS = 20
-MAX_NAMES = 8
-MAX_MODULE = 40
+MAX_NAMES = 4
+PROOF = 96  # characters of the line that proves it; `--section modules` has all
 
 _DONE = re.compile(r"-done(\.\d+)*$")
-
-_STYLES = {
-    ProfileUse.USED: "green",
-    ProfileUse.PARTLY_USED: "yellow",
-    ProfileUse.USED_WITHOUT_MATCHES: "yellow",
-    ProfileUse.CANNOT_TELL: "yellow",
-    ProfileUse.NOT_USED: "red",
-    ProfileUse.WRONG_FORMAT: "red",
+_WORDS = {
+    ProfileUse.USED: "profile used",
+    ProfileUse.PARTLY_USED: "profile partly used",
+    ProfileUse.USED_WITHOUT_MATCHES: "profile read, but no name matches",
+    ProfileUse.NOT_USED: "profile not used",
+    ProfileUse.WRONG_FORMAT: "profile not readable",
+    ProfileUse.CANNOT_TELL: "cannot tell whether the profile was used",
 }
+_TONES: dict[ProfileUse, Tone] = {
+    ProfileUse.USED: "good", ProfileUse.PARTLY_USED: "warn", ProfileUse.USED_WITHOUT_MATCHES: "warn",
+    ProfileUse.CANNOT_TELL: "warn", ProfileUse.NOT_USED: "bad", ProfileUse.WRONG_FORMAT: "bad",
+}  # fmt: skip
 
 
-def show(verdict: LogVerdict) -> None:
-    """Print a table of modules, then the verdict on the main one with its proof and remedy."""
-    out = console()
-    shown = verdict.modules[:MAX_ROWS]
-    out.print(
-        table(
-            ("module", "verdict", "XLA found", "XLA missed", "line", "proof"),
-            _rows(shown),
-            right="XLA found|XLA missed|line",
-        )
-    )
-    show_rest(out, len(verdict.modules) - MAX_ROWS, "more modules")
-    if verdict.sub_modules:
-        out.print(
-            f"not shown: {many(verdict.sub_modules, 'module')} of the kernel autotuner and of fusions", style="dim"
-        )
-    for path, times in sorted(verdict.reads.items(), key=lambda item: -item[1])[:3]:
-        out.print(Text(f"{printable(path)} was read for {many(times, 'module')}"), style="dim", soft_wrap=True)
+def confirm_page(log: str, verdict: LogVerdict, following: Sequence[str] = ()) -> Page:
+    """The main module: whether it used the profile, and why; the other modules in a section."""
+    main, others = verdict.main, verdict.modules[1:]
+    uses = {use: [item for item in others if item.verdict is use] for use in ProfileUse}
+    notes = list(main_lines(main))
     if len(verdict.ranks) > 1:
-        out.print(Text(printable(f"ranks: {_ranks_text(verdict.ranks)}")), soft_wrap=True)
-    out.print()
-    for line in main_lines(verdict.main):
-        out.print(Text(printable(line)), soft_wrap=True)
-    warn(verdict.warnings)
+        notes.insert(0, f"ranks: {_ranks_text(verdict.ranks)}")
+    if others:
+        counts = ", ".join(f"{len(items)} {use.replace('-', ' ')}" for use, items in uses.items() if items)
+        notes.append(f"{many(len(others), 'other module')}: {counts} (--section modules)")
+    lines = (
+        f"{many(verdict.sub_modules, 'module')} of the kernel autotuner and of fusions are left out."
+        if verdict.sub_modules else "",
+        *(f"{path} was read for {many(times, 'module')}." for path, times in verdict.reads.items()),
+    )  # fmt: skip
+    return Page(
+        title=f"pgle confirm {log}",
+        identity=(log,),
+        verdict=shown(use_line(main)),
+        tone=_TONES[main.verdict],
+        notes=tuple(map(shown, notes)),
+        sections=(Section("modules", "Modules", (_modules(verdict.modules), *(Prose(shown(x)) for x in lines if x))),),
+        next=tuple(following),
+        warnings=tuple(verdict.warnings),
+    )
 
 
-def main_lines(main: ModuleVerdict) -> list[str]:
-    """The verdict on one module in a few lines: what and why, the proof, what is missing, what to do."""
-    lines = [f"{name_of(main)}: {main.verdict}: {main.why}"]
+def use_line(main: ModuleVerdict) -> str:
+    """``jit_train_step: profile used (36 of 36 instructions)``."""
+    counted = f" ({main.covered:,} of {main.wanted:,} instructions)" if main.wanted and main.covered is not None else ""
+    return f"{name_of(main)}: {_WORDS[main.verdict]}{counted}"
+
+
+def main_lines(main: ModuleVerdict) -> Iterator[str]:
+    """What goes with `use_line`: the reason, the proof, what is missing, what to do."""
+    yield main.why
     if main.line is not None:
-        lines.append(f"  line {main.line}: {main.proof}")
+        yield cut(f"line {main.line}: {main.proof}", PROOF)
     if lacking := [name for name in main.missing_names if not _DONE.search(name)]:
-        lines.append(f"  XLA missed: {some(lacking, MAX_NAMES)}")
+        yield f"XLA missed: {some(lacking, MAX_NAMES)}"
     if note := _uncounted(main):
-        lines.append(f"  {note}")
+        yield note
     if main.remedy:
-        lines.append(f"  {'note' if main.verdict is ProfileUse.USED else 'to do'}: {main.remedy}")
-    return lines
+        yield f"{'note' if main.verdict is ProfileUse.USED else 'to do'}: {main.remedy}"
 
 
 def _ranks_text(ranks: Mapping[str, ProfileUse]) -> str:
@@ -88,7 +95,12 @@ def _uncounted(main: ModuleVerdict) -> str:
     also = [f"{main.mismatched} of those found are costs of other instructions of that name"] if main.mismatched else []
     if counted != main.wanted:
         also.append("it counts dones and loop conditions too, which need no cost, and asynchronous fusions twice")
-    return f"XLA's log counts {main.found} found and {main.missing or 0} missed: {', and '.join(also)}" if also else ""
+    return f"XLA's log counts {main.found} found and {main.missing or 0} missed: {', '.join(also)}" if also else ""
+
+
+def tone_of(main: ModuleVerdict) -> Tone:
+    """Whether that is good."""
+    return _TONES[main.verdict]
 
 
 def name_of(item: ModuleVerdict) -> str:
@@ -107,19 +119,20 @@ def show_json(verdict: LogVerdict) -> None:
     )
 
 
-def _rows(items: Sequence[ModuleVerdict]) -> list[tuple[object, ...]]:
-    names = [cut(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}", MAX_MODULE) for item in items]
-    verdicts = max((len(item.verdict) for item in items), default=0)
-    # "XLA found", "XLA missed" and "line" take some 30 columns with their gaps
-    width = console().width - max(map(len, names), default=0) - verdicts - 42
-    return [
+def _modules(items: Sequence[ModuleVerdict]) -> Table:
+    columns = (
+        Column("module"), Column("verdict"), Column("XLA found", Unit.COUNT), Column("XLA missed", Unit.COUNT),
+        Column("line"), Column("proof"),
+    )  # fmt: skip
+    rows = tuple(
         (
-            name,
-            Text(str(item.verdict), style=_STYLES[item.verdict]),
-            "–" if item.found is None else item.found,
-            "–" if item.missing is None else item.missing,
-            "–" if item.line is None else item.line,
-            cut(printable(item.proof), width),
+            shown(f"{name_of(item)}{f' ×{item.times}' if item.times > 1 else ''}"),
+            Cell(str(item.verdict), _TONES[item.verdict]),
+            item.found,
+            item.missing,
+            "" if item.line is None else str(item.line),
+            shown(item.proof),
         )
-        for name, item in zip(names, items, strict=True)
-    ]
+        for item in items
+    )
+    return Table(columns, rows)

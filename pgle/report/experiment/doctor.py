@@ -1,22 +1,18 @@
-"""The result of `pgle doctor` as a table and as JSON."""
+"""The result of `pgle doctor` as a page and as JSON."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rich.text import Text
-
 from pgle.errors import many
 from pgle.next import typed
 from pgle.report import json
 from pgle.report.page.value import Cell, Column, Page, Section, Table, Tone, Value
-from pgle.report.text import console, table
 from pgle.run.doctor.doctor import Diagnosis, Mended
 from pgle.run.doctor.machine import Check
 from pgle.run.doctor.prove import Proof
 from pgle.run.experiment.next_command import UNKNOWN
 
-STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 TONES: dict[str, Tone] = {"ok": "good", "warn": "warn", "fail": "bad"}
 
 
@@ -66,35 +62,55 @@ def _row(check: Check) -> tuple[Value, ...]:
     return check.name, Cell(check.verdict, TONES[check.verdict]), check.found, check.remedy
 
 
-def mended_text(result: Mended) -> None:
-    """What was wrong with the CUDA plugin, the command that mends it, and what it changed."""
-    out = console()
+def mended_page(result: Mended) -> Page:
+    """What is wrong with the CUDA plugin, the command that mends it, and what it changed."""
     if result.repair is None:
-        out.print("Nothing to mend: the CUDA plugin is complete, alone and of jaxlib's version.")
-        return
-    out.print(f"CUDA plugin: {result.repair.what}")
+        return Page(
+            "pgle doctor --fix", (), "Nothing to mend: the CUDA plugin is complete and of jaxlib's version", "good"
+        )
     if not result.was_run:
-        out.print("This mends it, without touching jax or anything else:")
-        out.print(f"  {result.repair.line}", soft_wrap=True)
-        out.print("Next: run it, or let pgle: pgle doctor --fix --yes")
-        return
-    rows = [(name, result.before.get(name, "–"), result.after.get(name, "–"))
-            for name in sorted({*result.before, *result.after})]  # fmt: skip
-    out.print(table(("package", "before", "after"), rows))
-    out.print(f"failed: {result.failed}" if result.failed else "mended" if result.ok else "jax was moved; report this")
+        return Page(
+            title="pgle doctor --fix",
+            identity=("CUDA plugin",),
+            verdict=result.repair.what,
+            tone="bad",
+            notes=("This command mends it. It changes neither jax nor anything else:", result.repair.line),
+            next=("pgle doctor --fix --yes",),
+        )
+    names = sorted({*result.before, *result.after})
+    rows = tuple((name, result.before.get(name, "–"), result.after.get(name, "–")) for name in names)
+    failed = f"failed: {result.failed}" if result.failed else "" if result.ok else "failed: jax itself was changed"
+    return Page(
+        title="pgle doctor --fix",
+        identity=(f"CUDA plugin: {result.repair.what}",),
+        verdict=failed or "mended",
+        tone="bad" if failed else "good",
+        table=Table((Column("package"), Column("before"), Column("after")), rows),
+        next=("pgle doctor",),
+    )
 
 
-def proof_text(proof: Proof) -> None:
+def proof_page(proof: Proof) -> Page:
     """The chain, link by link."""
-    out = console()
-    on = "the simulated GPU; its times are estimates" if proof.simulated else "the GPUs of this machine"
-    out.print(f"The whole chain on a small program, on {on}:", style="bold")
-    rows = []
-    for link in proof.links:
-        verdict = Text("ok" if link.ok else "FAILED", style=STYLES["ok" if link.ok else "fail"])
-        rows.append((link.name, verdict, link.found, link.proves))
-    out.print(table(("link", "", "evidence", "proves that"), rows))
+    rows = tuple(
+        (link.name, Cell("ok", "good") if link.ok else Cell("FAILED", "bad"), link.found, link.proves)
+        for link in proof.links
+    )
+    broken = [link for link in proof.links if not link.ok]
+    good = f"All {len(proof.links)} links of the chain hold"
+    notes = ["Times are estimates: the GPU is simulated."] if proof.simulated else []
     if proof.bundle is not None:
-        out.print(f"wrote {proof.bundle}: attach it to a report; names of hosts, users and home folders are replaced")
-    good = "Every link holds. Next, your own program: pgle run -- COMMAND"
-    out.print(good if proof.ok else f"A link failed. All files: {proof.run}", soft_wrap=True)
+        notes.append(f"wrote {proof.bundle}: attach it to a report (names of hosts, users and folders are replaced)")
+    return Page(
+        title="pgle doctor --prove",
+        identity=(
+            "a small program",
+            "simulated GPU" if proof.simulated else "the GPUs of this machine",
+            str(proof.run),
+        ),
+        verdict=f"FAILED: {', '.join(link.name for link in broken)}" if broken else good,
+        tone="bad" if broken else "good",
+        table=Table((Column("link"), Column(""), Column("evidence"), Column("proves that")), rows),
+        notes=tuple(notes),
+        next=(typed("pgle", "analyze", proof.run) if broken else typed("pgle", "run", "--", *UNKNOWN),),
+    )

@@ -1,81 +1,92 @@
-"""What a profile, baseline or perf stage did, and what `pgle auto` came to."""
+"""What a profile, baseline or perf stage did, and what `pgle auto` came to, as pages and as JSON."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator, Mapping, Sequence
 
+from pgle.errors import many, printable
 from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.report import json
-from pgle.report.experiment.confirm import main_lines
-from pgle.report.onward import next_line, show_next
-from pgle.report.text import console, duration, printable, warn
+from pgle.report.experiment.confirm import main_lines, tone_of, use_line
+from pgle.report.page import figures, terminal
+from pgle.report.page.value import Page, Prose, Section, Tone
+from pgle.report.text import warn
 from pgle.run.experiment.auto import AutoResult, used
 from pgle.run.experiment.directory import RunDirectory, free
-from pgle.run.experiment.next_command import Launch, following
+from pgle.run.experiment.next_command import Launch, by_every_rank, following
 from pgle.run.experiment.stage import StageResult
 from pgle.xla.flags.modes import SYNC_MODES
 
-_RUNS = {
-    "profile": "profile run",
-    "baseline": "baseline run (without the profile)",
-    "perf": "performance run (with the profile)",
-}
-"""What each stage is, in words."""
+SIMULATED = "Simulated: no GPU was measured."
+MAX_MODULES = 10
 
 
-def show_text(result: StageResult, *, next_step: bool = True) -> None:
-    """A few lines, warnings on stderr. Where stdout was the program's own, all goes to stderr, and rank 0 speaks."""
-    request = result.request
+def show(result: StageResult, *, sections: Sequence[str] = ()) -> None:
+    """Print the page; on stderr if stdout is the program's own. Of several ranks only rank 0 prints it."""
     if result.rank:
-        warn(f"rank {result.rank}: {line}" for line in (*result.warnings, *_failed(result)))
+        failed = (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
+        warn(f"rank {result.rank}: {line}" for line in (*result.warnings, *failed))
         return
-    aside = not result.simulated and request.stdout == 1
-    out = console(stderr=aside)
-    label = " on the simulated GPU" if result.simulated else ""
-    module = f" of {result.facts['module']}" if result.facts.get("module") else ""
-    out.print(f"{_RUNS.get(request.stage, request.stage)}{module}{label}, in {request.folder.path}", style="bold",
-              soft_wrap=True)  # fmt: skip
-    for line in provenance(result):
-        out.print(line, soft_wrap=True)
-    if result.step_times_s:
-        middle = duration(statistics.median(result.step_times_s) * 1e6)
-        out.print(f"{len(result.step_times_s)} steps, median {middle}{_simulated(result)}", soft_wrap=True)
-    if request.stage == "profile":
-        window = f" ({result.facts['window']})" if "window" in result.facts else ""
-        for path in request.folder.traces():
-            out.print(f"trace {path}{window}", soft_wrap=True)
-    if result.verdict is not None:
-        for line in main_lines(result.verdict):
-            out.print(printable(line), soft_wrap=True)
-    warn((*result.warnings, *_failed(result)))
-    if next_step and (result.good or result.verdict is None) and not result.failed:
-        show_next([next_line(request.run, following(request.run))], stderr=aside)
+    terminal.show(stage_page(result), sections=sections, stderr=not result.simulated and result.request.stdout == 1)
 
 
-def _simulated(result: StageResult) -> str:
-    """What is behind a simulated step time: the prediction for the schedule, which `pgle rehearse` gives as well."""
-    if not result.simulated:
+def stage_page(result: StageResult) -> Page:
+    """Step times, and of a perf stage whether XLA used the profile; compiler and flags in a section."""
+    request, run = result.request, result.request.run
+    lines: list[str] = []
+    tone: Tone = "good"
+    verdict = f"{request.stage}: {steps_line(result) or 'done'}"
+    if result.failed:
+        verdict, tone = f"{request.stage} failed: {result.failed}", "bad"
+    elif result.verdict is not None:
+        verdict, tone = use_line(result.verdict), tone_of(result.verdict)
+        lines = [steps_line(result), *main_lines(result.verdict)]
+    goes_on = (result.good or result.verdict is None) and not result.failed
+    command = following(run) if goes_on else ""
+    if by_every_rank(run) and command.startswith(("pgle perf ", "pgle profile ")):
+        lines.append("Start the next command on every rank.")
+    return Page(
+        title=f"pgle {request.stage} {run.path}",
+        identity=(*identity(result.facts), str(request.folder.path)),
+        verdict=printable(verdict),
+        tone=tone,
+        notes=tuple(printable(line) for line in (*lines, SIMULATED if result.simulated else "") if line),
+        sections=(Section("stage", "What was run", tuple(_about(result))),),
+        next=(command,) if command else (),
+        warnings=result.warnings,
+    )
+
+
+def identity(facts: Mapping[str, str]) -> tuple[str, ...]:
+    """Module, devices and compiler, as far as a stage recorded them."""
+    jaxlib = f"jaxlib {facts['jaxlib']}" if facts.get("jaxlib") else ""
+    return tuple(printable(word) for word in (facts.get("module"), facts.get("devices"), jaxlib) if word)
+
+
+def steps_line(result: StageResult) -> str:
+    """``40 steps, 5.92 ms each``; empty if no step was seen."""
+    if not result.step_times_s:
         return ""
-    alone = f"the schedule alone is predicted to take {duration(float(result.facts['predicted_step_us']))}"
-    why = "but kernels vary, and every rank waits for the slowest"
-    if result.request.stage == "profile" and result.request.mode in SYNC_MODES:
-        why += "; collectives are synchronous in this run alone, to be measured one by one"
-    return f" (simulated: {alone}, {why})"
+    middle = figures.time(statistics.median(result.step_times_s) * 1e6)
+    return f"{many(len(result.step_times_s), 'step')}, {middle} each"
 
 
-def provenance(result: StageResult) -> tuple[str, ...]:
-    """What was run: the module's file, compiler, devices and flags, one line each."""
+def _about(result: StageResult) -> Iterator[Prose]:
     facts = result.facts
-    program = f"{facts['program']}, " if facts.get("program") else ""
-    compiler = f"compiled by jaxlib {facts['jaxlib']}" if facts.get("jaxlib") else ""
-    devices = f" for {facts['devices']}" if facts.get("devices") else ""
-    lines = [f"{program}{compiler}{devices}", f"XLA_FLAGS {facts.get('flags', '')}"]
-    return tuple(line for line in lines if line.strip() and line != "XLA_FLAGS ")
-
-
-def _failed(result: StageResult) -> tuple[str, ...]:
-    return (f"{result.request.stage} failed: {result.failed}",) if result.failed else ()
+    if facts.get("program"):
+        yield Prose(printable(f"program: {facts['program']}"))
+    if facts.get("flags"):
+        yield Prose(printable(f"XLA_FLAGS {facts['flags']}"))
+    if result.request.stage == "profile":
+        window = f" ({facts['window']})" if "window" in facts else ""
+        yield from (Prose(printable(f"trace {path}{window}")) for path in result.request.folder.traces())
+    if result.simulated:
+        alone = figures.time(float(facts["predicted_step_us"]))
+        yield Prose(f"The schedule alone takes {alone}. Kernels vary, and every rank waits for the slowest.")
+        if result.request.stage == "profile" and result.request.mode in SYNC_MODES:
+            yield Prose("Collectives are synchronous in this run only, so that each can be measured alone.")
 
 
 def show_json(result: StageResult) -> None:
@@ -93,56 +104,60 @@ def show_json(result: StageResult) -> None:
             **json.picked(result, "facts warnings"),
         },
     )
-    warn(_failed(result))
+    if result.failed:
+        warn([f"{request.stage} failed: {result.failed}"])
 
 
-MAX_MODULES = 10
-
-
-def show_auto(result: AutoResult) -> None:
-    """A few lines on stderr, since stdout is the program's own."""
+def show_auto(result: AutoResult, *, sections: Sequence[str] = ()) -> None:
+    """Print the page on stderr, since stdout is the program's own; of several ranks rank 0 speaks."""
     if result.stage.rank:
         warn(f"rank {result.stage.rank}: {line}" for line in result.warnings)
         return
-    out = console(stderr=True)
-    out.print(f"AutoPGLE: {result.outcome}: {result.why}", style="bold")
-    for name, size in list(result.recompiled.items())[:MAX_MODULES]:
-        out.print(f"  {name}: compiled again with {size:,} bytes of costs")
-    for name in result.loaded[:MAX_MODULES]:
-        out.print(f"  {name}: from the cache")
+    terminal.show(auto_page(result), sections=sections, stderr=True)
+
+
+def auto_page(result: AutoResult) -> Page:
+    """What AutoPGLE did, and which modules it compiled again or took from the cache."""
+    notes = []
+    if result.recompiled:
+        names = list(result.recompiled)[:3]
+        notes.append(f"compiled again: {', '.join(names)}{' …' * (len(result.recompiled) > len(names))}")
     if result.verdict is not None:
-        out.print(f"XLA's log: {result.verdict.verdict}: {result.verdict.why}")
-    _steps("steps", result.stage)
+        notes.append(use_line(result.verdict))
+    if line := steps_line(result.stage):
+        notes.append(line)
     if result.handover is not None:
-        out.print(f"under nsys: {len(result.handed_over)} modules as AutoPGLE had left them", style="bold")
-        _steps("steps under nsys", result.handover)
-        for path in result.traces:
-            out.print(f"trace {path}", soft_wrap=True)
-    warn(result.warnings)
-    show_next(after_auto(result), stderr=True)
+        under = steps_line(result.handover)
+        handed = f"under nsys: {many(len(result.handed_over), 'module')} as AutoPGLE left them"
+        notes.append(f"{handed}; {under}" if under else handed)
+    modules = [f"{name}: compiled again with {size:,} bytes of costs" for name, size in result.recompiled.items()]
+    modules += [f"{name}: from the cache" for name in result.loaded]
+    tone: Tone = "good" if result.good else "bad"
+    return Page(
+        title=f"pgle auto {result.request.run_dir}",
+        identity=("AutoPGLE", str(result.request.run_dir)),
+        verdict=printable(f"{result.outcome}: {result.why}"),
+        tone=tone,
+        notes=tuple(map(printable, (*notes, *(f"trace {path}" for path in result.traces)))),
+        sections=(Section("modules", "Modules", tuple(Prose(printable(line)) for line in modules)),) if modules else (),
+        next=after_auto(result),
+        warnings=result.warnings,
+    )
 
 
-def after_auto(result: AutoResult) -> list[str]:
-    """Where the traced step goes, or what AutoPGLE brought; where it did nothing, another way."""
+def after_auto(result: AutoResult) -> tuple[str, ...]:
+    """Where the traced step goes, or what AutoPGLE brought; if it did nothing, another way."""
     request, run = result.request, RunDirectory(result.request.run_dir)
     launch = Launch(request.command).with_flags(request.flags)
     baseline, auto = run.stage("baseline").path, run.stage("auto").path
     if result.traces:
-        return [f"next, where its step goes: {typed('pgle', 'analyze', run.stage('auto-nsys').path)}"]
+        return (typed("pgle", "analyze", run.stage("auto-nsys").path),)
     if result.outcome == "no-gpu":
-        again = typed("pgle", "rehearse", "--", *kept_argv(request.command))
-        return [f"next, what a profile would change on a GPU: {again}"]
+        return (typed("pgle", "rehearse", "--", *kept_argv(request.command)),)
     if result.outcome not in ("recompiled", "loaded"):
-        by_hand = launch.line("run", free(run.path.with_name(f"{run.path.name}-stages")))
-        return [f"next, the same stage by stage, for any program: {by_hand}"]
-    without = [] if baseline.is_dir() else [f"next, a run without it: {launch.line('perf', run.path, '--baseline')}"]
-    return [*without, f"{'then' if without else 'next'}, what it brought: {typed('pgle', 'compare', baseline, auto)}"]
-
-
-def _steps(label: str, stage: StageResult) -> None:
-    if stage.step_times_s:
-        middle = duration(statistics.median(stage.step_times_s) * 1e6)
-        console(stderr=True).print(f"{label}: {len(stage.step_times_s)}, median {middle}")
+        return (launch.line("run", free(run.path.with_name(f"{run.path.name}-stages"))),)
+    without = () if baseline.is_dir() else (launch.line("perf", run.path, "--baseline"),)
+    return (*without, typed("pgle", "compare", baseline, auto))
 
 
 def show_auto_json(result: AutoResult) -> None:

@@ -87,7 +87,7 @@ def column(unit: Unit, values: Sequence[float | None]) -> tuple[str, list[str]]:
         scale, name = _unit(most, _SIZES)
         return name, [_cell(value, scale, 0 if name == "B" else 2) for value in values]
     write: Callable[[float | None], str] = {
-        Unit.SHARE: share, Unit.CHANGE: change, Unit.COUNT: count, Unit.RATE: _rate, Unit.FACTOR: _factor,
+        Unit.SHARE: share, Unit.CHANGE: change, Unit.COUNT: count, Unit.RATE: _rate, Unit.FACTOR: factor,
     }[unit]  # fmt: skip
     return "", [write(value) for value in values]
 
@@ -132,5 +132,6 @@ def _rate(value: float | None) -> str:
     return NONE if value is None else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _factor(value: float | None) -> str:
+def factor(value: float | None) -> str:
+    """``1.85×``."""
     return NONE if value is None else f"{value:.2f}×"

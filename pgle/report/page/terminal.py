@@ -20,26 +20,30 @@ WARNINGS = 2  # that the first screen has room for
 ALL = "*"  # stands for every section
 
 
-def show(page: Page, *, sections: Sequence[str] = ()) -> None:
-    """Print a page on stdout.
+def show(page: Page, *, sections: Sequence[str] = (), stderr: bool = False) -> None:
+    """Print a page; with ``--quiet`` its verdict alone.
 
     Args:
         page: the answer.
+        stderr: print it there: stdout is the user's program's.
         sections: keys of the sections that are printed too; `ALL`: every one, and every row.
 
     Raises:
         UserError: the page has no section of that key.
     """
-    screen = text.console()
+    screen = text.console(stderr=stderr)
     everything = ALL in sections
     chosen = [section for section in page.sections if everything or section.key in sections]
     for key in sections if not everything else ():
         if key not in (known := [section.key for section in page.sections]):
             raise UserError(f"no section '{key}' in this answer", remedy=choices(key, known) if known else None)
-    screen.print(" · ".join(filter(None, page.identity)), soft_wrap=True)
+    if page.identity and not text.quiet:
+        screen.print(" · ".join(filter(None, page.identity)), soft_wrap=True)
     screen.print(_mark(page.tone) + page.verdict, style=f"bold {STYLES.get(page.tone, '')}".strip(), soft_wrap=True)
     if page.paste:
         screen.print(f"  {page.paste}", style="cyan", soft_wrap=True)
+    if text.quiet:
+        return
     if page.table is not None:
         screen.print()
         _table(screen, page.table, everything)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from pgle.costs.lookup.coverage import Coverage
 from pgle.errors import cut, many, printable, some
 from pgle.files import write_files
 from pgle.next import quoted, typed
@@ -456,15 +457,17 @@ def _trial(found: Tuning, trial: Trial) -> dict[str, object]:
     }
 
 
-def show_part(part: StageResult | Conversion | Pipeline | Tuning, run: Path) -> None:
+def show_part(
+    part: StageResult | Conversion | Coverage | Pipeline | Tuning, run: Path, stages: pipeline.Stages
+) -> None:
     """A part of `pgle run --tune`, as it ends."""
     if isinstance(part, Pipeline):
-        pipeline.show_end(part, next_step=False)
+        pipeline.show_end(part, stages, next_step=False)
     elif isinstance(part, Tuning):
         page = tune_page(part, run / TUNED, write_pages(part, run / TUNED))
         terminal.show(page if part.proof is None else replace(page, next=()))
     else:
-        pipeline.show_part(part)
+        stages.show(part)
     sys.stdout.flush()
 
 
@@ -475,7 +478,7 @@ def show_tuned_run(found: TunedRun, run: Path) -> None:
         return
     console().print("\nWith the profile both times: under the new flags against before them", style="bold")
     compare.show_text(found.comparison, found.checks)
-    show_next(after_tuning(found.second.run, found.comparison, run / TUNED / "flags.txt"))
+    show_next(after_tuning(found.second.run, found.comparison))
 
 
 def show_tuned_run_json(found: TunedRun, run: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from math import isnan
 from typing import Any
 
 from pgle.costs.lookup.coverage import Coverage
@@ -23,6 +24,8 @@ from pgle.run.experiment.stage import BackEnd, StageError, StageRequest, StageRe
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
 from pgle.xla.log.module_verdict import Bounds, ProfileUse
+
+STAGES = ("profile", "convert", "baseline", "verify", "perf", "compare")
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,14 @@ class Pipeline:
     comparison: Comparison | None = None  # of the step times; None where they are too few
     checks: tuple[Check, ...] = ()  # what the comparison had to keep
     warnings: tuple[str, ...] = ()  # one line each
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of the performance run
+    # predicted exposed communication per step without and with the profile; None unless the GPU is simulated
+    exposed_us: tuple[float, float] | None = None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether no GPU ran anything."""
+        return self.exposed_us is not None
 
     @property
     def good(self) -> bool:
@@ -57,7 +68,7 @@ class Pipeline:
 
 
 Announce = Callable[[str], None]
-OnResult = Callable[[StageResult | Conversion], None]
+OnResult = Callable[[StageResult | Conversion | Coverage], None]
 
 
 def run_pipeline(request: PipelineRequest, announce: Announce, on_result: OnResult = lambda result: None) -> Pipeline:
@@ -109,9 +120,10 @@ class _Experiment:
         self._launch(baseline)
         self._announce("verify")
         coverage = verify(self._run.profile, [baseline.folder.rank().hlo])
+        self._on_result(coverage)
         profile = content_addressed(self._run.profile, self._run)
         self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
-        perf = read_manifest(self._run.path).last("perf")
+        before, perf = (read_manifest(self._run.path).last(name) for name in COMPARED)
         if self._skipped:
             self._announce("a change in a module that the program imports is not seen: after one, pass --force")
         self._announce("compare")
@@ -127,6 +139,8 @@ class _Experiment:
             comparison=comparison,
             checks=checks,
             warnings=(*self._other_names(coverage), *warnings),
+            facts={} if perf is None else perf.facts,
+            exposed_us=_exposed(before, perf),
         )
 
     def _other_names(self, coverage: Coverage) -> tuple[str, ...]:
@@ -209,6 +223,15 @@ class _Experiment:
         else:
             self._announce(stage if manifest.last(stage) is None else f"{stage}: again, {why}")
         return bool(why)
+
+
+def _exposed(before: StageRecord | None, after: StageRecord | None) -> tuple[float, float] | None:
+    """What two simulated stages predict, microseconds; None if one was measured."""
+    found = [float(record.facts.get(_EXPOSED, "nan")) for record in (before, after) if record is not None]
+    return (found[0], found[1]) if len(found) == 2 and not any(map(isnan, found)) else None
+
+
+_EXPOSED = "predicted_exposed_us"  # among the facts of a simulated stage
 
 
 def _was_used(facts: Mapping[str, Any], bounds: Bounds) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from pgle.costs.lookup.coverage import Coverage
 from pgle.errors import UserError
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion
@@ -27,11 +28,11 @@ from pgle.xla.targets import load_target
 
 BUDGET = 20  # trials at most
 TUNED = "tuned"  # folder of a run directory: what the search found, and in ``run`` the experiment under its flags
-
+UNDER_NEW_FLAGS = "under the new flags: "  # begins what is announced of that
 
 Searching: TypeAlias = Callable[[], AbstractContextManager[tuple[OnTrial, OnPhase]]]
 """What hears of trials and compilations while a search runs."""
-OnPart: TypeAlias = Callable[[StageResult | Conversion | Pipeline | Tuning], None]
+OnPart: TypeAlias = Callable[[StageResult | Conversion | Coverage | Pipeline | Tuning], None]
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,7 @@ def run_and_tune(
     flags = tuple(f"--{name}={value}" for name, value in found.tuned.trial.flags.items())
     again = RunDirectory(run.path / TUNED / "run")
     stage = replace(request.stage, run=again, flags=(*request.stage.flags, *flags))
-    second = run_pipeline(
-        replace(request, stage=stage), lambda line: announce(f"under the new flags: {line}"), on_result
-    )
+    second = run_pipeline(replace(request, stage=stage), lambda line: announce(f"{UNDER_NEW_FLAGS}{line}"), on_result)
     on_result(second)
     sides = (str(run.stage("perf").path), str(again.stage("perf").path))
     try:

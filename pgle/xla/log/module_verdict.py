@@ -168,13 +168,13 @@ class Remedy(StrEnum):
     CHECKER = f"leave --xla_gpu_pgle_accuracy_checker at its default (…_WARN); `{VERIFY}` shows what is missing"
     PARTIAL = f"see what is missing with `{VERIFY}`, fill it with `{COMPLETE}`"
     FOREIGN = (
-        "the profile seems to be of another program, other flags or another jax: profile this one with "
+        "this profile was made by another program, flags or jax version: profile this program with "
         f"`{PROFILE}`; `{VERIFY}` shows what fits"
     )
     NO_NAMES = f"the profile is of another program, XLA version or fingerprint: compare with `{VERIFY}`"
     STALE = (
-        "the profile comes from another compilation of this program: profile again with the flags and the jax of "
-        f"this run, and check with `{VERIFY}`"
+        "the profile is of another compilation: profile again with this run's flags and jax; "
+        f"`{VERIFY}` shows what fits"
     )
     OTHER_MODULE = f"normal for helper modules; for the main module see `{VERIFY}`"
     OLD_XLA = (

@@ -248,10 +248,7 @@ def _judge_2024(context: Context, base: ModuleVerdict, line: Event) -> ModuleVer
             )
             return _proved(base, ProfileUse.USED, why, line, Remedy.STALE)
     elif context.common_miss and name != context.common_miss:
-        why = (
-            f"the module lacks the profile's name {name}; it has those before it, such as {context.common_miss}, and "
-            "XLA looked no further"
-        )
+        why = f"the module lacks the name {name}; it has those before it, such as {context.common_miss}"
         return _proved(base, ProfileUse.USED, why, line, Remedy.STALE)
     why = f"XLA gave the profile to its scheduler, but the module lacks its name {name}, and XLA looked no further"
     return _proved(base, ProfileUse.CANNOT_TELL, why, line, Remedy.OTHER_MODULE)

@@ -14,7 +14,7 @@ def test_all_ranks_need_no_word():
 
 def test_the_ranks_that_are_there_are_named():
     (line,) = missing_ranks([profile_of(0), profile_of(3)])
-    assert line.startswith("jit_step: 2 of 4 ranks given (0, 3), so a collective includes the wait")
+    assert line.startswith("jit_step: 2 of 4 ranks given (0, 3): collective costs include the wait")
 
 
 def test_one_rank_given_twice_is_one_rank():
@@ -23,7 +23,7 @@ def test_one_rank_given_twice_is_one_rank():
 
 def test_where_an_input_does_not_say_which_devices_count():
     assert missing_ranks([profile_of(0), profile_of(devices=3)]) == []
-    assert "3 of 4 ranks given, so" in missing_ranks([profile_of(0), profile_of(devices=2)])[0]
+    assert "3 of 4 ranks given: collective" in missing_ranks([profile_of(0), profile_of(devices=2)])[0]
 
 
 def test_a_group_of_unknown_size_is_of_two_at_least():

@@ -122,7 +122,9 @@ def test_what_a_stage_came_to_is_told_before_the_next_begins(tmp_path):
     stage = StageRequest("profile", ("train",), RunDirectory(tmp_path / "run"), "sync")
     run_pipeline(PipelineRequest(stage, Recorded()), told.append, lambda result: told.append(type(result).__name__))
     ran, converted = "StageResult", "Conversion"
-    assert told == ["profile", ran, "convert", converted, "baseline", ran, "verify", "perf", ran, "compare"]
+    assert told == [
+        "profile", ran, "convert", converted, "baseline", ran, "verify", "Coverage", "perf", ran, "compare",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("output", "stage"), OUTPUTS)

@@ -158,7 +158,7 @@ def test_real_run_of_2024() -> None:
     verdict = of_file(MAXTEXT)
     main = verdict.main
     assert (main.module, main.verdict, main.line) == ("jit_train_step", ProfileUse.USED, 48)
-    assert main.why.startswith("the module lacks the profile's name wrapped_transpose.10; it has those before it")
+    assert main.why.startswith("the module lacks the name wrapped_transpose.10; it has those before it")
     assert main.remedy == Remedy.STALE.replace("PROFILE", "profile.pbtxt")
     assert verdict.reads == {"profile.pbtxt": 17}
 
@@ -466,7 +466,7 @@ def test_costs_of_another_program_under_the_same_names_are_said() -> None:
     main = of_lines(FOUND.format("jit_step"), LHS.format(5), schedule=fit).main
     assert main.verdict is ProfileUse.PARTLY_USED
     assert "21 got the cost of another opcode or shape of that name" in main.why
-    assert main.remedy.startswith("the profile seems to be of another program")
+    assert main.remedy.startswith("this profile was made by another program")
 
 
 def test_a_remedy_names_the_profile_and_the_dump() -> None:
