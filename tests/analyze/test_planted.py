@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 from faults import Faulty, clock_moved, kernels_twice, other_process, repeat, twice
 
+from pgle.analyze import analysis
 from pgle.analyze.analysis import MeasuredStep
 from pgle.analyze.differences import Verdict, find_differences
 from pgle.analyze.rules import find_findings
 from pgle.errors import UserError
+from pgle.run.inputs import measured_step as inputs
 from pgle.run.inputs.measured_step import Side, measured_step
+from pgle.xla.hlo.dumps import read_dumps
 
 ROOT = Path(__file__).parents[2]
 PAX = ROOT / "testdata" / "pax_fsdp4"
@@ -24,11 +28,20 @@ MS = 1_000_000  # ns
 MANY = 9  # steady executions of the longer recording
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_dump() -> Iterator[None]:
+    """The dump is read once, and what a schedule could hide, which no fault here is about, is not searched for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "read_dumps", cache(read_dumps))
+        patch.setattr(analysis, "find_overlap", lambda *_, **__: None)
+        yield
+
+
 def exports() -> list[Path]:
     return [PAX / f"{rank}.sqlite" for rank in ("proc0", "proc3")]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def longer(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The recording with six more executions, each the last one with kernels that differ by 0.05 %."""
     files = Faulty(exports(), tmp_path_factory.mktemp("longer"), MAIN).paths
@@ -121,7 +134,11 @@ def stretched(factor: float, executions: Sequence[int]) -> Callable[[Faulty], fl
 
 
 def longer_instruction(name: str, factor: float) -> Callable[[Faulty], float]:
-    return lambda faulty: faulty.lengthen(name, factor, whole(faulty)) / MS
+    def plant(faulty: Faulty) -> float:
+        faulty.lengthen(name, factor, [number for number in whole(faulty) if number not in every(faulty)])
+        return faulty.lengthen(name, factor, every(faulty)) / MS  # an execution of warm-up waits for seconds
+
+    return plant
 
 
 def split(parts: int, gap_us: float) -> Callable[[Faulty], float]:
@@ -209,12 +226,12 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def clean() -> MeasuredStep:
     return measured_step(side(exports()))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def clean_longer(longer: list[Path]) -> MeasuredStep:
     return measured_step(side(longer))
 
