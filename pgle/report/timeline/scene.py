@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pgle.masking import kept_text
-from pgle.report.text import duration, printable
+from pgle.report.page import figures
+from pgle.report.text import printable
 from pgle.schedule.timeline import ORIGINS, Breakdown, Loop, Stream, Timeline
 from pgle.trace.intervals import EMPTY, Intervals, covered, join, union, without
 from pgle.xla.collectives import followers
@@ -99,10 +100,10 @@ class Panel:
     def facts(self) -> str:
         """``step 6.482 ms · exposed communication 539.2 µs · idle 16 µs``."""
         parts = self.parts
-        copies = f" · exposed copies {duration(parts.exposed_copy_us)}" if parts.exposed_copy_us > 0 else ""
+        copies = f" · exposed copies {figures.time(parts.exposed_copy_us)}" if parts.exposed_copy_us > 0 else ""
         return (
-            f"{self.unit} {duration(parts.step_us)} · exposed communication "
-            f"{duration(parts.exposed_communication_us)}{copies} · idle {duration(parts.idle_us)}"
+            f"{self.unit} {figures.time(parts.step_us)} · exposed communication "
+            f"{figures.time(parts.exposed_communication_us)}{copies} · idle {figures.time(parts.idle_us)}"
         )
 
     @cached_property
@@ -270,5 +271,5 @@ def text_timeline(panels: Sequence[Panel], width: int = 100, until_us: float = 0
         marks = "".join("^" if part > 0.5 else "'" if part > 0.05 else " " for part in share(panel.exposed))
         if marks.strip():
             lines.append(f"{'exposed':>14}  {marks.rstrip()}")
-    lines.append(f"{'':16}0{duration(longest):>{cells - 1}}")
+    lines.append(f"{'':16}0{figures.time(longest):>{cells - 1}}")
     return "\n".join(lines) + "\n"
