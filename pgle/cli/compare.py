@@ -83,7 +83,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
     if not options["rounds"]:  # else they are a command
         options["words"] = piped(ctx, options["words"])
     with one_blas_thread():
-        from pgle.report.onward import after_comparison, commands
+        from pgle.report.onward import after_comparison
         from pgle.report.page.terminal import show
         from pgle.report.steps import compare as report
         from pgle.report.text import say
@@ -92,7 +92,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
     result, checks = run_compare(_request(options), say)
     broken = any(check.failed for check in checks)
-    following = commands(after_comparison(result, checks, more=_more_runs(options)))
+    following = after_comparison(result, checks, more=_more_runs(options))
     following = tuple(line for line in following if line.startswith("pgle "))
     if broken and result.verdict != "undecided":
         following = (explanation(result),)

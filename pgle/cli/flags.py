@@ -93,10 +93,10 @@ def lint(
     if as_json:
         json.show("pgle.flags/1", {"ok": result.ok, **json.plain(result)})
     else:
-        from pgle.report.onward import after_lint, commands
+        from pgle.report.onward import after_lint
 
         clean = all(finding.level == "note" for finding in result.findings)
-        show(report.lint_page(result, commands(after_lint(flags, file, clean=clean))), sections=sections)
+        show(report.lint_page(result, after_lint(flags, file, clean=clean)), sections=sections)
     ctx.exit(0 if result.ok else 1)
 
 

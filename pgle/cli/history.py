@@ -63,7 +63,7 @@ def add(
     from datetime import UTC, datetime
 
     from pgle.errors import UserError
-    from pgle.report.onward import after_entry, commands
+    from pgle.report.onward import after_entry
     from pgle.report.page import terminal
     from pgle.report.steps import history as report
     from pgle.run import history
@@ -89,7 +89,7 @@ def add(
     if as_json:
         report.show_added(path, entry)
     else:
-        terminal.show(report.added_page(path, entry, commands(after_entry(path, name))), sections=sections)
+        terminal.show(report.added_page(path, entry, after_entry(path, name)), sections=sections)
 
 
 @command.command()
@@ -103,7 +103,7 @@ def show(name: str | None, hardware: str | None, path: Path, sections: tuple[str
     \b
     pgle history show --name llama-7b
     """
-    from pgle.report.onward import after_trends, commands
+    from pgle.report.onward import after_trends
     from pgle.report.page import terminal
     from pgle.report.steps import history as report
     from pgle.run.history import read
@@ -114,5 +114,5 @@ def show(name: str | None, hardware: str | None, path: Path, sections: tuple[str
     if as_json:
         report.show_json(trends, warnings)
     else:
-        page = report.history_page(path, trends, warnings, commands(after_trends(path)))
+        page = report.history_page(path, trends, warnings, after_trends(path))
         terminal.show(page, sections=sections)

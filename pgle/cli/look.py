@@ -85,12 +85,12 @@ def _profile(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[s
     if as_json:
         report.show_json(str(path), summary)
         return
-    from pgle.report.onward import after_summary, commands
+    from pgle.report.onward import after_summary
     from pgle.report.page.terminal import show
 
     known = module_records(summary.provenance)
     modules = {str(module.get("name")): tuple(map(str, module.get("fingerprints", ()))) for module in known}
-    show(report.show_page(str(path), summary, commands(after_summary(path, modules))), sections=sections)
+    show(report.show_page(str(path), summary, after_summary(path, modules)), sections=sections)
 
 
 def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str, ...], as_json: bool) -> None:

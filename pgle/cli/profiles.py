@@ -98,7 +98,7 @@ def complete_command(sections: tuple[str, ...], as_json: bool, **options: Any) -
     pgle complete profile.pbtxt --hlo dump/ --target h100 -o complete.pbtxt
     """
     from pgle.report.costs import profiles as report
-    from pgle.report.onward import after_conversion, commands
+    from pgle.report.onward import after_conversion
     from pgle.report.page.terminal import show
     from pgle.run.coverage import complete_file
 
@@ -106,7 +106,7 @@ def complete_command(sections: tuple[str, ...], as_json: bool, **options: Any) -
     if as_json:
         report.complete_json(completions, written)
     else:
-        following = commands(after_conversion(written.path, options["hlo"]))
+        following = after_conversion(written.path, options["hlo"])
         show(report.complete_page(completions, written, following), sections=sections)
 
 
@@ -135,7 +135,7 @@ def carry_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> N
     pgle carry profile.pbtxt --from old_dump/ --to new_dump/ -o carried.pbtxt
     """
     from pgle.report.costs import profiles as report
-    from pgle.report.onward import after_conversion, commands
+    from pgle.report.onward import after_conversion
     from pgle.report.page.terminal import show
     from pgle.run.coverage import carry_file
 
@@ -143,7 +143,7 @@ def carry_command(sections: tuple[str, ...], as_json: bool, **options: Any) -> N
     if as_json:
         report.carry_json(carried, written)
     else:
-        following = commands(after_conversion(written.path, [options["new"]]))
+        following = after_conversion(written.path, [options["new"]])
         show(report.carry_page(carried, written, following), sections=sections)
 
 
@@ -191,7 +191,7 @@ def merge_command(
         from pgle.costs.profile.merge import MergeOptions, Of
         from pgle.costs.statistic import parse_statistic
         from pgle.report.costs import profiles as report
-        from pgle.report.onward import after_summary, commands
+        from pgle.report.onward import after_summary
         from pgle.report.page.terminal import show
         from pgle.run.profiles import merge_files
 
@@ -204,7 +204,7 @@ def merge_command(
     if as_json:
         report.merge_json(merged, written)
     else:
-        show(report.merge_page(merged, written, commands(after_summary(written.path))), sections=sections)
+        show(report.merge_page(merged, written, after_summary(written.path)), sections=sections)
 
 
 @click.command(cls=Command)
@@ -223,7 +223,7 @@ def diff_command(old: AnyPath, new: AnyPath, sections: tuple[str, ...], as_json:
     from pgle.costs.profile.diff import Change, diff_profiles
     from pgle.costs.profile.files import read_profile
     from pgle.report.costs import diff as report
-    from pgle.report.onward import after_difference, commands
+    from pgle.report.onward import after_difference
     from pgle.report.page.terminal import show
 
     result = diff_profiles(read_profile(old), read_profile(new))
@@ -231,5 +231,5 @@ def diff_command(old: AnyPath, new: AnyPath, sections: tuple[str, ...], as_json:
         report.show_json(str(old), str(new), result)
         return
     noisy = {item.change for item in result.differences} - {Change.SAME} == {Change.NOISE}
-    following = commands(after_difference(old, new, noisy=noisy))
+    following = after_difference(old, new, noisy=noisy)
     show(report.diff_page(str(old), str(new), result, following), sections=sections)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgle.errors import printable
 from pgle.files import AnyPath
 from pgle.next import typed
-from pgle.report.text import console
 from pgle.run.experiment import next_command
 from pgle.run.experiment.directory import COMPARED, RunDirectory, free
 from pgle.run.inputs.traces import stage_of
@@ -25,13 +22,6 @@ DUMP = "DUMP"  # stands for the HLO dump of a job, where none was named
 _STEPS = re.compile(r"/steps[^/]*\.jsonl$")  # of a stage of a run directory
 
 Commands = tuple[str, ...]
-commands: type[tuple[str, ...]] = tuple  # of what is commands already
-
-
-def show_next(lines: Sequence[str]) -> None:
-    """Print the first of some commands below an answer that is not a page; with ``PGLE_NEXT=0`` nothing."""
-    for line in lines[:1] if os.environ.get("PGLE_NEXT") != "0" else ():
-        console().print(f"Next: {printable(line)}", soft_wrap=True)
 
 
 def after_conversion(profile: AnyPath, hlo: Sequence[AnyPath]) -> Commands:

@@ -15,10 +15,9 @@ from pgle.files import Progress
 
 if TYPE_CHECKING:
     from pgle.report.screen import Screen
-    from pgle.run.profiles import Written
 
 Console: TypeAlias = "Screen"
-__all__ = ["bar", "console", "duration", "near", "printable", "say", "table", "warn", "wrote"]
+__all__ = ["bar", "console", "duration", "near", "printable", "say", "table", "warn"]
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
 """Columns where nothing says how many there are, and limits: no table can be laid out in less."""
@@ -58,12 +57,6 @@ def _width(stream: TextIO) -> int:
     return max(MIN_WIDTH, min(columns, MAX_WIDTH)) if columns else WIDTH
 
 
-def show_rest(out: Console, left: int, what: str = "more") -> None:
-    """Say how many rows a table leaves out, where it does."""
-    if left > 0:
-        out.print(f"… and {left:,} {what} (--json has all)", style="dim")
-
-
 def bar(fraction: float, width: int = 20) -> str:
     """A bar of eighth blocks: ``fraction`` of ``width`` columns (0 to 1, clipped)."""
     eighths = round(min(max(fraction, 0.0), 1.0) * width * 8)
@@ -85,11 +78,6 @@ def duration(microseconds: float) -> str:
     if value < 1e6:
         return f"{microseconds / 1e3:.4g} ms"
     return f"{microseconds / 1e6:.4g} s"
-
-
-def wrote(written: Written) -> str:
-    """The line on a profile that was written."""
-    return f"wrote {written.path}  {written.names} names, sha256 {written.sha256[:12]}"
 
 
 def warn(lines: Iterable[str]) -> None:

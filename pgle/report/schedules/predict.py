@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pgle.costs.lookup.contention import Contention
 from pgle.errors import printable, shown
 from pgle.next import typed
 from pgle.report import json
@@ -93,13 +92,6 @@ def _parts(prediction: Prediction) -> Table:
     ceiling = prediction.ceiling.step_us
     rows.append(("step if all communication were hidden", ceiling, ceiling / step))
     return Table((Column(""), Column("time", Unit.TIME), Column("share", Unit.SHARE)), tuple(rows))
-
-
-def contention_line(found: Contention) -> str:
-    """How much longer kernels were measured to take while a collective runs; empty if that was not measured."""
-    kinds = (("matrix products", found.product), ("other kernels", found.other))
-    parts = [f"{kind} {item.likely:.2f}× slower ({item.samples} launches)" for kind, item in kinds if item.samples]
-    return f"contention, measured while a collective runs: {', '.join(parts)}" if parts else ""
 
 
 def _contended(prediction: Prediction) -> str:

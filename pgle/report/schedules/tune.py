@@ -15,7 +15,7 @@ from pgle.files import write_files
 from pgle.next import quoted, typed
 from pgle.report import json
 from pgle.report.experiment import pipeline
-from pgle.report.onward import after_tuning, show_next
+from pgle.report.onward import after_tuning
 from pgle.report.page import figures, terminal
 from pgle.report.page.figures import Unit
 from pgle.report.page.schedules import EXPOSED, OPEN, Schedule, group_notes, page_files, sections, span_us, tiles
@@ -477,8 +477,8 @@ def show_tuned_run(found: TunedRun, run: Path) -> None:
     if found.second is None or found.comparison is None:
         return
     console().print("\nWith the profile both times: under the new flags against before them", style="bold")
-    compare.show_text(found.comparison, found.checks)
-    show_next(after_tuning(found.second.run, found.comparison))
+    following = after_tuning(found.second.run, found.comparison)
+    terminal.show(compare.comparison_page(found.comparison, found.checks, following))
 
 
 def show_tuned_run_json(found: TunedRun, run: Path) -> None:

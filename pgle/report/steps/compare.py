@@ -10,7 +10,7 @@ import numpy as np
 
 from pgle.errors import printable
 from pgle.report import json
-from pgle.report.page import figures, terminal
+from pgle.report.page import figures
 from pgle.report.page.figures import Unit
 from pgle.report.page.value import Bar, Cell, Chart, Column, Page, Prose, Section, Table, Tile, Tone, Value
 from pgle.steps.compare import Comparison, Verdict
@@ -299,11 +299,6 @@ def _side(side: Side) -> dict[str, Any]:
             for run in side.runs
         ],
     }
-
-
-def show_text(found: Comparison, checks: Sequence[Check]) -> None:
-    """The answer on stdout, as a part of a longer one."""
-    terminal.show(comparison_page(found, checks))
 
 
 def show_json(found: Comparison, checks: Sequence[Check]) -> None:
