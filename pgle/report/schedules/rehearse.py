@@ -160,12 +160,12 @@ def _actions(result: Rehearsal) -> tuple[Action, ...]:
     lhs = _lhs_gain(result)
     if lhs is not None and lhs.share >= LEAST_GAIN:
         command = f'export XLA_FLAGS="$XLA_FLAGS {LHS}"'
-        why = f"it is off by default here; predicted {_range(lhs)}"
+        why = f"off by default here; {_range(lhs)}"
         found.append(Action(f"Set {LHS}", lhs.high, why, command, span_us=span_us(schedules[0])))
     if pays(result):
         gained = gain(result.baseline.prediction, result.profiled.prediction)
         moved = sum(move.moved for move in result.moves)
-        why = f"{moved} of {len(result.moves)} collectives move; predicted {_range(gained)}"
+        why = f"{moved} of {len(result.moves)} collectives move; {_range(gained)}"
         title = "Measure a profile and use it" if result.costs_are != "measured" else "Use the profile"
         found.append(Action(title, gained.high, why, result.measure, span_us=span_us(schedules[-2])))
     room = _room(result)
