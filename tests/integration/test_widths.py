@@ -121,9 +121,10 @@ def answers(folder: Path) -> dict[str, Answer]:
             shown.clear()
             run(words)
             found[name] = list(shown)
-    experiment = found["run"][-1].args[0]  # type: ignore[attr-defined]
-    found["run"] = [partial(terminal.show, pipeline.run_page(experiment))]
-    proof = Proof(links(experiment), True, Path("runs/proof"), Path("b.tar.gz"))
+        experiment = found["run"][-1].args[0]  # type: ignore[attr-defined]
+        proof = Proof(links(experiment), True, Path("runs/proof"), Path("b.tar.gz"))
+        page = pipeline.run_page(experiment)
+    found["run"] = [partial(terminal.show, page)]
     found["prove"] = [partial(terminal.show, doctor.proof_page(proof))]
     return found | {"perf-table": [partial(terminal.show, perf_table.perf_table_page(TABLES))], "auto": [auto]}
 

@@ -1,0 +1,27 @@
+"""The line that `pgle run` prints for each stage."""
+
+import pytest
+
+from pgle.report import text
+from pgle.report.experiment.pipeline import Stages
+
+
+def test_a_skipped_stage_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Stages(simulated=False) as stages:
+        stages.announce("convert: unchanged, skipped")
+        stages.announce("under the new flags: perf: unchanged, skipped")
+    assert capsys.readouterr().out == "[2/6] convert   unchanged\ntuned [5/6] perf      unchanged\n"
+
+
+def test_a_quiet_run_prints_no_stages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "quiet", True)
+    Stages(simulated=False).announce("convert: unchanged, skipped")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_stage_that_fails_keeps_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    stages = Stages(simulated=False)
+    stages._warnings["4 devices (assumed)"] = None
+    with pytest.raises(KeyError), stages:
+        raise KeyError
+    assert "warning: 4 devices (assumed)" in capsys.readouterr().err
