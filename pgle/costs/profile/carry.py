@@ -130,7 +130,8 @@ class _Graph:
     def outline(self, row: Row) -> Hashable:
         """Opcode, shape, group and what a fusion holds."""
         group = group_size(self.module, row.instruction) if row.kind is CostKind.COLLECTIVE else 0
-        return row.opcode, row.shape, self._operand_shapes(row), group, row.executions
+        is_product = next(matmuls(self.module, row.instruction), None) is not None
+        return row.opcode, row.shape, self._operand_shapes(row), group, row.executions, is_product
 
     def essence(self, row: Row) -> Hashable:
         """What stays when layouts, unit dimensions and the library change: a product's sizes, else all sizes."""
