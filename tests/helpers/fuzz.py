@@ -17,7 +17,7 @@ import signal
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import chdir, closing, redirect_stderr, redirect_stdout
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -425,7 +425,8 @@ def _check(case: Case) -> None:
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(LONGEST_S)
     try:
-        with redirect_stdout(out), redirect_stderr(err), patch.object(Compiler, "_kept_or_compiled", compiled):
+        kept = patch.object(Compiler, "_kept_or_compiled", compiled)
+        with redirect_stdout(out), redirect_stderr(err), kept, chdir(case.outputs):  # a report goes there by default
             code = run(case.words)
     finally:
         signal.alarm(0)

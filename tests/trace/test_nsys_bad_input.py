@@ -166,7 +166,7 @@ def test_a_database_whose_last_changes_lie_in_a_log_beside_it_is_an_error(testda
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("CREATE TABLE later (x INTEGER)")
     connection.commit()  # the connection stays open, so nothing is written back
-    with pytest.raises(UserError, match=r"lies in report\.sqlite-wal"):
+    with pytest.raises(UserError, match=r"still in report\.sqlite-wal"):
         read_nsys(copy)
     connection.close()
     assert len(read_nsys(copy))

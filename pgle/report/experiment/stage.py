@@ -37,7 +37,7 @@ def stage_page(result: StageResult) -> Page:
     request, run = result.request, result.request.run
     lines: list[str] = []
     tone: Tone = "good"
-    verdict = f"{request.stage}: {steps_line(result) or 'done'}"
+    verdict = f"{request.stage}: {steps_line(result) or result.facts.get('window') or 'done'}"
     if result.failed:
         verdict, tone = f"{request.stage} failed: {result.failed}", "bad"
     elif result.verdict is not None:

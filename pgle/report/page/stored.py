@@ -19,7 +19,7 @@ _BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345
 
 def as_json(page: Page) -> str:
     """The page with its sections, each part with its ``kind``, and the timeline in the form that its script draws."""
-    found = msgspec.to_builtins(page)
+    found = msgspec.to_builtins(page, enc_hook=_plain)
     for section, of in zip(found["sections"], page.sections, strict=True):
         section["parts"] = [
             {"kind": _kind(part), **fields} for part, fields in zip(of.parts, section["parts"], strict=True)
@@ -47,6 +47,11 @@ def read_page(path: AnyPath) -> Page:
     if schema != SCHEMA:
         raise UserError(f"has schema {schema}, not {SCHEMA}", where=path, remedy=remedy)
     return page
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar as a number."""
+    return value.item()
 
 
 def _kind(part: Part) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pgle.errors import UserError
@@ -108,6 +109,13 @@ def test_a_terminal_is_never_controlled(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_page_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "page.json").write_text(stored.as_json(PAGE))
     assert stored.read_page(tmp_path / "page.json") == PAGE
+
+
+def test_numbers_of_numpy_are_written_as_numbers(tmp_path: Path) -> None:
+    table = Table((Column("step", Unit.TIME),), ((np.float64(1.5),),))
+    (tmp_path / "page.json").write_text(stored.as_json(replace(PAGE, table=table)))
+    found = stored.read_page(tmp_path / "page.json").table
+    assert found is not None and found.rows == ((1.5,),)
 
 
 def test_pictures_of_a_saved_page_are_not_trusted(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ LOOP = '  ROOT %w.{i} = f32[8] while(%p), body=%b{b}, backend_config={{"known_tr
     [
         (f"ENTRY %e {P}  ROOT %c = f32[8] fusion(%p), kind=kLoop, calls=%e\n}}\n", "computation e calls itself"),
         (calls(200, ONCE), "more than 100 calls within calls"),
-        (calls(60, TWICE), "instructions with all that it calls"),
+        (calls(60, TWICE), "instructions, with all computations that it calls"),
         (calls(3, LOOP), "run more than 2\\^53 times"),
         (f"ENTRY %e {P}  ROOT %c = f32[9999999999,9999999999] custom-call(%p)\n}}\n", "c holds more bytes"),
         (f"ENTRY %e {P}  ROOT %c = {'(' * 200}f32[8]{')' * 200} custom-call(%p)\n}}\n", "tuples of more than 100"),
