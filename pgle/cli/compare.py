@@ -34,7 +34,7 @@ def _step_range(ctx: click.Context, parameter: click.Parameter, value: str | Non
     "--label", "labels", nargs=2, default=("", ""), metavar="BASE NEW", help="Names of the sides in the output."
 )
 @click.option("--fail-slower", metavar="SHARE", help="Fail if NEW is shown to be slower by more than this: 2%.")
-@click.option("--fail-undecided", is_flag=True, help="Fail too if that cannot be told.")
+@click.option("--fail-undecided", is_flag=True, help="Fail also if the runs cannot tell.")
 @click.option("--fail-unless-ruled-out", metavar="SHARE", hidden=True)  # --fail-slower SHARE --fail-undecided
 @click.option("--require-faster", is_flag=True, help="Fail unless NEW is faster.")
 @click.option("--max-loss-change", metavar="SHARE", help="Fail if the loss differs by more.")

@@ -136,8 +136,8 @@ def perf_table_command(
     from pgle.xla.targets import load_target
 
     request = ConvertRequest(inputs=inputs, hlo=hlo or default_hlo(inputs), **options)
-    with progress("reading traces") as told:
-        found = perf_table(request, load_target(target), rehearse=rehearse, progress=told)
+    with progress("reading traces") as advance:
+        found = perf_table(request, load_target(target), rehearse=rehearse, progress=advance)
     if as_json:
         report.show_json(found)
     else:

@@ -66,7 +66,7 @@ def _explain(ctx: click.Context, _: click.Parameter, verbose: bool) -> None:
     aside = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]), "/proc", "/dev", "/sys", "/etc")
     last = ""
 
-    def told(event: str, found: tuple[Any, ...]) -> None:
+    def audit(event: str, found: tuple[Any, ...]) -> None:
         nonlocal last
         line = ""
         if event == "subprocess.Popen":
@@ -90,7 +90,7 @@ def _explain(ctx: click.Context, _: click.Parameter, verbose: bool) -> None:
         print(f"pgle: {time.monotonic() - begin:7.3f} s  done; {cpu:.2f} s of CPU, at most {peak} MiB", file=out)
 
     ctx.call_on_close(closed)
-    sys.addaudithook(told)
+    sys.addaudithook(audit)
 
 
 _COMMON = (

@@ -100,8 +100,8 @@ def _trace(path: AnyPath, kinds: tuple[str, ...], sort: str, sections: tuple[str
     from pgle.run.inputs.traces import convert_command, read_traces
     from pgle.trace.summary import listed, summarise_trace
 
-    with progress("reading traces") as told:
-        summary = summarise_trace(read_traces([path], progress=told))
+    with progress("reading traces") as advance:
+        summary = summarise_trace(read_traces([path], progress=advance))
     instructions = listed(summary, kinds, sort)
     following = convert_command(path)
     if as_json:
@@ -150,8 +150,8 @@ def analyze_command(
 
     side = Side(inputs, hlo, target, profile)
     other = Side(against, against_hlo, target) if against else None
-    with progress("reading traces") as told:
-        found = analyze(side, other, progress=told)
+    with progress("reading traces") as advance:
+        found = analyze(side, other, progress=advance)
     if as_json:
         report.show_json(found)
     else:
@@ -232,8 +232,8 @@ def report_command(
     outputs = outputs or (() if as_json else (report.default_output(inputs),))
     report.check_outputs(outputs, force=force, inputs=(*inputs, *against))
     other = Side(against, against_hlo, target) if against else None
-    with progress("reading") as told:
-        page, panels = report.page_of(Side(inputs, hlo, target), other, progress=told)
+    with progress("reading") as advance:
+        page, panels = report.page_of(Side(inputs, hlo, target), other, progress=advance)
     lines = report.write(page, panels, outputs, force=force)
     if as_json:
         click.echo(stored.as_json(page), nl=False)

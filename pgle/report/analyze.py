@@ -79,7 +79,7 @@ def analyze_page(found: Analysis) -> Page:
         actions=todo,
         sections=step_sections(found),
         next=found.next,
-        warnings=found.told,
+        warnings=found.shown_warnings,
     )
 
 

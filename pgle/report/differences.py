@@ -35,7 +35,7 @@ def against_page(found: Analysis, changed: Differences, identity: tuple[str, ...
         notes=tuple(difference_notes(changed)),
         sections=(*difference_sections(changed), *step_sections(found)),
         next=found.next,
-        warnings=found.told,
+        warnings=found.shown_warnings,
     )  # fmt: skip
 
 

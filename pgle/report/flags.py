@@ -59,12 +59,12 @@ def _listed(item: Setting, jaxlib: str) -> tuple[Value, ...]:
 def setting_page(setting: Setting) -> Page:
     """Everything about one setting: facts in the table, published measurements in the section `RECORD`."""
     effects = effects_of(setting.name)
-    told = (Column(""), Column(""))
+    headless = (Column(""), Column(""))
     return Page(
         title=f"{setting.name} · pgle flags explain",
         identity=(setting.name, setting.kind, *([] if setting.is_flag else [f"read by {setting.reader}"])),
         verdict=setting.meaning,
-        table=Table(told, tuple(_facts(setting)), shown=99),
+        table=Table(headless, tuple(_facts(setting)), shown=99),
         sections=(
             Section(RECORD, HEADING, (_record(effects),)),
             Section("reports", "The reports", tuple(Prose(f"{item.line} {item.note}".rstrip()) for item in effects)),

@@ -32,7 +32,7 @@ class Analysis:
     before: MeasuredStep | None = None
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def shown_warnings(self) -> tuple[str, ...]:
         """The warnings without those on the costs, which `pgle convert` gives too."""
         known = [line for step in (self.step, self.before) if step is not None for line in step.costs.warnings]
         return tuple(line for line in self.warnings if not line.endswith(tuple(known) or ("\0",)))

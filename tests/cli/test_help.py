@@ -107,3 +107,12 @@ def test_help_fits(words: list[str], width: int) -> None:
     for line in done.output.splitlines():
         alone = len(line.split()) <= 2  # a word longer than the line stays whole
         assert len(line) <= width or alone or line.startswith("Usage"), line
+
+
+@pytest.mark.parametrize("words", [[], *([*name.split()] for name in LEAVES)], ids=" ".join)
+def test_brief_help_is_one_screen(words: list[str]) -> None:
+    done = CliRunner().invoke(main.group, [*words, "-h"], terminal_width=80)
+    assert done.exit_code == 0
+    lines = done.output.rstrip().splitlines()
+    assert len(lines) <= (24 if words else 60)
+    assert not words or lines[-1].startswith("All options: ")

@@ -142,7 +142,7 @@ def _instructions(summary: Summary) -> Table | None:
         Column("instruction"), Column("cost", Unit.TIME), Column("share", Unit.SHARE), Column("kind"),
         Column("samples", Unit.COUNT), Column("spread", Unit.SHARE), Column("origin"),
     )  # fmt: skip
-    told = summary.described and any(cost.origin is not Origin.MEASURED for cost in summary.costs)
+    has_origins = summary.described and any(cost.origin is not Origin.MEASURED for cost in summary.costs)
     sampled = any(cost.samples for cost in summary.costs)
     rows = tuple(
         (
@@ -152,7 +152,7 @@ def _instructions(summary: Summary) -> Table | None:
             cost.likely_kind.value + ("" if cost.kind else "?"),
             (cost.samples or None) if sampled else "",
             (cost.spread if cost.samples > 1 else None) if sampled else "",
-            cost.origin.value if told else "",
+            cost.origin.value if has_origins else "",
         )
         for cost in summary.costs
     )

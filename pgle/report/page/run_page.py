@@ -51,7 +51,7 @@ def run_page(found: Gathered) -> tuple[Page, tuple[Panel, ...]]:
         sections.append(_coverage(found))
     if found.manifest.stages:
         sections.append(_stages(found.manifest))
-    analysed = () if analysis is None else analysis.told
+    analysed = () if analysis is None else analysis.shown_warnings
     changed = None if analysis is None else analysis.against
     table = None if analysis is None else analyze_report.breakdown_table(analysis.step, bars=False)
     lines = () if analysis is None else analyze_report.notes(analysis.step)

@@ -57,7 +57,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
     schedules = _schedules(found)
     words, tone = verdict(found)
     grouped = in_one(_placed(found, found.tuned))
-    told = _actions(found, schedules)
+    actions = _actions(found, schedules)
     following = commands(found, out)
     if picture is None:
         following = tuple(line for line in following if not line.startswith("pgle report "))  # that is this page
@@ -79,7 +79,7 @@ def tune_page(found: Tuning, out: Path, picture: Path | None = None) -> Page:
             *([f"Page: {near(picture)}"] if picture is not None else []),
         ),
         # On a terminal the flags are above and their command is the next one.
-        actions=told if picture is None or found.proof is None else (),
+        actions=actions if picture is None or found.proof is None else (),
         sections=(
             *sections(schedules, grouped, (schedules[-1].label,) * 2),
             *([Section("flags", "Each flag", (_flags(found),))] if found.proof is not None else []),

@@ -46,8 +46,8 @@ class _Pool:
         for item in names:
             if item not in self.names:
                 texts = (item.name, item.kind, item.lhs_name, item.op_name, item.shape, item.source, item.cost)
-                told = [*map(self.text, texts), self.text(item.follower)]
-                self.names[item] = [int(item.style), int(item.sync), *told]
+                fields = [*map(self.text, texts), self.text(item.follower)]
+                self.names[item] = [int(item.style), int(item.sync), *fields]
         return np.array(mine, dtype=np.int64)
 
 

@@ -33,7 +33,7 @@ def _bars(process: int, thread: int, panel: Panel, lane: Lane) -> Iterator[dict[
     columns = (lane.start_us, lane.duration_us, lane.named, lane.count, panel.exposed_us(lane))
     for start, duration, code, count, exposed in zip(*(column.tolist() for column in columns), strict=True):
         item = panel.names[code]
-        told = {
+        fields = {
             "kind": item.kind,
             "cost": item.cost,
             "shape": item.shape,
@@ -44,7 +44,7 @@ def _bars(process: int, thread: int, panel: Panel, lane: Lane) -> Iterator[dict[
             "executions": count if count > 1 else 0,
             "synchronous": item.sync,
         }
-        arguments: dict[str, Any] = {key: value for key, value in told.items() if value}
+        arguments: dict[str, Any] = {key: value for key, value in fields.items() if value}
         if item.style >= 2:
             arguments["exposed_us"] = round(exposed, 3)
         yield {
