@@ -1,23 +1,21 @@
-"""Text for people: consoles, tables, bars and units."""
+"""Text for people: consoles, bars, and lines on stderr."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO
 
-from pgle.errors import named, one_line, printable, shown
-from pgle.files import Progress
+from pgle.errors import named, one_line, printable
 
 if TYPE_CHECKING:
     from pgle.report.screen import Screen
 
-Console: TypeAlias = "Screen"
-__all__ = ["bar", "console", "duration", "near", "printable", "say", "table", "warn"]
+__all__ = ["bar", "console", "duration", "near", "printable", "say", "warn"]
 
 WIDTH, MIN_WIDTH, MAX_WIDTH = 100, 30, 200
 """Columns where nothing says how many there are, and limits: no table can be laid out in less."""
@@ -33,19 +31,6 @@ def console(*, stderr: bool = False) -> Screen:
 
     stream = sys.stderr if stderr else sys.stdout
     return Screen(stream, _width(stream))
-
-
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: str = "", whole: str = "", header: bool = True
-) -> Any:
-    """A table; a column without any text is left out. `right` and `whole` are heads, separated by ``|``."""
-    from pgle.report.screen import grid
-
-    cells = [[item if hasattr(item, "plain") else named(shown(str(item))) for item in row] for row in rows]
-    filled = [at for at in range(len(columns)) if not cells or any(row[at] for row in cells)]
-    heads = [columns[at] for at in filled]
-    marked = [{at for at, head in enumerate(heads) if head in names.split("|")} for names in (right, whole)]
-    return grid(heads, [[row[at] for at in filled] for row in cells], right=marked[0], whole=marked[1], header=header)
 
 
 def _width(stream: TextIO) -> int:
@@ -92,18 +77,3 @@ def say(line: str) -> None:
     if sys.stderr.isatty():
         text = fill(text, _width(sys.stderr), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def progress(description: str) -> Iterator[Progress]:
-    """A bar that appears at the first call of the yielded function."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as RichProgress
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with RichProgress(*columns, console=console(stderr=True), transient=True) as rich_bar:
-        task = rich_bar.add_task(description, total=None)
-        yield lambda done, total: rich_bar.update(task, completed=done, total=total or None)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pgle.errors import call_it
-from pgle.report.text import console, near, table
+from pgle.report.screen import grid
+from pgle.report.text import console, near
 
 
 @pytest.mark.parametrize("text", ["wrote runs/[red]/profile.pbtxt", "runs/:smile:/profile.pbtxt", "x[/bold]"])
@@ -34,7 +35,7 @@ def test_a_command_is_never_broken_inside_quotes(
 
 
 def test_lines_of_a_table_end_where_their_text_ends(capsys: pytest.CaptureFixture[str]) -> None:
-    console().print(table(("name", "why"), [("a", "x"), ("b", "longer")]))
+    console().print(grid(("name", "why"), [("a", "x"), ("b", "longer")]))
     assert capsys.readouterr().out == "name  why\na     x\nb     longer\n"
 
 

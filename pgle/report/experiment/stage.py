@@ -20,7 +20,6 @@ from pgle.run.experiment.stage import StageResult
 from pgle.xla.flags.modes import SYNC_MODES
 
 SIMULATED = "Simulated: no GPU was measured."
-MAX_MODULES = 10
 
 
 def show(result: StageResult, *, sections: Sequence[str] = ()) -> None:

@@ -525,14 +525,6 @@
     } else redraw();
     remember();
   }
-  async function copy(text, button) {
-    const told = button.textContent;
-    try { await navigator.clipboard.writeText(text); } catch {
-      const area = Object.assign(document.createElement("textarea"), { value: text });
-      document.body.append(area); area.select(); document.execCommand("copy"); area.remove();
-    }
-    button.textContent = "Copied"; setTimeout(() => { button.textContent = told; }, 1500);
-  }
   let noted = 0;
   function remember() { // the part that is seen and what is chosen, in the address: a link leads back to it
     clearTimeout(noted);

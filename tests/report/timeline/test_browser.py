@@ -280,6 +280,16 @@ def test_without_javascript_there_is_a_picture(tmp_path: Path) -> None:
     assert "<svg" in still and "ag-start" in still
 
 
+def test_the_name_of_a_bar_can_be_copied(show: Any) -> None:
+    page = show(HALF_EXPOSED)
+    page.press("]")
+    page.run("document.querySelector('.picked button').click()")
+    assert (
+        page.run("new Promise(done => setTimeout(() => done(document.querySelector('.picked button').innerText), 300))")
+        == "Copied"
+    )
+
+
 def test_an_action_leads_to_its_place_in_the_timeline(chromium: Page, tmp_path: Path) -> None:
     action = Action("Hide it", 0.2, span_us=(20.0, 40.0))
     sections = (Timed("timeline", "Step", (part([panel_of("one", HALF_EXPOSED)]),)),)
