@@ -5,10 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pgle.api import Answer, analyze, compare, confirm, convert, predict, verify
+    from pgle.errors import UserError
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "step"]
+__all__ = [
+    "Answer",
+    "UserError",
+    "__version__",
+    "analyze",
+    "compare",
+    "confirm",
+    "convert",
+    "predict",
+    "step",
+    "verify",
+]
 
 
 @contextmanager
@@ -30,3 +46,27 @@ def step(number: int, name: str = "step") -> Iterator[None]:
     finally:
         if hook is not None:
             hook.leave_step()
+
+
+def __getattr__(name: str) -> Any:
+    """What `pgle.api` has, imported when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'pgle' has no attribute {name!r}")
+    from pgle import api
+
+    return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Library(ModuleType):
+    """The package. Some of its functions have the names of folders in it: importing one does not take its place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Library

@@ -198,49 +198,51 @@ def _action(finding: Finding, span_of: SpanOf) -> Action:
 
 
 def show_json(found: Analysis) -> None:
-    """``pgle.analyze/1``; the integers of a rank add up to its window exactly."""
+    """``pgle.analyze/1`` on stdout."""
+    json.show("pgle.analyze/1", document(found))
+
+
+def document(found: Analysis) -> dict[str, object]:
+    """``pgle.analyze/1`` without its name; the integers of a rank add up to its window exactly."""
     step = found.step
-    json.show(
-        "pgle.analyze/1",
-        {
-            "module": step.costs.program.key.name,
-            "step_us": step.step_us,
-            "steps": step.steps,
-            "hardware": None if step.hardware is None else step.hardware.name,
-            "breakdown": step.breakdown,
-            "idle_us": {name.replace(" ", "_"): us for name, us in step.idle_us.items()},
-            "waiting_us": step.waiting_us,
-            "skew_us": step.costs.skew_us,
-            "late": {
-                "us": step.late.us,
-                "steps": step.late.steps,
-                "ranks": [
-                    {"device": step.trace.devices[device], "us": us, "last_in_steps": count}
-                    for device, us, count in step.late.devices
-                ],
-            },
-            "step_times": [json.whole(item, "step_us") for item in step.parts.steps],
-            "collectives": [_collective_json(item, step.overlap) for item in step.collectives],
-            "findings": [
-                {
-                    **json.picked(finding, "id title share number evidence remedy unclaimed"),
-                    **json.picked(THRESHOLDS[finding.id], "rule source"),
-                }
-                for finding in found.findings
-            ],
+    return {
+        "module": step.costs.program.key.name,
+        "step_us": step.step_us,
+        "steps": step.steps,
+        "hardware": None if step.hardware is None else step.hardware.name,
+        "breakdown": step.breakdown,
+        "idle_us": {name.replace(" ", "_"): us for name, us in step.idle_us.items()},
+        "waiting_us": step.waiting_us,
+        "skew_us": step.costs.skew_us,
+        "late": {
+            "us": step.late.us,
+            "steps": step.late.steps,
             "ranks": [
-                {"device": step.trace.devices[window.device], "steps": window.steps, **json.plain(window.parts)}
-                for window in step.windows
+                {"device": step.trace.devices[device], "us": us, "last_in_steps": count}
+                for device, us, count in step.late.devices
             ],
-            "layers": None if step.layers is None else {**json.plain(step.layers), "products": step.products},
-            "products": step.products,
-            "memory": step.memory,
-            "overlap": None if step.overlap is None else _overlap_json(step.overlap),
-            "against": None if found.against is None else _against_json(found.against),
-            "next": "\n".join(found.next),
-            "warnings": found.warnings,
         },
-    )
+        "step_times": [json.whole(item, "step_us") for item in step.parts.steps],
+        "collectives": [_collective_json(item, step.overlap) for item in step.collectives],
+        "findings": [
+            {
+                **json.picked(finding, "id title share number evidence remedy unclaimed"),
+                **json.picked(THRESHOLDS[finding.id], "rule source"),
+            }
+            for finding in found.findings
+        ],
+        "ranks": [
+            {"device": step.trace.devices[window.device], "steps": window.steps, **json.plain(window.parts)}
+            for window in step.windows
+        ],
+        "layers": None if step.layers is None else {**json.plain(step.layers), "products": step.products},
+        "products": step.products,
+        "memory": step.memory,
+        "overlap": None if step.overlap is None else _overlap_json(step.overlap),
+        "against": None if found.against is None else _against_json(found.against),
+        "next": "\n".join(found.next),
+        "warnings": found.warnings,
+    }
 
 
 def _collective_json(item: MeasuredCollective, overlap: Overlap | None) -> dict[str, Any]:

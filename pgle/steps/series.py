@@ -59,7 +59,8 @@ class Series:
     """The steps of one run, n of them in the order recorded."""
 
     source: str  # where it was read
-    format: str  # ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``pax``, ``keras``, ``plain``, ``pattern``, ``trace``
+    # ``steps``, ``jsonl``, ``csv``, ``maxtext``, ``pax``, ``keras``, ``plain``, ``pattern``, ``trace``, ``array``
+    format: str
     step: npt.NDArray[np.int64]  # int64[n], step numbers as recorded
     step_time_s: Floats  # float64[n], seconds, all positive and finite
     loss: Floats  # float64[n], NaN where not recorded, infinite where it was no finite number

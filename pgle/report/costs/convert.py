@@ -136,38 +136,40 @@ def _each_left_out(result: Conversion) -> Iterator[str]:
 
 
 def show_json(result: Conversion) -> None:
-    """``pgle.convert/1``."""
-    json.show(
-        "pgle.convert/1",
-        {
-            "written": result.written,
-            "modules": [
-                {
-                    "name": program.program.key.name,
-                    "program_id": program.program.key.program_id,
-                    "fingerprints": program.program.fingerprints,
-                    "executions_used": program.window.used,
-                    "executions_seen": program.window.seen,
-                    "steps_used": program.window.steps_used,
-                    "steps_seen": program.window.steps_seen,
-                    "executions_dropped": program.window.dropped,
-                    "devices": len(program.window.devices),
-                    "step_us": program.window.span_us,
-                    "costs": len(program.costs),
-                    "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
-                    "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),
-                    "skew_us": program.skew_us,
-                    "contention": program.contention and json.picked(program.contention, "product other"),
-                    "skewed": [json.picked(cost, "name cost_us slowest_us") for cost in most_skewed(program.costs)],
-                    "collective_us": sum(c.cost_us for c in program.costs if c.kind == CostKind.COLLECTIVE),
-                    "left_out": program.left_out,
-                }
-                for program in result.measured.costs
-            ],
-            "activities": len(result.measured.trace),
-            "gpu_time_us": result.gpu_time_us,
-            "unresolved": result.measured.trace.unresolved,
-            "other_modules": result.other_modules,
-            "warnings": result.warnings,
-        },
-    )
+    """``pgle.convert/1`` on stdout."""
+    json.show("pgle.convert/1", document(result))
+
+
+def document(result: Conversion) -> dict[str, object]:
+    """``pgle.convert/1`` without its name."""
+    return {
+        "written": result.written,
+        "modules": [
+            {
+                "name": program.program.key.name,
+                "program_id": program.program.key.program_id,
+                "fingerprints": program.program.fingerprints,
+                "executions_used": program.window.used,
+                "executions_seen": program.window.seen,
+                "steps_used": program.window.steps_used,
+                "steps_seen": program.window.steps_seen,
+                "executions_dropped": program.window.dropped,
+                "devices": len(program.window.devices),
+                "step_us": program.window.span_us,
+                "costs": len(program.costs),
+                "collectives": sum(cost.kind == CostKind.COLLECTIVE for cost in program.costs),
+                "compute_us": sum(c.cost_us for c in program.costs if c.kind not in _NOT_COMPUTE),
+                "skew_us": program.skew_us,
+                "contention": program.contention and json.picked(program.contention, "product other"),
+                "skewed": [json.picked(cost, "name cost_us slowest_us") for cost in most_skewed(program.costs)],
+                "collective_us": sum(c.cost_us for c in program.costs if c.kind == CostKind.COLLECTIVE),
+                "left_out": program.left_out,
+            }
+            for program in result.measured.costs
+        ],
+        "activities": len(result.measured.trace),
+        "gpu_time_us": result.gpu_time_us,
+        "unresolved": result.measured.trace.unresolved,
+        "other_modules": result.other_modules,
+        "warnings": result.warnings,
+    }

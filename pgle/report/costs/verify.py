@@ -218,24 +218,26 @@ def _warnings(coverage: Coverage) -> list[str]:
 
 
 def show_json(profile: str, coverage: Coverage, bounds: Bounds) -> None:
-    """``pgle.verify/1``."""
-    json.show(
-        "pgle.verify/1",
-        {
-            "ok": coverage.is_ok(bounds),
-            "failed": list(_failures(coverage, bounds)),
-            "profile": profile,
-            "min_time_coverage": bounds.time,
-            "min_collectives": bounds.collectives,
-            "modules": [_record(profile, module) for module in coverage.modules],
-            "unused": [item.name for item in coverage.unused],
-            "unused_details": [
-                {"name": item.name, "cost_us": item.cost.cost_us, "reason": item.reason} for item in coverage.unused
-            ],
-            "findings": coverage.findings,
-            "warnings": [*coverage.inherited, *_warnings(coverage)],
-        },
-    )
+    """``pgle.verify/1`` on stdout."""
+    json.show("pgle.verify/1", document(profile, coverage, bounds))
+
+
+def document(profile: str, coverage: Coverage, bounds: Bounds) -> dict[str, object]:
+    """``pgle.verify/1`` without its name."""
+    return {
+        "ok": coverage.is_ok(bounds),
+        "failed": list(_failures(coverage, bounds)),
+        "profile": profile,
+        "min_time_coverage": bounds.time,
+        "min_collectives": bounds.collectives,
+        "modules": [_record(profile, module) for module in coverage.modules],
+        "unused": [item.name for item in coverage.unused],
+        "unused_details": [
+            {"name": item.name, "cost_us": item.cost.cost_us, "reason": item.reason} for item in coverage.unused
+        ],
+        "findings": coverage.findings,
+        "warnings": [*coverage.inherited, *_warnings(coverage)],
+    }
 
 
 def _record(profile: str, module: ModuleCoverage) -> dict[str, object]:

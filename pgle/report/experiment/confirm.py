@@ -109,14 +109,16 @@ def name_of(item: ModuleVerdict) -> str:
 
 
 def show_json(verdict: LogVerdict) -> None:
-    """Print the object `pgle.confirm/1`; `used` is whether the main module used the profile."""
-    json.show(
-        SCHEMA,
-        {
-            "used": verdict.main.verdict is ProfileUse.USED,
-            **json.picked(verdict, "main modules ranks sub_modules reads warnings"),
-        },
-    )
+    """``pgle.confirm/1`` on stdout."""
+    json.show(SCHEMA, document(verdict))
+
+
+def document(verdict: LogVerdict) -> dict[str, object]:
+    """``pgle.confirm/1`` without its name; `used` is whether the main module used the profile."""
+    return {
+        "used": verdict.main.verdict is ProfileUse.USED,
+        **json.picked(verdict, "main modules ranks sub_modules reads warnings"),
+    }
 
 
 def _modules(items: Sequence[ModuleVerdict]) -> Table:

@@ -163,46 +163,48 @@ def _run_of(asked: PredictRequest) -> RunDirectory | None:
 
 
 def show_json(found: Predicted) -> None:
-    """``pgle.predict/1``."""
+    """``pgle.predict/1`` on stdout."""
+    json.show("pgle.predict/1", document(found))
+
+
+def document(found: Predicted) -> dict[str, object]:
+    """``pgle.predict/1`` without its name."""
     prediction, (why, following_) = found.prediction, advice(found)
-    json.show(
-        "pgle.predict/1",
-        {
-            "module": found.module.name,
-            **json.picked(found, "target target_from"),
-            "devices": found.module.num_devices,
-            **json.picked(prediction, "step_us interval_us contended_us"),
-            "contention": json.picked(prediction.contention, "product other"),
-            "skew_us": prediction.skew_us,
-            "ceiling_us": prediction.ceiling.step_us,
-            **json.picked(prediction.timeline, "breakdown bound"),
-            "collectives": [
-                {
-                    "name": item.filed_as,
-                    "instruction": item.name,
-                    **json.picked(item, "lhs_name kind exposed_us sync origin"),
-                    "time_us": item.duration_us,
-                    "executions": item.count,
-                }
-                for item in prediction.timeline.exposures
-            ],
-            "lower_bound": prediction.lower_bound,
-            "least_us": prediction.program.least_us,
-            "not_modelled": prediction.not_modelled,
-            "costs_are": prediction.costs_are,
-            "estimated_share": prediction.estimated_share,
-            "unsure": [
-                {
-                    "name": item.name,
-                    "time_us": item.cost_us * item.count,
-                    "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count),
-                    "executions": item.count,
-                    "why": item.range.why,
-                }
-                for item in prediction.uncertain
-            ],
-            "without_cost": prediction.timeline.missing,
-            "next": "\n  ".join((why, *following_)),
-            "warnings": found.warnings,
-        },
-    )
+    return {
+        "module": found.module.name,
+        **json.picked(found, "target target_from"),
+        "devices": found.module.num_devices,
+        **json.picked(prediction, "step_us interval_us contended_us"),
+        "contention": json.picked(prediction.contention, "product other"),
+        "skew_us": prediction.skew_us,
+        "ceiling_us": prediction.ceiling.step_us,
+        **json.picked(prediction.timeline, "breakdown bound"),
+        "collectives": [
+            {
+                "name": item.filed_as,
+                "instruction": item.name,
+                **json.picked(item, "lhs_name kind exposed_us sync origin"),
+                "time_us": item.duration_us,
+                "executions": item.count,
+            }
+            for item in prediction.timeline.exposures
+        ],
+        "lower_bound": prediction.lower_bound,
+        "least_us": prediction.program.least_us,
+        "not_modelled": prediction.not_modelled,
+        "costs_are": prediction.costs_are,
+        "estimated_share": prediction.estimated_share,
+        "unsure": [
+            {
+                "name": item.name,
+                "time_us": item.cost_us * item.count,
+                "interval_us": (item.range.least_us * item.count, item.range.most_us * item.count),
+                "executions": item.count,
+                "why": item.range.why,
+            }
+            for item in prediction.uncertain
+        ],
+        "without_cost": prediction.timeline.missing,
+        "next": "\n  ".join((why, *following_)),
+        "warnings": found.warnings,
+    }

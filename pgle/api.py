@@ -1,0 +1,427 @@
+"""The library: what the commands answer, as values. `import pgle` has all of it; docs/library.md explains it.
+
+Every function calls what its command calls, prints nothing, and returns an `Answer`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
+
+from pgle.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pgle.costs.lookup.coverage import Coverage
+    from pgle.files import AnyPath
+    from pgle.report.page.value import Page
+    from pgle.run.analyze import Analysis
+    from pgle.run.convert import Conversion
+    from pgle.run.predict import Predicted
+    from pgle.steps.compare import Comparison
+    from pgle.steps.series import Series
+    from pgle.steps.side import Side
+    from pgle.steps.steady import Rules
+    from pgle.xla.log.verdict import LogVerdict
+
+R = TypeVar("R")
+Result = TypeVar("Result", covariant=True)
+P = ParamSpec("P")
+StrPath: TypeAlias = "str | os.PathLike[str]"
+Paths: TypeAlias = "StrPath | Sequence[StrPath]"
+"""One path or several; an address such as ``gs://`` too."""
+Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
+"""Paths of runs; or an array of step times in seconds; or several such arrays, one for each run."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Answer(Generic[Result]):
+    """What a command answers. A notebook shows its page, with the moving timeline; a terminal shows its text."""
+
+    result: Result  # the values behind it
+    page: Page  # what the command prints
+    document: Mapping[str, Any]  # what the command prints with ``--json``, by the schema of docs/schemas
+    ok: bool  # whether the command's check is met, so that it exits with 0
+
+    def __getitem__(self, key: str) -> Any:
+        """A field of the JSON document: ``answer["step_us"]``."""
+        return self.document[key]
+
+    def to_json(self) -> str:
+        """The JSON document as text."""
+        from pgle.report import json
+
+        return json.text(self.document["schema"], self.document)
+
+    def save(self, path: StrPath, *, force: bool = False) -> None:
+        """Write the page, by the end of the file's name: ``.html``, ``.md``, or ``.json`` for the document.
+
+        Raises:
+            UserError: the name ends otherwise, or the file exists (without `force`).
+        """
+        from pgle.files import as_path, write_files
+        from pgle.report.page.html import render
+        from pgle.report.page.markdown import markdown
+
+        forms = {".html": lambda: render(self.page), ".md": lambda: markdown(self.page), ".json": self.to_json}
+        file = as_path(path)
+        if file.suffix not in forms:
+            raise UserError("is of no known form", where=path, remedy=f"choose a name that ends in {', '.join(forms)}")
+        write_files({file: forms[file.suffix]()}, force=force)
+
+    def __repr__(self) -> str:
+        from contextlib import redirect_stdout
+        from io import StringIO
+
+        from pgle.report.page.terminal import show
+
+        with redirect_stdout(StringIO()) as text:
+            show(self.page)
+        return text.getvalue().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own: it loads nothing, and neither its style nor its script reaches the rest."""
+        from html import escape
+
+        from pgle.report.page.html import render
+
+        page = self.page
+        rows = 0 if page.table is None else min(len(page.table.rows), page.table.shown)
+        height = 180 + 28 * (rows + len(page.notes)) + 70 * len(page.actions[:3]) + 48 * len(page.sections)
+        height = min(height + 360 * (page.timeline is not None), 900)
+        style = f"width:100%;height:{height}px;border:0;resize:vertical;overflow:auto"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(render(page))}"></iframe>'
+
+
+def _answers(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose errors about files and patterns are `UserError`, as those of the command line are one line."""
+
+    @wraps(function)
+    def answered(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except re.error as error:
+            raise UserError(f"{str(error.pattern)!r} is not a regular expression ({error})") from None
+        except OSError as error:
+            if not error.filename:
+                raise
+            raise UserError(str(error.strerror), where=str(error.filename), remedy="check the path") from None
+
+    return answered
+
+
+@_answers
+def convert(
+    inputs: Paths,
+    output: StrPath | None = None,
+    *,
+    hlo: Paths = (),
+    module: str = "auto",
+    stat: str = "median",
+    collective_stat: str = "median",
+    complete: str | None = None,
+    force: bool = False,
+) -> Answer[Conversion]:
+    """Turn traces into a cost profile, as `pgle convert`.
+
+    Args:
+        inputs: traces or a run directory; several are ranks of one job.
+        output: ``.pbtxt``, ``.pb`` or a folder; None: into the run directory.
+        hlo: HLO dumps of the profiled run.
+        module: which modules: ``auto``, ``all`` or a regular expression.
+        stat: statistic of compute: ``median``, ``mean``, ``min``, ``max``, ``pNN``.
+        collective_stat: the same for collectives.
+        complete: fill gaps with estimates for this GPU.
+        force: overwrite.
+
+    Raises:
+        UserError: an input is bad, or the output exists.
+    """
+    from pgle.costs.measure.measured import AggregateOptions
+    from pgle.costs.statistic import parse_statistic
+    from pgle.report.costs import convert as report
+    from pgle.report.onward import after_conversion
+    from pgle.run.convert import ConvertRequest, convert, default_hlo, default_output
+
+    given = _inputs(inputs)
+    request = ConvertRequest(
+        inputs=given,
+        out=_path(output) or default_output(given),
+        hlo=_paths(hlo) or default_hlo(given),
+        module=module,
+        options=AggregateOptions(parse_statistic(stat), parse_statistic(collective_stat)),
+        target=complete,
+        force=force,
+    )
+    found = convert(request)
+    following = after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
+    return _answer("convert", found, report.convert_page(found, following), report.document(found))
+
+
+@_answers
+def verify(
+    profile: StrPath,
+    hlo: Paths = (),
+    *,
+    schedule: StrPath | None = None,
+    module: str = "",
+    min_time_coverage: float = 0.95,
+    min_collectives: float = 0.99,
+) -> Answer[Coverage]:
+    """Hold a profile against an HLO module, as `pgle verify`.
+
+    Args:
+        profile: the profile.
+        hlo: dump files or folders.
+        schedule: schedule dump of LHS; None: as found in `hlo`.
+        module: regular expression searched in module names; empty: all.
+        min_time_coverage: share of the main module's time that the profile must cover, 0 to 1.
+        min_collectives: share of the step that is left without collectives that have no cost, 0 to 1.
+
+    Raises:
+        UserError: an input is bad, or nothing is left to compare.
+    """
+    from pgle.report.costs import verify as report
+    from pgle.report.onward import after_verification
+    from pgle.run.coverage import verify
+    from pgle.xla.log.module_verdict import Bounds
+
+    file, dumps, bounds = _file(profile), _paths(hlo), Bounds(min_time_coverage, min_collectives)
+    found = verify(file, dumps, schedule=_path(schedule), module=module)
+    ok = found.is_ok(bounds)
+    following = after_verification(file, dumps) if ok and dumps else ()
+    page = report.verify_page(str(file), found, bounds, following)
+    return _answer("verify", found, page, report.document(str(file), found, bounds), ok)
+
+
+@_answers
+def confirm(
+    log: StrPath,
+    *,
+    module: str | None = None,
+    schedule: StrPath | None = None,
+    profile: StrPath | None = None,
+    jax: str | None = None,
+    min_time_coverage: float = 0.95,
+    min_collectives: float = 0.99,
+) -> Answer[LogVerdict]:
+    """Whether a run used the profile, by its XLA log, as `pgle confirm`.
+
+    Args:
+        log: stdout and stderr of the run, or a run directory.
+        module: regular expression for the main module; None: the weightiest.
+        schedule: schedule dump of the same run.
+        profile: of the run; None: the one that the log names.
+        jax: version of the jax that wrote the log; None: guessed.
+        min_time_coverage: as of `verify`; below it a profile counts as partly used.
+        min_collectives: the same.
+
+    Raises:
+        UserError: the log, or another input, cannot be read.
+    """
+    from pgle.report.experiment import confirm as report
+    from pgle.report.onward import after_confirmation
+    from pgle.run.confirm import ConfirmRequest, check_log, confirm, given_profile
+    from pgle.xla.log.module_verdict import Bounds, ProfileUse
+
+    path = _file(log)
+    check_log(path, may_be_empty=schedule is not None)
+    known, why_not = given_profile(_path(profile), needed=schedule is None)
+    bounds = Bounds(min_time_coverage, min_collectives)
+    request = ConfirmRequest(
+        path, module, _path(schedule), profile=known, unreadable=why_not, release=jax, bounds=bounds
+    )
+    found = confirm(request)
+    page = report.confirm_page(str(path), found, after_confirmation(path, found))
+    return _answer("confirm", found, page, report.document(found), found.main.verdict is ProfileUse.USED)
+
+
+@_answers
+def compare(
+    base: Times,
+    new: Times | None = None,
+    *,
+    labels: tuple[str, str] = ("", ""),
+    paired: bool = False,
+    fail_slower: float | None = None,
+    require_faster: bool = False,
+    confidence: float = 0.95,
+    same_within: float = 0.005,
+    warmup: int | None = None,
+) -> Answer[Comparison]:
+    """Compare the step times of two sides, as `pgle compare`.
+
+    Args:
+        base: paths of runs, or step times in seconds.
+        new: the same; None: `base` is a folder that holds both sides.
+        labels: names of the sides in the answer; empty: by their paths.
+        paired: run i of `base` belongs to run i of `new`.
+        fail_slower: the answer is not ok if `new` is shown to be slower by more than this share: 0.02.
+        require_faster: the answer is not ok unless `new` is faster.
+        confidence: of the intervals.
+        same_within: what counts as the same, as a share.
+        warmup: steps to leave out at the start; None: found.
+
+    Raises:
+        UserError: a side cannot be read, or has no steady step.
+    """
+    from pgle.report.onward import after_comparison
+    from pgle.report.steps import compare as report
+    from pgle.report.steps.compare_page import page
+    from pgle.run.compare import CompareRequest, run_compare
+    from pgle.steps.compare import compare
+    from pgle.steps.estimate import Assumptions
+    from pgle.steps.gate import Limits, gate
+    from pgle.steps.steady import Rules
+
+    rules, limits = Rules(warmup=warmup), Limits(fail_slower=fail_slower, require_faster=require_faster)
+    assumptions = Assumptions(confidence, same_within, paired=paired)
+    following: tuple[str, ...] = ()
+    if new is None or (_are_paths(base) and _are_paths(new)):
+        sides = [tuple(map(str, _paths(side))) for side in (base, new) if side is not None]
+        words, (one_side, other) = (sides[0], ((), ())) if new is None else ((), sides)
+        request = CompareRequest(words, one_side, other, rules, assumptions, limits, labels=labels)
+        found, checks = run_compare(request)
+        following = tuple(line for line in after_comparison(found, checks) if line.startswith("pgle "))
+    else:
+        one, two = (_side(*side, rules) for side in zip(labels, (base, new), ("base", "new"), strict=True))
+        found = compare(one, two, assumptions)
+        checks = gate(found, limits)
+    ok = not any(check.failed for check in checks)
+    return _answer("compare", found, page(found, checks, following), report.document(found, checks), ok)
+
+
+@_answers
+def predict(
+    hlo: StrPath,
+    *,
+    profile: StrPath | None = None,
+    target: str | None = None,
+    module: str = "",
+    devices_per_host: int | None = None,
+    network_gb_s: float | None = None,
+) -> Answer[Predicted]:
+    """Predict what a step of a scheduled module takes, as `pgle predict`: no compiler, no GPU.
+
+    Args:
+        hlo: a dump after optimizations, a schedule dump, or a folder of dumps.
+        profile: measured costs; None: all are estimated.
+        target: GPU by name or description; None: as the dump says.
+        module: regular expression searched in module names; empty: the one with the longest step.
+        devices_per_host: GPUs that share NVLink; None: as the target has.
+        network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
+
+    Raises:
+        UserError: an input is bad, or no module is scheduled.
+    """
+    from pgle.report.schedules import predict as report
+    from pgle.run.predict import PredictRequest, predict_file
+
+    request = PredictRequest(_file(hlo), _path(profile), target, module, devices_per_host, network_gb_s)
+    found = predict_file(request)
+    return _answer("predict", found, report.predict_page(found), report.document(found))
+
+
+@_answers
+def analyze(
+    inputs: Paths,
+    *,
+    hlo: Paths = (),
+    target: str | None = None,
+    profile: StrPath | None = None,
+    against: Paths = (),
+    against_hlo: Paths = (),
+) -> Answer[Analysis]:
+    """Where the time of a step goes and what could be saved, as `pgle analyze`; its page is that of `pgle report`.
+
+    Args:
+        inputs: traces (several are ranks of one job), a run directory or a stage of it, a rehearsal, scheduled HLO.
+        hlo: HLO dumps of the traced run.
+        target: GPU for expected times; None: as the HLO says.
+        profile: what the scheduler was given; None: that of the run directory.
+        against: another run of the program, from before; then the answer says what changed.
+        against_hlo: HLO dumps of that run.
+
+    Raises:
+        UserError: an input is bad, or holds no activity of an XLA program.
+    """
+    from pgle.report import analyze as report
+    from pgle.report.page.run_page import run_page
+    from pgle.run.analyze import analyze
+    from pgle.run.inputs.measured_step import Side
+    from pgle.run.report import Gathered
+
+    side = Side(_inputs(inputs), _paths(hlo), target, _path(profile))
+    other = Side(_paths(against), _paths(against_hlo), target) if _paths(against) else None
+    found = analyze(side, other)
+    page, _ = run_page(Gathered(side.inputs, analysis=found))
+    return _answer("analyze", found, page, report.document(found))
+
+
+def _answer(command: str, result: R, page: Page, document: Mapping[str, Any], ok: bool = True) -> Answer[R]:
+    from pgle.report import json
+
+    return Answer(result, page, {"schema": f"pgle.{command}/1", **json.plain(document)}, ok)
+
+
+def _are_paths(given: object) -> bool:
+    one = isinstance(given, str | os.PathLike)
+    return one or (isinstance(given, Sequence) and all(isinstance(item, str | os.PathLike) for item in given))
+
+
+def _paths(given: Any) -> tuple[AnyPath, ...]:
+    """Paths of one path, several or none.
+
+    Raises:
+        UserError: it is no path.
+    """
+    from pgle.files import as_path
+
+    if not _are_paths(given):
+        raise UserError(f"a path is needed, not {type(given).__name__}", remedy="give a path or a list of paths")
+    return tuple(map(as_path, [given] if isinstance(given, str | os.PathLike) else given))
+
+
+def _inputs(given: Any) -> tuple[AnyPath, ...]:
+    if not (found := _paths(given)):
+        raise UserError("no input is given", remedy="give a path or a list of paths")
+    return found
+
+
+def _file(given: Any) -> AnyPath:
+    if len(found := _inputs(given)) > 1:
+        raise UserError(f"{len(found)} paths are given", remedy="give one")
+    return found[0]
+
+
+def _path(given: StrPath | None) -> AnyPath | None:
+    return None if given is None else _file(given)
+
+
+def _side(label: str, given: Times, name: str, rules: Rules) -> Side:
+    """A side of a comparison: runs on disk, an array of step times, or an array for each run."""
+    from pgle.run.inputs.step_times import read_side
+    from pgle.steps.side import Side
+    from pgle.steps.steady import steady
+
+    label = label or name
+    if _are_paths(given):
+        return read_side(label, [str(path) for path in _paths(given)], rules=rules)
+    items: list[Any] = list(given)  # type: ignore[arg-type]
+    runs = items if items and isinstance(items[0], Iterable) else [items]
+    return Side(label, tuple(steady(_series(f"{label}[{at}]", run), rules) for at, run in enumerate(runs)))
+
+
+def _series(name: str, seconds: Iterable[Any]) -> Series:
+    from pgle.steps.series import Step, make_series, unfit
+
+    steps = [Step(at, float(value)) for at, value in enumerate(seconds)]
+    for step in steps:
+        if why := unfit(step.step_time_s):
+            raise UserError(f"step {step.step}: {step.step_time_s:g} s {why}", where=name, remedy="give seconds")
+    return make_series(name, "array", steps)
