@@ -17,6 +17,7 @@ STOREYS = (
     "costs",
     "schedule",
     "tune",
+    "scale",
     "analyze",
     "steps",
     "run",
@@ -24,7 +25,7 @@ STOREYS = (
     "cli",
 )
 FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names.split()}
-PURE = ("steps", "analyze", "tune", "schedule", "costs", "trace", "xla")
+PURE = ("steps", "analyze", "scale", "tune", "schedule", "costs", "trace", "xla")
 IMPURE_IMPORTS = {"click", "rich", "subprocess", "jax"}
 MOST_LINES = 600
 PRIVATE = ("jax._src", "jaxlib._")

@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Predict": {
         "rehearse": "Compile for GPUs without one: what would a profile change?",
         "predict": "What a step of a compiled module takes, without a compiler.",
+        "scale": "What a step takes at sizes that you do not have: 64, 512, 2048 GPUs.",
         "tune": "Which flags, with the profile, make a step fastest; no GPU.",
         "perf-table": "Measured tables for XLA's own cost model, from traces.",
     },

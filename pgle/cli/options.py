@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgle.cli.paths import FOLDER, LOCAL, PATH, PROFILE_OUT, TARGET, Between
+from pgle.cli.paths import BANDWIDTH, FOLDER, LOCAL, PATH, PROFILE_OUT, TARGET, Between
 
 if TYPE_CHECKING:
     from pgle.files import AnyPath
@@ -83,9 +83,9 @@ topology_option = click.option(
 network_option = click.option(
     "--network",
     "network_gb_s",
-    type=Between(0, 1e6, min_open=True),
+    type=BANDWIDTH,
     metavar="GB/s",
-    help="Network bandwidth per GPU, one direction; else 25 (A100), 50, or 100 (GB300).",
+    help="Network bandwidth per GPU, one direction: 50, 50GB/s, 400Gbit/s; else 25 (A100), 50, or 100 (GB300).",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -36,6 +37,18 @@ class Between(click.FloatRange):
         if found != found:
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
         return found
+
+
+class _Bandwidth(Between):
+    """GB/s, as a number or with a unit: ``50``, ``50GB/s``, ``400Gbit/s``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number."""
+        number, unit = re.fullmatch(r"(.*?)\s*(GB/s|Gbit/s|Gb/s|Gbps)?", str(value), re.DOTALL).groups()  # type: ignore[union-attr]
+        return super().convert(number, param, ctx) / (1 if unit in (None, "GB/s") else 8)
+
+
+BANDWIDTH = _Bandwidth(0, 1e6, min_open=True)
 
 
 class _In(_Path):

@@ -21,6 +21,18 @@ DUMP = ["--hlo", f"{T}/pax_fsdp4/proc0/dump"]
 MADE = f"{T}/nsys_synthetic/synthetic_cases.sqlite"
 XPLANE = f"{T}/jax_xplane/jax08_gemm.xplane.pb"
 OVERLAP = ["--", sys.executable, "-m", "pgle.workloads.overlap", "--compile-only"]
+FSDP = [
+    "--",
+    sys.executable,
+    "-m",
+    "pgle.workloads.fsdp",
+    "--layers",
+    "2",
+    "--devices",
+    "{devices}",
+    "--batch",
+    "{2*devices}",
+]
 SIMULATED = ["--capture", "simulated", "--target", "a100", "--devices", "4"]
 TRAIN = """
 import sys
@@ -120,6 +132,7 @@ COMPILED: dict[str, list[list[str]]] = {
     ],
     "rehearse": [["rehearse", "--target", gpu, "--devices", "4", *OVERLAP] for gpu in ("a100", "b200")],
     "tune": [["tune", "--devices", "4", "--target", "a100", "--budget", "2", "-o", "tuned", *OVERLAP]],
+    "scale": [["scale", "--devices", sizes, *FSDP] for sizes in ("3,8,16", "8,16")],
     "profile": [["profile", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "baseline": [["perf", "--baseline", "--run-dir", "r", *SIMULATED, *OVERLAP]],
     "perf": [["convert", "r"], ["perf", "--run-dir", "r", *SIMULATED, *OVERLAP]],

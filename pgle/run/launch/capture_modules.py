@@ -105,6 +105,8 @@ def capture_modules(
     quiet_s: float,
     choose: str | None = None,
     environment: Mapping[str, str] | None = None,
+    until_step: bool = False,
+    output: int = STDERR,
 ) -> tuple[Path, ...]:
     """Run a command on CPU devices and collect what it compiles; its output goes to stderr.
 
@@ -121,6 +123,8 @@ def capture_modules(
         choose: the module that is wanted, as in `choose_module`; None: the program's step, which a program that fails
             must have executed again and again before.
         environment: instead of `os.environ`.
+        until_step: stop the program as soon as its step, or what `choose` names, is known.
+        output: descriptor that the program's output goes to.
 
     Returns:
         The dumped modules, in the order in which they were compiled.
@@ -135,7 +139,8 @@ def capture_modules(
 
     def run(where: Path, *, compute: bool) -> int:
         where.mkdir(parents=True, exist_ok=True)
-        return _run(command, capture_environment(base, where, devices, target, compute=compute), where, quiet_s, choose)
+        variables = capture_environment(base, where, devices, target, compute=compute)
+        return _run(command, variables, where, Wait(quiet_s, choose, until_step), output)
 
     claim(folder)
     code = run(folder, compute=False)
@@ -193,12 +198,20 @@ def _rank(folder: Path) -> tuple[bool, int]:
     return _has_step(folder), len(modules_in(folder))
 
 
-def _run(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path, quiet_s: float, choose: str | None
-) -> int:
-    child = started(command, environment, stdout=STDERR, start_new_session=True)
+@dataclass(frozen=True)
+class Wait:
+    """How long a program is waited for: as in `capture_modules`."""
+
+    quiet_s: float
+    choose: str | None
+    until_step: bool = False
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, wait: Wait, output: int) -> int:
+    streams = {"stdout": output, "stderr": None if output == STDERR else output}
+    child = started(command, environment, **streams, start_new_session=True)
     try:
-        return _wait_or_stop(child, folder, quiet_s, choose)
+        return _wait_or_stop(child, folder, wait)
     except BaseException:
         _stop(child)
         raise
@@ -281,8 +294,9 @@ def capture_environment(
     }
 
 
-def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float, choose: str | None) -> int:
+def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, wait: Wait) -> int:
     """The exit code, 128 + N where signal N ended it; 0 where we stopped the program ourselves."""
+    quiet_s, choose = wait.quiet_s, wait.choose
     seen, since = 0, time.monotonic()
     told_s, told_size = SAY_S, 0
     while True:
@@ -297,6 +311,9 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float, 
             _say(f"the program has compiled nothing in {told_s:g} s{_waits(folder)}; waiting on (Ctrl-C ends it)")
             told_s *= 2
         quiet = time.monotonic() - since
+        if wait.until_step and seen and _is_known(folder, choose):
+            _stop(child)
+            return 0
         if not seen or quiet <= quiet_s:
             continue
         patience = quiet_s * _patience(folder, choose)
@@ -310,6 +327,16 @@ def _wait_or_stop(child: subprocess.Popen[bytes], folder: Path, quiet_s: float, 
             _stop(child)
             write_files({folder / STOPPED: ""}, force=True)
             return 0
+
+
+def _is_known(folder: Path, choose: str | None) -> bool:
+    """Whether the step is known: executed as often as tells it, or what is wanted was compiled or executed."""
+    if choose is None:
+        return not doubt_of(choose_module(modules_in(folder), None))
+    program = read_captured(folder)
+    with suppress(UserError):  # it has not come yet
+        return program.executed.get(choose_module(modules_in(folder), choose).name, 0) > 0
+    return False
 
 
 def _waits(folder: Path) -> str:

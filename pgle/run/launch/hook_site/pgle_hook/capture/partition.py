@@ -57,7 +57,6 @@ def partition(dumped, module, compile_, given, targets):
                 said = " ".join(log.read().split())[-300:]
             warn("%s cannot be partitioned in the program (%s)" % (os.path.basename(dumped), said or "no answer"))
     finally:
-        os.system("ls %s > /tmp/capture2/ls.txt" % folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,0 +1,99 @@
+"""`pgle scale`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgle.cli.help import Command
+from pgle.cli.options import choose_option, flag_option, network_option, page_options, quiet_option, target_option
+from pgle.cli.paths import FOLDER, LOCAL
+from pgle.errors import UserError
+
+
+@click.command(cls=Command)
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...")
+@click.option("--devices", "sizes", required=True, metavar="N,N,…", help="Numbers of GPUs; the first is compared with.")
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="NAME=A,B,…",
+    help="Values for {NAME} in the command; all combinations; repeatable.",
+)
+@click.option("--profile", type=LOCAL, metavar="PROFILE", help="Measured costs; without, estimates stand in for them.")
+@target_option
+@click.option("--devices-per-host", "per_host", type=click.IntRange(1), metavar="N",
+              help="GPUs that share NVLink.  [default: the target's, 8 or 72]")  # fmt: skip
+@network_option
+@flag_option
+@choose_option
+@quiet_option
+@click.option("--executor", default="processes", metavar="processes|dask://HOST:PORT",
+              help="Where rows are made: processes of this machine, or a Dask cluster.")  # fmt: skip
+@click.option("--cache/--no-cache", "cached", default=True, show_default=True, help="Keep and reuse compilations.")
+@click.option("-o", "--output", type=FOLDER, metavar="DIR",
+              help="Folder for rows and page; the same again goes on.  [default: temporary]")  # fmt: skip
+@page_options
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    words: tuple[str, ...],
+    sizes: str,
+    vary: tuple[str, ...],
+    profile: str | None,
+    output: Path | None,
+    sections: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Predict a program's step at sizes that you do not have: does it fit, how well does it scale, where does it break?
+
+    COMMAND is captured at each size on virtual devices, compiled by XLA for the target, and priced. Nothing of it is
+    executed on a GPU. In it {devices}, {hosts} and every {NAME} of --vary are replaced; {4*devices} and {batch/hosts}
+    are worked out. All figures are predictions. The exit code is 1 if no size has a step that fits.
+
+    \b
+    pgle scale --devices 8,64,512 --network 50GB/s -- python train.py --batch {4*devices}
+    pgle scale --devices 64 --vary mesh=fsdp64,fsdp8tp8 -- python train.py --mesh {mesh}
+    """
+    from pgle.report.page.terminal import show
+    from pgle.report.schedules import scale as report
+    from pgle.run.rehearse.folder import opened
+    from pgle.run.scale.scale import ScaleRequest, scale
+
+    with opened(None if output is None else str(output), lambda out: False) as out:
+        request = ScaleRequest(
+            words=words,
+            devices=_sizes(sizes),
+            out=out,
+            vary=dict(map(_varied, vary)),
+            profile=None if profile is None else Path(profile),
+            **options,
+        )
+        with report.making(len(request.devices)) as on_row:
+            found = scale(request, on_row)
+    if as_json:
+        report.show_json(found)
+    else:
+        show(report.scale_page(found), sections=sections)
+    ctx.exit(0 if found.answer.good else 1)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """``8,64,512``."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and 0 < int(part) <= 1 << 20 for part in parts):
+        raise UserError("is no list of sizes", where=f"--devices {text}", remedy="say 8,64,512")
+    return tuple(map(int, parts))
+
+
+def _varied(text: str) -> tuple[str, list[str]]:
+    """``NAME=A,B``."""
+    name, equals, values = text.partition("=")
+    if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
+        raise UserError("is no name with values", where=f"--vary {text}", remedy="say --vary mesh=fsdp8,fsdp4tp2")
+    return name, values.split(",")

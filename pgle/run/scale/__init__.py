@@ -1,0 +1,1 @@
+"""`pgle scale`: a program captured, compiled and priced at each size."""

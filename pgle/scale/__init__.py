@@ -1,0 +1,1 @@
+"""One program at many sizes: which trials, what a row holds, where it breaks. Pure."""

@@ -1,0 +1,146 @@
+"""What the rows say together: ranges that widen with size, efficiency, where a program stops to scale, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import hypot, inf
+
+from pgle.costs.estimate.sizes import size_spread
+from pgle.errors import UserError
+from pgle.scale.anchor import Anchor
+from pgle.scale.row import Exposed, Row
+from pgle.schedule.predict import ESTIMATE_RANGE
+
+BREAKS = 0.9
+"""Efficiency from which on a program counts as scaling; a convention: nine tenths of the GPUs' work for the money."""
+
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row against the first."""
+
+    row: Row
+    step_us: float = 0.0  # moved by the anchor, if there is one
+    interval_us: Range = (0.0, 0.0)
+    efficiency: float | None = None  # work per second and GPU against the first row's; None where there is no step
+    efficiency_range: Range = (0.0, 0.0)
+    flat: float | None = None  # step against the first row's
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All rows, judged."""
+
+    rows: tuple[Judged, ...]
+    first: Judged | None  # the row that others are compared with; None where no row has a step
+    best: tuple[Judged, ...]  # the rows of the variant that is fastest at the largest size
+    breaks: Judged | None  # of `best`, the first that is less efficient than `BREAKS`
+    culprit: Exposed | None  # what is exposed more there than in the first row
+    culprit_share: float  # of the step that it is exposed for there
+    anchor: Anchor | None
+
+    @property
+    def scales_to(self) -> int | None:
+        """The largest size of `best` before it breaks."""
+        until = inf if self.breaks is None else self.breaks.row.devices
+        return max((item.row.devices for item in self.best if item.row.devices < until), default=None)
+
+    @property
+    def good(self) -> bool:
+        """Whether there is a step that fits."""
+        return any(not item.row.failure and item.row.fits is not False for item in self.rows)
+
+
+def answer(rows: Sequence[Row], measured: Mapping[int, float] | None = None) -> Answer:
+    """Judge all rows.
+
+    Args:
+        rows: in the order in which they were asked for.
+        measured: microseconds of a measured step by size, one at most.
+
+    Raises:
+        UserError: there is no step at the measured size.
+    """
+    there = [row for row in rows if not row.failure and row.step_us > 0]
+    if not there:
+        return Answer(tuple(map(Judged, rows)), None, (), None, None, 0.0, None)
+    anchor = _anchor(there, measured or {})
+    judged = tuple(_judged(row, there[0], anchor) for row in rows)
+    first = next(item for item in judged if item.row is there[0])
+    best = _best(judged)
+    breaks = next((item for item in best if item.efficiency is not None and item.efficiency < BREAKS), None)
+    culprit, share = (None, 0.0) if breaks is None else _culprit(breaks.row, first.row)
+    return Answer(judged, first, best, breaks, culprit, share, anchor)
+
+
+def _anchor(rows: Sequence[Row], measured: Mapping[int, float]) -> Anchor | None:
+    for devices, us in measured.items():
+        row = next((row for row in rows if row.devices == devices), None)
+        if row is None:
+            remedy = f"add {devices} to --devices"
+            raise UserError(f"no step is predicted for {devices} GPUs", where="--measured", remedy=remedy)
+        return Anchor(devices, us, row.step_us)
+    return None
+
+
+def _judged(row: Row, first: Row, anchor: Anchor | None) -> Judged:
+    if row.failure or not row.step_us:
+        return Judged(row)
+    # Of what is estimated, compute is off by about the same share at both sizes; communication is not.
+    modelled = [abs(factor - 1) * row.exposed_us / row.step_us for factor in ESTIMATE_RANGE]
+    faster, slower = size_spread(first.devices, row.devices)
+    efficiency = _rate(row) / _rate(first)
+    down, up = hypot(modelled[1], slower - 1), hypot(modelled[0], 1 - faster)
+    if row is first:
+        down = up = 0.0
+    return Judged(
+        row,
+        step_us=row.step_us if anchor is None else anchor.likely_us(row.step_us),
+        interval_us=_interval(row, first, anchor),
+        efficiency=efficiency,
+        efficiency_range=(efficiency / (1 + down), efficiency / max(1 - up, 0.1)),
+        flat=row.step_us / first.step_us,
+    )
+
+
+def _interval(row: Row, first: Row, anchor: Anchor | None) -> Range:
+    """The range of a step: what the prediction does not know of itself, and what no compiler knows of another size.
+
+    With an anchor the prediction's own doubt is gone, but for communication that the anchor's size does not have.
+    """
+    known_at = first.devices if anchor is None else anchor.devices
+    low, high = size_spread(known_at, row.devices)
+    if anchor is None:
+        step, ends = row.step_us, (row.least_us, inf if row.most_us is None else row.most_us)
+    else:
+        step, ends = anchor.likely_us(row.step_us), anchor.ends_us(row.step_us)
+    return (
+        max(step - hypot(step - ends[0], step * (1 - low)), 0.0),
+        step + hypot(ends[1] - step, step * (high - 1)),
+    )
+
+
+def _rate(row: Row) -> float:
+    """Work per time of one GPU."""
+    return (row.operations or 1.0) / row.step_us
+
+
+def _best(judged: Sequence[Judged]) -> tuple[Judged, ...]:
+    """The rows of the variant that does most work per second at the largest size; one that does not fit comes last."""
+    there = [item for item in judged if item.efficiency is not None]
+    last = max(there, key=lambda item: (item.row.fits is not False, item.row.devices, item.efficiency or 0.0))
+    return tuple(item for item in there if item.row.variant == last.row.variant)
+
+
+def _culprit(row: Row, first: Row) -> tuple[Exposed | None, float]:
+    """What grew most from the first row, as a share of the step."""
+    before: dict[str, float] = {}
+    for item in first.by_collective:
+        before[item.kind] = before.get(item.kind, 0.0) + item.exposed_us / first.step_us
+    if not row.by_collective:
+        return None, 0.0
+    worst = max(row.by_collective, key=lambda item: item.exposed_us / row.step_us - before.get(item.kind, 0.0))
+    return (worst, worst.exposed_us / row.step_us) if worst.exposed_us > 0 else (None, 0.0)

@@ -1,0 +1,129 @@
+"""Which sizes and variants of a program are tried, and what its command line is for each of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from pgle.errors import UserError
+
+MOST_TRIALS = 200  # more is a slip of the keyboard
+
+_PLACE = re.compile(r"\{\{|\}\}|\{([A-Za-z0-9_]+(?:[*/][A-Za-z0-9_]+)*)\}")
+"""A placeholder: a name, or names and numbers multiplied and divided from left to right. Two braces are one brace."""
+
+
+class UnfitError(ValueError):
+    """A size that a command line cannot have: a division leaves a rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One row that is to be made."""
+
+    devices: int  # GPUs
+    per_host: int  # GPUs that share NVLink
+    values: tuple[tuple[str, str], ...] = ()  # of each varied name, as the user wrote them
+
+    @property
+    def hosts(self) -> int:
+        """Hosts, or NVLink domains; the last may be half full, which `topology` refuses."""
+        return -(-self.devices // self.per_host)
+
+    @property
+    def topology(self) -> str:
+        """``SxHxD``, a slice for each host.
+
+        Raises:
+            UnfitError: the hosts would not be full.
+        """
+        if self.hosts == 1:
+            return f"1x1x{self.devices}"
+        if self.devices % self.per_host:
+            raise UnfitError(f"{self.devices} GPUs do not fill hosts of {self.per_host}")
+        return f"{self.hosts}x1x{self.per_host}"
+
+    @property
+    def name(self) -> str:
+        """A file name: ``64`` or ``64-mesh=fsdp8``."""
+        words = [str(self.devices), *(f"{name}={value}" for name, value in self.values)]
+        return re.sub(r"[^\w.=-]+", "_", "-".join(words))[:120]
+
+
+def trials(devices: Sequence[int], per_host: int, varied: Mapping[str, Sequence[str]]) -> tuple[Trial, ...]:
+    """Every size with every combination of values, in the order in which they were given.
+
+    Raises:
+        UserError: there are more than `MOST_TRIALS`, or two have one name.
+    """
+    found = [
+        Trial(count, per_host, tuple(zip(varied, values, strict=True)))
+        for count in devices
+        for values in product(*varied.values())
+    ]
+    if len(found) > MOST_TRIALS:
+        remedy = f"{MOST_TRIALS} are the most; give fewer sizes or values"
+        raise UserError(f"{len(found)} trials", where="--devices, --vary", remedy=remedy)
+    if len({trial.name for trial in found}) < len(found):
+        raise UserError("two trials are the same", where="--devices, --vary", remedy="give each size and value once")
+    return tuple(found)
+
+
+def filled(words: Sequence[str], trial: Trial) -> tuple[str, ...]:
+    """The command line of a trial: ``{devices}``, ``{hosts}`` and varied names replaced, also in varied values.
+
+    Raises:
+        UnfitError: a division leaves a rest.
+        UserError: a placeholder has no value.
+    """
+    numbers = {"devices": str(trial.devices), "hosts": str(trial.hosts)}
+    values = numbers | {name: _filled(value, numbers) for name, value in trial.values}
+    return tuple(_filled(word, values) for word in words)
+
+
+def check_names(words: Sequence[str], varied: Mapping[str, Sequence[str]]) -> None:
+    """Refuse a varied name that the command does not hold, and a placeholder that nothing varies.
+
+    Raises:
+        UserError: as said.
+    """
+    found = (match[1] for word in words for match in _PLACE.finditer(word) if match[1])
+    used = {name for text in found for name in re.split(r"[*/]", text) if not name.isdigit()}
+    known = {"devices", "hosts", *varied}
+    if taken := {"devices", "hosts"} & set(varied):
+        raise UserError("is a name of pgle's own", where=f"--vary {min(taken)}=…", remedy="choose another name")
+    if unused := [name for name in varied if name not in used]:
+        raise UserError("is not in the command", where=f"--vary {unused[0]}", remedy=f"write {{{unused[0]}}} in it")
+    if unknown := sorted(used - known):
+        remedy = f"add --vary {unknown[0]}=A,B, or write {{{{{unknown[0]}}}}} for braces of your own"
+        raise UserError("has no value", where=f"{{{unknown[0]}}}", remedy=remedy)
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        return match[0][0] if match[1] is None else _worked_out(match[1], values)
+
+    return _PLACE.sub(value, text)
+
+
+def _worked_out(text: str, values: Mapping[str, str]) -> str:
+    """The value of a placeholder: ``batch``, ``4*devices``, ``devices/8``."""
+    first, *rest = re.split(r"([*/])", text)
+    if not rest:
+        return values[first]
+    result = _number(first, values)
+    for sign, name in zip(rest[::2], rest[1::2], strict=True):
+        number = _number(name, values)
+        if sign == "/" and (not number or result % number):
+            raise UnfitError(f"{{{text}}}: {result} is not divisible by {number}")
+        result = result * number if sign == "*" else result // number
+    return str(result)
+
+
+def _number(name: str, values: Mapping[str, str]) -> int:
+    text = values.get(name, name)
+    if not text.isdigit():
+        raise UserError("is no whole number", where=f"{{{name}}} = {text}", remedy="vary numbers where you calculate")
+    return int(text)
