@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from pgle.costs.estimate.communication import group_us
-from pgle.costs.estimate.network import HOSTS_A, HOSTS_B, Group
+from pgle.costs.estimate.network import HOSTS_A, HOSTS_B, Group, nccl_us
 from pgle.xla.hardware import find_hardware
 
 REDUCE_SCATTER = {4: 360.0, 8: 345.0, 16: 320.0, 32: 300.0, 64: 280.0, 128: 260.0}  # GB/s of bus bandwidth by hosts
@@ -25,16 +25,34 @@ PUBLISHED = Path(__file__).parent.parent / "testdata/nccl_tests/all_reduce.tsv"
 H100, A3 = find_hardware("h100"), find_hardware("h100", network_gb_s=25)
 
 
-def main() -> None:
-    inverse = [H100.nvlink_gb_s / REDUCE_SCATTER[hosts] for hosts in FITTED]
+def moved_bytes(size: float, group: Group) -> float:
+    """What each device of a ring sends in a reduce-scatter."""
+    return size * (group.size - 1) / group.size
+
+
+def fitted(size: float) -> tuple[float, float]:
+    """Slope and constant of the law, by least squares, with messages of that many bytes."""
+    inverse = []
+    for hosts in FITTED:
+        group = Group(8 * hosts, hosts)
+        moved = moved_bytes(size, group)
+        transfer_us = moved / REDUCE_SCATTER[hosts] / 1e3 - nccl_us("reduce-scatter", size, group, H100)[1]
+        inverse.append(transfer_us * 1e3 * H100.nvlink_gb_s / moved)
     slope, constant = np.polyfit(np.log2(FITTED), inverse, 1)
+    return float(slope), float(constant)
+
+
+def main() -> None:
+    size = 8 << 30
+    slope, constant = fitted(size)
     print(f"fitted: a = {constant:.4f}, b = {slope:.4f} (in use: {HOSTS_A}, {HOSTS_B})\n")
     print("reduce-scatter of 8 GiB, bus bandwidth in GB/s: hosts, published, by the law alone, estimated")
-    size = 8 << 30
     for hosts, published in REDUCE_SCATTER.items():
-        law = H100.nvlink_gb_s / (constant + slope * np.log2(hosts))
-        devices = 8 * hosts
-        found = size * (devices - 1) / devices / group_us("reduce-scatter", Group(devices, hosts), size, H100) / 1e3
+        group = Group(8 * hosts, hosts)
+        moved = moved_bytes(size, group)
+        latency = nccl_us("reduce-scatter", size, group, H100)[1]
+        law = moved / 1e3 / (latency + moved * (constant + slope * np.log2(hosts)) / H100.nvlink_gb_s / 1e3)
+        found = moved / group_us("reduce-scatter", group, size, H100) / 1e3
         held_out = "" if hosts in FITTED else "  held out"
         print(f"{hosts:6}{published:8.0f}{law:8.0f} ({law / published - 1:+.1%}){found:8.0f} ", end="")
         print(f"({found / published - 1:+.1%}){held_out}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from pgle.costs.estimate.estimate import estimator, hardware_of
+from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.lookup.complete import Completion, complete_profile
 from pgle.costs.lookup.coverage import Coverage, cover
-from pgle.costs.lookup.table import LookupTable, Row
-from pgle.costs.profile.carry import Carried, carry
+from pgle.costs.lookup.table import LookupTable
+from pgle.costs.profile.carry import Carried, carry, scale_by
 from pgle.costs.profile.files import read_profile
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
@@ -175,13 +175,7 @@ def carry_file(
     found = (
         find_hardware(load_target(target), devices_per_host=devices_per_host) if target else hardware_of(target_module)
     )
-    estimates = {id(table): estimator(table.module, found) for table in (one, other)}
-
-    def scale(was: Row, row: Row) -> float | None:
-        before_us = estimates[id(one)](was.instruction)
-        return estimates[id(other)](row.instruction) / before_us if before_us > 0 else None
-
-    carried = carry(given, one, other, scale)
+    carried = carry(given, one, other, scale_by(one, other, found))
     if not carried.matches:
         remedy = "check --from and --to: these modules share no instruction"
         raise UserError("nothing of it can be carried", where=profile, remedy=remedy)

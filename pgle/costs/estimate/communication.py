@@ -144,17 +144,20 @@ def _inside_us(kind: str, group: int, size: float, hardware: Hardware) -> float:
 
 @lru_cache(maxsize=4096)
 def _curve(kind: str, group: Group, near: int, hardware: Hardware) -> perf_tables.Curve:
-    """Times over sizes: times of `near` devices in one domain, plus the difference by NCCL's model.
+    """Times over sizes: times of `near` devices in one domain, and what NCCL's model says that hosts add.
 
-    The difference can fall by fractions of a microsecond where the two change protocol; the curve never does.
+    Two readings of that; the lesser counts. Either the difference of the model's times is added, so that switches
+    which reduce inside a host keep their gain. Or its latency is added, and the whole takes no less than the model
+    says, so that a table slower inside a host than NCCL across hosts does not count twice. The curve never falls.
     """
     inside, sizes = Group(near, 1), sorted({*_SIZES, *perf_tables.sizes_measured(hardware.measured_as, kind)})
+    latency_us = max(_model_us(kind, 0, group, hardware) - _model_us(kind, 0, inside, hardware), 0.0)
 
     def time_us(size: float) -> float:
-        more = _model_us(kind, size, group, hardware) - _model_us(kind, size, inside, hardware)
-        return max(
-            _inside_us(kind, near, size, hardware) + max(more, 0.0), between_hosts_us(kind, size, group, hardware)
-        )
+        whole, measured = _model_us(kind, size, group, hardware), _inside_us(kind, near, size, hardware)
+        added = measured + max(whole - _model_us(kind, size, inside, hardware), 0.0)
+        bounded = max(measured + latency_us, whole)
+        return max(min(added, bounded), between_hosts_us(kind, size, group, hardware))
 
     times = accumulate(map(time_us, sizes), max)
     return [log(size) for size in sizes], [log(time) for time in times]

@@ -17,9 +17,10 @@ from math import ceil, log2
 from pgle.xla.hardware import Hardware
 from pgle.xla.kinds import KINDS
 
-HOSTS_A, HOSTS_B = 0.8947, 0.0644
+HOSTS_A, HOSTS_B = 0.9089, 0.0546
 """The law of hosts, relative to NCCL's bandwidth inside an H100 host (370.8 GB/s): least squares of the reduce-scatter
-on 4, 8 and 16 hosts of 8 H100 in NVIDIA/nccl issue 1229 (360, 345 and 320 GB/s; `benchmarks/hosts.py` repeats it)."""
+on 4, 8 and 16 hosts of 8 H100 in NVIDIA/nccl issue 1229 (360, 345 and 320 GB/s), less the latency of a ring, which the
+model counts by itself. The size of its messages is not published; 8 GiB is taken (`benchmarks/hosts.py` repeats it)."""
 
 LAUNCH_US = 5.0
 """XLA's `kNcclKernelLaunchOverhead` (openxla/xla `gpu_performance_model_base.h`), for transfers that NCCL's table of

@@ -16,15 +16,34 @@ from functools import cached_property
 from statistics import median
 
 from pgle.costs.estimate.communication import payload_bytes
+from pgle.costs.estimate.estimate import estimator
 from pgle.costs.estimate.products import matmuls
 from pgle.costs.lookup.table import LookupTable, Row
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
 from pgle.xla.collectives import collective_kind, group_size, is_done, start_of
+from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction
 
 ROUNDS = 3  # of hashing; more tell little apart that fewer do not
 Scale = Callable[[Row, Row], float | None]
 """What a collective's cost is multiplied by, from the row it was measured on to another; None: cannot be said."""
+
+
+def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
+    """Scales by the ratio of estimates: by the links of a GPU.
+
+    Args:
+        old: the module that costs were measured on.
+        new: the module that they are wanted for.
+        hardware: the GPU and its network.
+    """
+    before, after = estimator(old.module, hardware), estimator(new.module, hardware)
+
+    def scale(was: Row, row: Row) -> float | None:
+        before_us = before(was.instruction)
+        return after(row.instruction) / before_us if before_us > 0 else None
+
+    return scale
 
 
 class By(StrEnum):
