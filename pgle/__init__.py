@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pgle.api import Answer, analyze, compare, confirm, convert, predict, verify
+    from pgle.api import Answer, analyze, compare, confirm, convert, predict, rehearse, tune, verify
     from pgle.errors import UserError
 
 __version__ = "0.1.0"
@@ -22,7 +22,9 @@ __all__ = [
     "confirm",
     "convert",
     "predict",
+    "rehearse",
     "step",
+    "tune",
     "verify",
 ]
 

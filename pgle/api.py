@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pgle.run.analyze import Analysis
     from pgle.run.convert import Conversion
     from pgle.run.predict import Predicted
+    from pgle.run.rehearse.command import RehearseCommand
+    from pgle.run.rehearse.rehearse import Rehearsal
+    from pgle.run.tune.request import Tuning
     from pgle.steps.compare import Comparison
     from pgle.steps.series import Series
     from pgle.steps.side import Side
@@ -361,6 +364,131 @@ def analyze(
     found = analyze(side, other)
     page, _ = run_page(Gathered(side.inputs, analysis=found))
     return _answer("analyze", found, page, report.document(found))
+
+
+@_answers
+def rehearse(
+    step: Callable[..., Any] | StrPath,
+    *args: Any,
+    devices: int | None = None,
+    target: str | None = None,
+    profile: StrPath | None = None,
+    flags: Sequence[str] = (),
+    topology: str | None = None,
+    network_gb_s: float | None = None,
+    output: StrPath | None = None,
+    cached: bool = True,
+) -> Answer[Rehearsal]:
+    """Compile a step for GPUs that you do not have, with and without a profile, as `pgle rehearse`.
+
+    Args:
+        step: a jitted function; or a module's file, a folder of dumps, a run directory.
+        args: what the function takes: arrays, or `jax.ShapeDtypeStruct` with shardings on an `AbstractMesh`.
+        devices: GPUs of one host; None: as many as the step's mesh has.
+        target: GPU by name or description; None: an H100, or that of the run directory.
+        profile: measured costs; None: estimates stand in for them.
+        flags: XLA flags, ``--xla_…=…``, after those of XLA_FLAGS.
+        topology: ``SxHxD``, slices, hosts of each and devices of each, instead of `devices`.
+        network_gb_s: network bandwidth per GPU and direction, in GB/s; None: as the target has.
+        output: new folder for dumps, logs and the page; None: a temporary one, which stays.
+        cached: keep compilations in the user's cache.
+
+    Raises:
+        UserError: the step cannot be lowered, an input is bad, or the CUDA plugin is missing.
+    """
+    from pgle.report.schedules import rehearse as report
+    from pgle.run.rehearse.command import run
+
+    asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached)
+    found = run(asked)
+    picture = report.write_pictures(found) if output is not None else None
+    document = {**report.as_dict(found), "picture": picture}
+    return _answer("rehearse", found, report.rehearse_page(found, picture), document, found.good)
+
+
+@_answers
+def tune(
+    step: Callable[..., Any] | StrPath,
+    *args: Any,
+    output: StrPath,
+    devices: int | None = None,
+    target: str | None = None,
+    profile: StrPath | None = None,
+    flags: Sequence[str] = (),
+    topology: str | None = None,
+    network_gb_s: float | None = None,
+    cached: bool = True,
+    budget: int = 20,
+    time_limit_s: float | None = None,
+    memory_limit_bytes: int | None = None,
+    worlds: int = 20,
+    seed: int = 0,
+) -> Answer[Tuning]:
+    """Find the XLA flags that, with the profile, make a step fastest, as `pgle tune`.
+
+    Args:
+        step: as of `rehearse`, and so are `args` to `cached`.
+        output: folder for flags, profile, trials and page; a search that was stopped there continues.
+        budget: trials at most.
+        time_limit_s: begin no trial after so long; None: no limit.
+        memory_limit_bytes: temporary device memory at most; None: no limit.
+        worlds: perturbed worlds to judge by.
+        seed: of the worlds.
+
+    Raises:
+        UserError: as of `rehearse`.
+    """
+    from dataclasses import replace
+
+    from pgle.report.schedules import tune as report
+    from pgle.run.rehearse.command import launch, of_run, prepared
+    from pgle.run.tune.record import begun
+    from pgle.run.tune.request import TuneRequest
+    from pgle.run.tune.tune import tune
+    from pgle.xla.targets import load_target
+
+    asked = of_run(_asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached))
+    with prepared(asked, resumes=begun) as (out, setting):
+        request = TuneRequest(
+            setting=setting, target=load_target(asked.target), out=out, topology=asked.topology, cached=cached,
+            profile=_path(asked.profile), network_gb_s=network_gb_s, budget=budget, time_limit_s=time_limit_s,
+            memory_limit=memory_limit_bytes, worlds=worlds, seed=seed,
+        )  # fmt: skip
+        found = replace(tune(request), launch=launch(asked))
+        page = report.write_pages(found, out)
+    return _answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
+
+
+def _asked(
+    step: Callable[..., Any] | StrPath, args: Sequence[Any], devices: int | None,
+    target: str | None, profile: StrPath | None, flags: Sequence[str], topology: str | None, network_gb_s: float | None,
+    output: StrPath | None, cached: bool,
+) -> RehearseCommand:  # fmt: skip
+    """What is to be compiled; a function is lowered into a temporary folder, which stays."""
+    from pathlib import Path
+    from tempfile import mkdtemp
+
+    from pgle.run.launch.captured import fitted
+    from pgle.run.launch.lowered_step import lowered_step
+    from pgle.run.rehearse.command import RehearseCommand
+
+    shape = topology or (f"1x1x{devices}" if devices else None)
+    doubts: tuple[str, ...] = ()
+    if isinstance(step, str | os.PathLike):
+        if args:
+            raise UserError("takes no arguments: it is a path, not a function", where=os.fspath(step))
+        words = (str(_file(step)),)
+    else:
+        module = lowered_step(step, args, Path(mkdtemp(prefix="pgle-step-")))
+        words = (str(module),)
+        if shape is not None:
+            shape, said = fitted(module, shape)
+            doubts = tuple(line.partition(";")[0] for line in said)  # what follows is for the command line
+    known, out = (None if path is None else str(_file(path)) for path in (profile, output))
+    return RehearseCommand(
+        words=words, profile=known, target=target or "", topology=shape, devices=None, flags=tuple(flags), job=None,
+        out=out, choose=None, quiet_s=0.0, cached=cached, network_gb_s=network_gb_s, doubts=doubts,
+    )  # fmt: skip
 
 
 def _answer(command: str, result: R, page: Page, document: Mapping[str, Any], ok: bool = True) -> Answer[R]:

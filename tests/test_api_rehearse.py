@@ -1,0 +1,97 @@
+"""Steps of this process, rehearsed and tuned: as the commands have them, though jax has run here on one CPU device."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import framework_steps
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+from schemas import violations
+
+import pgle
+from pgle.cli.main import run
+from pgle.run.launch.lowered_step import lowered_step
+
+MESH = AbstractMesh((8,), ("data",))
+
+
+def shape(*size: int, spec: PartitionSpec | None = None, mesh: Any = MESH) -> jax.ShapeDtypeStruct:
+    sharding = None if spec is None else NamedSharding(mesh, spec)
+    return jax.ShapeDtypeStruct(size, "float32", sharding=sharding)
+
+
+@pytest.mark.rehearse
+@pytest.mark.parametrize(
+    "kind",
+    ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("linen", "nnx", "equinox"))],
+)
+def test_a_step_is_rehearsed_as_its_program_is(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip({"linen": "flax", "nnx": "flax", "equinox": "equinox"}.get(kind, "jax"))
+    jax.jit(lambda x: x + 1)(1.0)
+    step, args = framework_steps.KINDS[kind](MESH)
+    found = pgle.rehearse(step, *args, output=tmp_path / "library")
+    program = (sys.executable, framework_steps.__file__, kind)
+    run(["rehearse", "--devices", "8", "--json", "-o", str(tmp_path / "command"), "--", *program])
+    command = json.loads(capfd.readouterr().out)
+    assert found["baseline"]["step_us"] == command["baseline"]["step_us"] > 100
+    assert found["profiled"]["step_us"] == command["profiled"]["step_us"]
+    assert found["devices"] == command["devices"] == 8
+    assert violations(dict(found.document)) == []
+    assert (tmp_path / "library" / "timeline.html").is_file()
+
+
+@pytest.mark.rehearse
+def test_a_step_is_tuned_and_its_search_goes_on(tmp_path: Path) -> None:
+    step, args = framework_steps.plain(MESH)
+    first, second = (pgle.tune(step, *args, output=tmp_path / "tuned", budget=3, worlds=4) for _ in range(2))
+    assert (tmp_path / "tuned" / "flags.txt").is_file() == (first.result.proof is not None)
+    assert second["step_us"] == first["step_us"]
+    assert second["resumed"] >= 3
+    assert violations(dict(second.document)) == []
+
+
+def test_arrays_stand_for_their_shapes(tmp_path: Path) -> None:
+    path = lowered_step(lambda w, x: x @ w, (shape(64, 32, spec=PartitionSpec("data")), jnp.ones((8, 64))), tmp_path)
+    text = path.read_text()
+    assert "mhlo.num_partitions = 8" in text
+    assert 'tensor<64x32xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}' in text
+    assert "tensor<8x64xf32> loc" in text
+
+
+def test_code_is_that_for_gpus(tmp_path: Path) -> None:
+    text = lowered_step(jax.jit(lambda key: jax.random.bits(key, (4096,))), (jax.random.key(0),), tmp_path).read_text()
+    assert "cu_threefry2x32" in text
+
+
+def test_what_jax_lowers_afterwards_is_for_this_machine(tmp_path: Path) -> None:
+    lowered_step(jax.jit(lambda x: x + 1), (1.0,), tmp_path)
+    assert (
+        "cu_threefry2x32" not in jax.jit(lambda key: jax.random.bits(key, (4096,))).lower(jax.random.key(0)).as_text()
+    )
+
+
+def _constrained(x: Any) -> Any:
+    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, PartitionSpec("data")))
+
+
+@pytest.mark.parametrize(
+    ("step", "args", "message"),
+    [
+        (3, (), "a function is needed, not int"),
+        (lambda x: x @ x, (shape(3, 4),), "cannot be lowered for GPUs: TypeError"),
+        (_constrained, (shape(8),), "its mesh has 8 devices, and no argument has a sharding on it"),
+    ],
+)
+def test_a_step_that_jax_cannot_lower(step: Any, args: Any, message: str) -> None:
+    with pytest.raises(pgle.UserError) as error:
+        pgle.rehearse(step, *args)
+    assert message in str(error.value)
+
+
+def test_a_path_takes_no_arguments() -> None:
+    with pytest.raises(pgle.UserError, match=r"step\.mlir: takes no arguments"):
+        pgle.rehearse("step.mlir", 1.0)
