@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pgle.api import Answer, analyze, compare, confirm, convert, predict, rehearse, tune, verify
+    from pgle.api import Answer, analyze, compare, confirm, convert, predict, profiled_steps, rehearse, tune, verify
     from pgle.errors import UserError
 
 __version__ = "0.1.0"
@@ -22,6 +22,7 @@ __all__ = [
     "confirm",
     "convert",
     "predict",
+    "profiled_steps",
     "rehearse",
     "step",
     "tune",
@@ -29,15 +30,24 @@ __all__ = [
 ]
 
 
+_window: Any = None  # of `profiled_steps`
+
+
+def _watched() -> Any:
+    """What wants to know of steps: the hook of the command that runs this program, else `profiled_steps`, else None."""
+    module = sys.modules.get("pgle_hook")
+    return (None if module is None else module.active()) or _window
+
+
 @contextmanager
 def step(number: int, name: str = "step") -> Iterator[None]:
     """Mark one step: ``with pgle.step(i): state = train(state)``.
 
-    Under `pgle profile` and its kin the step is timed and opens the trace window. Where jax has been imported it is
-    marked in every profiler's trace as well, as `jax.profiler.StepTraceAnnotation` does. Without both it does nothing.
+    Under `pgle profile` and its kin the step is timed and opens the trace window; in `profiled_steps` it opens that.
+    Where jax has been imported it is marked in every profiler's trace as well, as `jax.profiler.StepTraceAnnotation`
+    does. Without both it does nothing.
     """
-    module = sys.modules.get("pgle_hook")
-    hook = None if module is None else module.active()
+    hook = _watched()
     jax = sys.modules.get("jax")
     if hook is not None:
         hook.begin_step(int(number), "api")

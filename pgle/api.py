@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from pgle.errors import UserError
@@ -459,13 +463,64 @@ def tune(
     return _answer("tune", found, report.tune_page(found, out, page), report.document(found, out, page), found.good)
 
 
+class ProfiledSteps:
+    """What `profiled_steps` yields."""
+
+    folder: Path
+    """Where everything is written."""
+    answer: Answer[Conversion] | None = None
+    """The costs, after the end; None where there is no trace, or where several processes have one each."""
+
+
+@contextmanager
+def profiled_steps(folder: StrPath, *, first: int = 5, count: int = 5) -> Iterator[ProfiledSteps]:
+    """Profile some steps of a training loop that marks them with `pgle.step`, under JAX's profiler.
+
+    Into the folder go the trace, the cost profile and the HLO that it is for. Nothing is converted if the program has
+    several processes: `pgle.convert` takes the traces of all. Under `pgle profile` and its kin, which trace themselves,
+    this does nothing.
+
+    Args:
+        folder: new or empty.
+        first: steps before the window, which compile and warm up.
+        count: steps in the window.
+
+    Raises:
+        UserError: the folder holds something.
+    """
+    import pgle
+
+    found = ProfiledSteps()
+    found.folder = Path(folder)
+    if pgle._watched() is not None:
+        yield found
+        return
+    from pgle.files import write_files
+    from pgle.run.launch.profiled_steps import TRACE, Window, embedded_hlo
+
+    pgle._window = window = Window(found.folder, first, count)
+    try:
+        yield found
+    finally:
+        pgle._window = None
+        window.close()
+    try:
+        if window.seen <= first:
+            raise UserError(f"the window opens after {first} steps, and pgle.step marked {window.seen}")
+        if (found.folder / TRACE).is_dir() and sys.modules["jax"].process_count() == 1:
+            found.answer = convert(found.folder / TRACE, found.folder / "profile.pbtxt")
+            hlo = embedded_hlo(found.answer.result)
+            write_files({found.folder / "hlo" / name: data for name, data in hlo.items()})
+    except UserError as error:  # training goes on without
+        warnings.warn(f"pgle: no costs: {error}", stacklevel=3)
+
+
 def _asked(
     step: Callable[..., Any] | StrPath, args: Sequence[Any], devices: int | None,
     target: str | None, profile: StrPath | None, flags: Sequence[str], topology: str | None, network_gb_s: float | None,
     output: StrPath | None, cached: bool,
 ) -> RehearseCommand:  # fmt: skip
     """What is to be compiled; a function is lowered into a temporary folder, which stays."""
-    from pathlib import Path
     from tempfile import mkdtemp
 
     from pgle.run.launch.captured import fitted
