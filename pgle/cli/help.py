@@ -28,6 +28,7 @@ SECTIONS: dict[str, str] = {
     "Limits (exit code 1 where one is not kept)": "fail-undecided require-faster max-loss-change "
     "max-memory-growth max-compile-growth min-time-coverage min-collectives",
     "Runs in A-B-B-A order": "abba",
+    "Sizes": "vary fit measured",
     "Search": "budget time-limit memory-limit worlds seed",
     "Output": "all section kind sort label html svg junit github shell force json quiet verbose -h help",
 }

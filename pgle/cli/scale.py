@@ -15,15 +15,21 @@ from pgle.errors import UserError
 
 
 @click.command(cls=Command)
-@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...")
-@click.option("--devices", "sizes", required=True, metavar="N,N,…", help="Numbers of GPUs; the first is compared with.")
+@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND... | HLO...")
+@click.option("--devices", "sizes", default="", metavar="N,N,…", help="Numbers of GPUs; the first is compared with.")
 @click.option(
     "--vary",
     multiple=True,
     metavar="NAME=A,B,…",
     help="Values for {NAME} in the command; all combinations; repeatable.",
 )
-@click.option("--profile", type=LOCAL, metavar="PROFILE", help="Measured costs; without, estimates stand in for them.")
+@click.option("--fit", default="", metavar="NAME",
+              help="Of this varied name, whose values need more and more memory, take the last that fits.")  # fmt: skip
+@click.option("--measured", metavar="N=TIME", help="A measured step, 8=1.56s: all predictions are moved by it.")
+@click.option("--profile", type=LOCAL, metavar="PROFILE",
+              help="Measured costs, of the first row or of --from; carried to every size. Estimates stand in for what they do not cover.")  # fmt: skip
+@click.option("--from", "measured_on", type=LOCAL, metavar="HLO",
+              help="Dump that the profile was measured on.")  # fmt: skip
 @target_option
 @click.option("--devices-per-host", "per_host", type=click.IntRange(1), metavar="N",
               help="GPUs that share NVLink.  [default: the target's, 8 or 72]")  # fmt: skip
@@ -45,6 +51,8 @@ def command(
     sizes: str,
     vary: tuple[str, ...],
     profile: str | None,
+    measured: str | None,
+    measured_on: str | None,
     output: Path | None,
     sections: tuple[str, ...],
     as_json: bool,
@@ -54,7 +62,8 @@ def command(
 
     COMMAND is captured at each size on virtual devices, compiled by XLA for the target, and priced. Nothing of it is
     executed on a GPU. In it {devices}, {hosts} and every {NAME} of --vary are replaced; {4*devices} and {batch/hosts}
-    are worked out. All figures are predictions. The exit code is 1 if no size has a step that fits.
+    are worked out. HLO: modules instead of a program, a file for each size. All figures are predictions. The exit code
+    is 1 if no size has a step that fits.
 
     \b
     pgle scale --devices 8,64,512 --network 50GB/s -- python train.py --batch {4*devices}
@@ -63,28 +72,34 @@ def command(
     from pgle.report.page.terminal import show
     from pgle.report.schedules import scale as report
     from pgle.run.rehearse.folder import opened
+    from pgle.run.scale.record import begun
     from pgle.run.scale.scale import ScaleRequest, scale
 
-    with opened(None if output is None else str(output), lambda out: False) as out:
+    with opened(None if output is None else str(output), begun) as out:
         request = ScaleRequest(
             words=words,
             devices=_sizes(sizes),
             out=out,
             vary=dict(map(_varied, vary)),
             profile=None if profile is None else Path(profile),
+            measured_on=None if measured_on is None else Path(measured_on).resolve(),
+            measured={} if measured is None else dict([_measured(measured)]),
             **options,
         )
         with report.making(len(request.devices)) as on_row:
             found = scale(request, on_row)
+        page = report.write_page(found)
     if as_json:
-        report.show_json(found)
+        report.show_json(found, page)
     else:
-        show(report.scale_page(found), sections=sections)
+        show(report.scale_page(found, page), sections=sections)
     ctx.exit(0 if found.answer.good else 1)
 
 
 def _sizes(text: str) -> tuple[int, ...]:
     """``8,64,512``."""
+    if not text:
+        return ()
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and 0 < int(part) <= 1 << 20 for part in parts):
         raise UserError("is no list of sizes", where=f"--devices {text}", remedy="say 8,64,512")
@@ -97,3 +112,12 @@ def _varied(text: str) -> tuple[str, list[str]]:
     if not (equals and values and re.fullmatch(r"[A-Za-z_]\w*", name)):
         raise UserError("is no name with values", where=f"--vary {text}", remedy="say --vary mesh=fsdp8,fsdp4tp2")
     return name, values.split(",")
+
+
+def _measured(text: str) -> tuple[int, float]:
+    """Size and microseconds of ``8=1.56s``."""
+    found = re.fullmatch(r"\s*(\d{1,7})\s*=\s*(\d*\.?\d+)\s*(s|ms|us)\s*", text)
+    us = float(found[2]) * {"s": 1e6, "ms": 1e3, "us": 1.0}[found[3]] if found else 0.0
+    if found is None or not 0 < us < 1e12:
+        raise UserError("is no measured step", where=f"--measured {text}", remedy="say 8=1.56s or 8=320ms")
+    return int(found[1]), us

@@ -28,6 +28,7 @@ class Judged:
     efficiency: float | None = None  # work per second and GPU against the first row's; None where there is no step
     efficiency_range: Range = (0.0, 0.0)
     flat: float | None = None  # step against the first row's
+    scaling: float | None = None  # efficiency against the first row of its own variant
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Answer:
     rows: tuple[Judged, ...]
     first: Judged | None  # the row that others are compared with; None where no row has a step
     best: tuple[Judged, ...]  # the rows of the variant that is fastest at the largest size
-    breaks: Judged | None  # of `best`, the first that is less efficient than `BREAKS`
-    culprit: Exposed | None  # what is exposed more there than in the first row
+    breaks: Judged | None  # of `best`, the first whose `scaling` is below `BREAKS`
+    culprit: Exposed | None  # what is exposed more there than in the first of `best`
     culprit_share: float  # of the step that it is exposed for there
     anchor: Anchor | None
 
@@ -68,11 +69,12 @@ def answer(rows: Sequence[Row], measured: Mapping[int, float] | None = None) -> 
     if not there:
         return Answer(tuple(map(Judged, rows)), None, (), None, None, 0.0, None)
     anchor = _anchor(there, measured or {})
-    judged = tuple(_judged(row, there[0], anchor) for row in rows)
+    own = {row.variant: row for row in reversed(there)}
+    judged = tuple(_judged(row, there[0], own.get(row.variant, row), anchor) for row in rows)
     first = next(item for item in judged if item.row is there[0])
     best = _best(judged)
-    breaks = next((item for item in best if item.efficiency is not None and item.efficiency < BREAKS), None)
-    culprit, share = (None, 0.0) if breaks is None else _culprit(breaks.row, first.row)
+    breaks = next((item for item in best if item.scaling is not None and item.scaling < BREAKS), None)
+    culprit, share = (None, 0.0) if breaks is None else _culprit(breaks.row, best[0].row)
     return Answer(judged, first, best, breaks, culprit, share, anchor)
 
 
@@ -86,7 +88,7 @@ def _anchor(rows: Sequence[Row], measured: Mapping[int, float]) -> Anchor | None
     return None
 
 
-def _judged(row: Row, first: Row, anchor: Anchor | None) -> Judged:
+def _judged(row: Row, first: Row, own: Row, anchor: Anchor | None) -> Judged:
     if row.failure or not row.step_us:
         return Judged(row)
     # Of what is estimated, compute is off by about the same share at both sizes; communication is not.
@@ -103,6 +105,7 @@ def _judged(row: Row, first: Row, anchor: Anchor | None) -> Judged:
         efficiency=efficiency,
         efficiency_range=(efficiency / (1 + down), efficiency / max(1 - up, 0.1)),
         flat=row.step_us / first.step_us,
+        scaling=_rate(row) / _rate(own),
     )
 
 

@@ -26,6 +26,7 @@ class Trial:
     devices: int  # GPUs
     per_host: int  # GPUs that share NVLink
     values: tuple[tuple[str, str], ...] = ()  # of each varied name, as the user wrote them
+    file: str = ""  # a module in place of the command
 
     @property
     def hosts(self) -> int:

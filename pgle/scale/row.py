@@ -60,12 +60,11 @@ class Row:
     memory_bytes: int | None = None
     limit_bytes: int | None = None  # that jax's allocator has; None: no limit
     costs_are: str = "estimated"  # ``measured``, ``estimated`` or ``mixed``
-    estimated_share: float = 1.0  # of the activity time
-    carried_share: float | None = None  # of the computing time, the part with a cost of the given profile
+    measured_share: float | None = None  # of the computing time, the part with a cost of the given profile
     wall_s: float = 0.0  # that the row took
-    scheduled: str = ""  # file of the scheduled module
+    scheduled: str = ""  # file of the scheduled module, from the folder of all rows on
     warnings: tuple[str, ...] = ()
-    tried: Mapping[str, bool] = field(default_factory=dict)  # by value of the fitted name, whether it fits
+    tried: Mapping[str, int | None] = field(default_factory=dict)  # by value of the fitted name, its memory_bytes
 
     @property
     def fits(self) -> bool | None:

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
+from math import inf
+from pathlib import Path
 
-from pgle.errors import many
+from pgle.errors import cut, many, printable
+from pgle.files import write_files
+from pgle.masking import kept_argv
 from pgle.next import typed
 from pgle.report import json
-from pgle.report.page import figures
+from pgle.report.page import charts, figures, stored
 from pgle.report.page.figures import Unit
-from pgle.report.page.value import Cell, Column, Page, Prose, Section, Table, Value
+from pgle.report.page.html import render
+from pgle.report.page.value import Action, Cell, Chart, Column, Page, Part, Prose, Section, Table, Value
 from pgle.report.progress import live
+from pgle.run.inputs.folder import STORED
 from pgle.run.scale.scale import OnRow, Scaling
+from pgle.scale.advice import Advice, Kind, advice
 from pgle.scale.answer import BREAKS, Judged
-from pgle.scale.row import Exposed
+from pgle.scale.plan import Trial, filled
+from pgle.scale.row import Exposed, Row
 
-NOT_MODELLED = "jitter between GPUs, the network's topology and congestion, failures, input and checkpoints"
+PAGE = "scale.html"
+NOT_MODELLED = "jitter between GPUs, the network's topology and congestion, failures, input pipelines, checkpoints"
+REASON = 140  # characters of a refusal on the first screen; the section `refused` has it whole
+NARROW = 10  # sizes that one chart has room for
+
+_PARTS: tuple[tuple[str, str, str], ...] = (
+    ("compute", "compute", "compute_us"),
+    ("exposed", "exposed communication", "exposed_us"),
+    ("copy", "exposed copies", "copy_us"),
+    ("idle", "idle", "idle_us"),
+)
 
 
 @contextmanager
 def making(sizes: int) -> Iterator[OnRow]:
     """A live line on the rows that are being made."""
-    with live(f"capturing and compiling {many(sizes, 'size')}") as line:
+    with live("capturing and compiling") as line:
         line.noun = "row"
 
         def on_row(row: object, done: int, total: int) -> None:
@@ -31,139 +51,364 @@ def making(sizes: int) -> Iterator[OnRow]:
         yield on_row
 
 
-def scale_page(found: Scaling) -> Page:
-    """The verdict, a row for each size and variant, and what is not known."""
-    request, rows = found.request, found.answer.rows
-    names = [item.row.module for item in rows if item.row.module]
-    warnings = tuple(dict.fromkeys(line for item in rows for line in item.row.warnings))
-    costs = sorted({item.row.costs_are for item in rows if not item.row.failure})
+def write_page(found: Scaling) -> Path:
+    """Write the page, and the same as JSON for `pgle report`; the page's path is returned."""
+    page = scale_page(found)
+    out = found.request.out
+    write_files({out / PAGE: render(page), out / STORED: stored.as_json(page)}, force=True)
+    return out / PAGE
+
+
+def scale_page(found: Scaling, path: Path | None = None) -> Page:
+    """The verdict, a row for each size and variant, what would help, and what is not known.
+
+    Args:
+        found: the rows, judged.
+        path: of the page that was written; it is named in the answer.
+    """
+    request, answer = found.request, found.answer
+    rows = [item.row for item in answer.rows]
+    names = list(dict.fromkeys(row.module for row in rows if row.module))
+    costs = sorted({row.costs_are for row in rows if not row.failure})
     return Page(
-        title="pgle scale",
+        title=f"pgle scale: {names[0] if names else 'no step'}",
         identity=(
             *names[:1],
-            f"{request.target}, {found.per_host} a host",
-            f"{' and '.join(costs)} costs" * bool(costs),
+            f"{found.hardware.name}, {found.hardware.devices_per_host} GPUs a host",
+            f"network {found.hardware.nic_gb_s:g} GB/s{'' if request.network_gb_s else ' (assumed)'}",
+            f"predicted from {' and '.join(costs)} costs" if costs else "",
         ),
         verdict=_verdict(found),
-        tone="" if found.answer.breaks is None and found.answer.good else "warn" if found.answer.good else "bad",
+        tone="bad" if not answer.good else "warn" if answer.breaks is not None else "good",
         table=_table(found),
-        notes=(*_notes(found),),
-        sections=(Section("limits", "What is not modelled", (Prose(f"Not modelled: {NOT_MODELLED}."),)),),
+        notes=(*_notes(found), *([f"Page: {path}"] if path else [])),
+        actions=tuple(_action(item, found) for item in advice(answer)),
+        sections=tuple(_sections(found)),
         next=(_next(found),),
-        warnings=warnings,
+        warnings=_warnings(rows),
     )
+
+
+def _warnings(rows: Sequence[Row]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line for row in rows for line in row.warnings))
 
 
 def _verdict(found: Scaling) -> str:
     answer = found.answer
     if answer.first is None:
-        return f"No size has a step: {answer.rows[0].row.failure}"
+        return f"No size has a step: {_brief(answer.rows[0].row.failure)}"
     if not answer.good:
         return "It fits at no size"
+    last = answer.best[-1]
+    if len({item.row.devices for item in answer.best}) == 1:
+        variant = f"{_named(last.row)}: " if last.row.values else ""
+        return f"{variant}{figures.time(last.step_us)} on {_gpus(last.row)} ({_range(last)})"
     if answer.breaks is None:
-        last = answer.best[-1]
-        return f"Scales to {figures.count(last.row.devices)} GPUs (efficiency {figures.share(last.efficiency, 0)})"
-    at = (
-        f"at {figures.count(answer.breaks.row.devices)} GPUs efficiency is {figures.share(answer.breaks.efficiency, 0)}"
-    )
+        return f"Scales to {_gpus(last.row)} (efficiency {figures.share(last.scaling, 0)})"
+    at = figures.count(answer.breaks.row.devices)
     to = answer.scales_to
-    return f"Scales to {figures.count(to)}; {at}" if to and answer.breaks is not answer.first else f"Breaks: {at}"
+    head = f"Scales to {figures.count(to)} GPUs" if to and answer.breaks.row is not answer.best[0].row else "Breaks"
+    if answer.culprit is None:
+        return f"{head}; at {at} efficiency is {figures.share(answer.breaks.scaling, 0)}"
+    return f"{head}; at {at} {_where(answer.culprit, ' over ')} costs {figures.share(answer.culprit_share, 0)}"
+
+
+def _gpus(row: Row) -> str:
+    return f"{figures.count(row.devices)} GPU{'s' * (row.devices > 1)}"
+
+
+def _named(row: Row) -> str:
+    return ", ".join(f"{name}={printable(value)}" for name, value in row.values.items())
+
+
+def _varied(found: Scaling) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for item in found.answer.rows for name in item.row.values))
+
+
+def _ordered(found: Scaling) -> Sequence[Judged]:
+    """As they were asked for; variants of one size the best first."""
+    rows = found.answer.rows
+    if len({item.row.devices for item in rows}) > 1:
+        return rows
+    return sorted(rows, key=lambda item: -(item.efficiency or 0.0))
 
 
 def _table(found: Scaling) -> Table:
-    varied = tuple(found.request.vary)
+    names, rows = _varied(found), _ordered(found)
+    refuses = any(item.row.fits is False for item in rows)
+    unit, ends = figures.column(Unit.TIME, [end for item in rows for end in item.interval_us])
     columns = (
-        Column("GPUs", Unit.COUNT), *map(Column, varied), Column("step", Unit.TIME), Column("range"),
-        Column("efficiency", Unit.SHARE), Column("exposed", Unit.SHARE), Column("most exposed"),
+        Column("GPUs", Unit.COUNT), *map(Column, names), Column("step", Unit.TIME), Column(f"range ({unit})"),
+        Column("efficiency", Unit.SHARE), Column("exposed", Unit.SHARE), Column("most of it"),
         Column("memory", Unit.SIZE), Column("fits"), Column("TFLOP/s", Unit.RATE),
     )  # fmt: skip
-    return Table(columns, tuple(_row(item, varied) for item in found.answer.rows))
+    ranges = (f"{low}–{high}" for low, high in zip(ends[::2], ends[1::2], strict=True))
+    return Table(columns, tuple(_row(item, names, text, refuses) for item, text in zip(rows, ranges, strict=True)))
 
 
-def _row(item: Judged, varied: tuple[str, ...]) -> tuple[Value, ...]:
+def _row(item: Judged, names: Sequence[str], ends: str, refuses: bool) -> tuple[Value, ...]:
     row = item.row
-    head: tuple[Value, ...] = (row.devices, *(row.values[name] for name in varied))
+    head: tuple[Value, ...] = (row.devices, *(printable(row.values.get(name, "")) for name in names))
     if row.failure:
-        return (*head, None, None, None, None, Cell(row.failure, "warn"), None, None, None)
-    fits = {None: None, True: "yes", False: Cell("no", "bad")}[row.fits]
+        return (*head, "", "", "", "", Cell("no step", "warn"), "", "", "")
+    fits = {None: None, True: Cell("yes", "good"), False: Cell("no", "bad")}[row.fits] if refuses else None
     worst = row.by_collective[0] if row.by_collective and row.by_collective[0].exposed_us else None
     return (
-        *head, item.step_us, _range(item), item.efficiency, Cell(row.exposed_us / row.step_us, "exposed"),
-        f"{_where(worst)} {figures.share(worst.exposed_us / row.step_us)}" if worst else None,
-        row.memory_bytes, fits, row.tflops or None,
+        *head, item.step_us, ends, item.efficiency, Cell(row.exposed_us / row.step_us, "exposed"),
+        _where(worst) if worst else None, row.memory_bytes, fits, row.tflops or None,
     )  # fmt: skip
+
+
+def _refused(found: Scaling) -> Mapping[str, Sequence[Row]]:
+    """Rows without a step, by the reason in brief."""
+    reasons: dict[str, list[Row]] = {}
+    for item in found.answer.rows:
+        if item.row.failure:
+            reasons.setdefault(_brief(item.row.failure), []).append(item.row)
+    return reasons
+
+
+def _brief(failure: str) -> str:
+    """A reason without what stands in brackets, cut short."""
+    inner, text = re.compile(r"\s?\([^()]*\)"), printable(failure)
+    while (shorter := inner.sub("", text)) != text:
+        text = shorter
+    return cut(text.partition(" (")[0].rstrip(":"), REASON)
 
 
 def _range(item: Judged) -> str:
-    low, high = (figures.time(us) for us in item.interval_us)
-    return figures.between(low, high)
+    low, high = item.interval_us
+    return f"from {figures.time(low)}" if high == inf else figures.between(figures.time(low), figures.time(high))
 
 
-def _where(item: Exposed) -> str:
-    return (
-        f"{item.kind} over {many(item.hosts, 'host')}" if item.hosts > 1 else f"{item.kind} of {item.group} in a host"
-    )
+def _where(item: Exposed, between: str = ", ") -> str:
+    return f"{item.kind}{between}{many(item.hosts, 'host') if item.hosts > 1 else item.fabric}"
 
 
 def _notes(found: Scaling) -> Iterator[str]:
     answer = found.answer
-    if answer.breaks is not None and answer.culprit is not None:
+    for item in (answer.breaks or (answer.best[-1] if len(answer.best) > 1 else None),):
+        if item is not None and item.scaling is not None and item.efficiency:
+            ends = figures.shares(end * item.scaling / item.efficiency for end in item.efficiency_range)
+            variant = f"{_named(item.row)}: at " if item.row.values else "At "
+            first = _gpus(answer.best[0].row)
+            yield f"{variant}{_gpus(item.row)} each does {figures.share(item.scaling)} ({ends}) of its work at {first}."
+    for reason, rows in _refused(found).items():
+        named = ", ".join(f"{_gpus(row)} {_named(row)}".strip() for row in rows)
+        yield f"No step at {named}: {reason}"
+    limits = {item.row.limit_bytes for item in answer.rows if item.row.limit_bytes}
+    if limits and all(item.row.fits for item in answer.rows if not item.row.failure):
+        yield f"All fit: jax's allocator has {figures.size(min(limits))}."
+    for row in (item.row for item in answer.rows if item.row.tried):
+        tried = ", ".join(f"{value}: {figures.size(size)}" for value, size in row.tried.items())
+        yield f"{_gpus(row)}, {found.request.fit} tried: {printable(tried)}"
+    if answer.anchor is not None:
+        anchor = answer.anchor
+        apart = figures.time(abs(anchor.measured_us - anchor.predicted_us))
         yield (
-            f"At {figures.count(answer.breaks.row.devices)} GPUs {_where(answer.culprit)} is exposed for "
-            f"{figures.share(answer.culprit_share)} of the step (exposed: the GPU waits, nothing computes)."
+            f"Measured {figures.time(anchor.measured_us)} at {anchor.devices} GPUs: every step is multiplied by "
+            f"{anchor.factor:.3f}. The range also holds the {apart} "
+            f"{'added' if anchor.measured_us >= anchor.predicted_us else 'subtracted'} instead."
         )
+    shares = [item.row.measured_share for item in answer.rows if item.row.measured_share is not None]
+    if shares:
+        yield f"Measured costs cover {figures.shares(shares)} of the computing time; the rest is estimated."
     if answer.first is not None:
         yield (
-            f"Efficiency: work per second and GPU against the first row; from {figures.share(BREAKS, 0)} on it scales. "
-            f"Not modelled: {NOT_MODELLED}."
+            f"Efficiency: work per second and GPU against the first row; it scales from {figures.share(BREAKS, 0)} on. "
+            "Exposed: the GPU waits, nothing computes."
         )
+    yield f"Not modelled: {NOT_MODELLED}."
 
 
-def _next(found: Scaling) -> str:
-    largest = max(found.answer.rows, key=lambda item: item.row.devices).row
-    return typed(
-        "pgle", "tune", "--target", found.request.target, "--devices", largest.devices, "-o", "tuned", "--", "…"
+def _action(item: Advice, found: Scaling) -> Action:
+    at = _gpus(item.at.row)
+    fit = found.request.fit or "batch"
+    match item.kind:
+        case Kind.VARIANT:
+            named = ", ".join(f"{name}={printable(value)}" for name, value in item.values.items())
+            return Action(f"Take {named} at {at}", item.saves)
+        case Kind.BATCH:
+            more = f"; temporaries may double, {figures.size(item.more_bytes)} more" if item.more_bytes else ""
+            why = f"if they move weights and gradients, twice the work in a step halves their share{more}"
+            return Action(f"Give each of {at} more work, or accumulate gradients", item.saves, why)
+        case Kind.TUNE:
+            return Action(f"Look for XLA flags at {at}", item.saves, command=_next(found))
+        case Kind.VARY:
+            return Action("Try other meshes", None, "give --vary mesh=A,B and {mesh} in the command")
+        case Kind.FIT:
+            row = item.at.row
+            lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
+            why = f"{lacks} are missing; --vary {fit}=1,2,4 --fit {fit} finds the largest value that fits"
+            return Action(f"Make it fit at {at}", None, why)
+
+
+def _sections(found: Scaling) -> Iterator[Section]:
+    rows = [item for item in found.answer.rows if not item.row.failure]
+    if found.answer.best and len(found.answer.best) > 1:
+        yield Section("charts", "Step and efficiency over GPUs", (_charts(found.answer.best),), open=True)
+    if rows:
+        yield Section("ratios", "Against the first row", (_ratios(rows), Prose(_RATIOS, tone="soft")))
+        yield Section("collectives", "Collectives by kind and links", (_collectives(rows),))
+        yield Section("memory", "Device memory by XLA's report", (_memory(rows),))
+    if refused := [item.row for item in found.answer.rows if item.row.failure]:
+        heads = (Column("GPUs", Unit.COUNT), Column("variant"), Column("why"))
+        table = Table(heads, tuple((row.devices, _named(row), printable(row.failure)) for row in refused))
+        yield Section("refused", "Sizes without a step", (table,))
+    limits: tuple[Part, ...] = (
+        Prose(f"Not modelled: {NOT_MODELLED}. What published programs show of them widens the ranges with size."),
+        Prose("Every size is compiled once, with the latency-hiding scheduler and without a profile."),
+    )
+    yield Section("limits", "What is not known", limits)
+
+
+_RATIOS = "flat: what a program that loses nothing would have, with the same work on each GPU."
+
+
+def _ratios(rows: Sequence[Judged]) -> Table:
+    columns = (
+        Column("GPUs", Unit.COUNT), Column("variant"), Column("step / first", Unit.FACTOR), Column("flat", Unit.FACTOR),
+        Column("efficiency", Unit.SHARE), Column("from … to"), Column("costs"),
+    )  # fmt: skip
+    return Table(
+        columns,
+        tuple(
+            (
+                item.row.devices, _named(item.row), item.flat, 1.0, item.efficiency,
+                figures.shares(item.efficiency_range), item.row.costs_are,
+            )
+            for item in rows
+        ),
+    )  # fmt: skip
+
+
+def _collectives(rows: Sequence[Judged]) -> Table:
+    columns = (
+        Column("GPUs", Unit.COUNT), Column("variant"), Column("collective"), Column("links"),
+        Column("group", Unit.COUNT), Column("a step", Unit.COUNT), Column("time", Unit.TIME),
+        Column("exposed", Unit.TIME), Column("of the step", Unit.SHARE),
+    )  # fmt: skip
+    return Table(
+        columns,
+        tuple(
+            (
+                item.row.devices, _named(item.row), one.kind,
+                f"{many(one.hosts, 'host')}, network" if one.hosts > 1 else one.fabric, one.group, one.count,
+                one.time_us, one.exposed_us, one.exposed_us / item.row.step_us,
+            )
+            for item in rows
+            for one in item.row.by_collective
+        ),
+    )  # fmt: skip
+
+
+def _memory(rows: Sequence[Judged]) -> Table:
+    names = ("argument", "temp", "memory", "limit")
+    columns = (
+        Column("GPUs", Unit.COUNT), Column("variant"), Column("arguments", Unit.SIZE), Column("temporaries", Unit.SIZE),
+        Column("in all", Unit.SIZE), Column("jax's allocator has", Unit.SIZE),
+    )  # fmt: skip
+    return Table(
+        columns,
+        tuple(
+            (item.row.devices, _named(item.row), *(getattr(item.row, f"{name}_bytes") for name in names))
+            for item in rows
+        ),
     )
 
 
-def show_json(found: Scaling) -> None:
+def _charts(rows: Sequence[Judged]) -> Chart:
+    """The step by part, and efficiency with its range, over the sizes of the variant that is judged."""
+    rows = rows[-NARROW:]
+    count, most = len(rows), max(item.row.step_us for item in rows) / 1e6
+    axis = {"at": [place + 0.5 for place in range(count)]}
+    names = {place + 0.5: figures.count(item.row.devices) for place, item in enumerate(rows)}
+    steps = charts.Panel(
+        "Step, predicted: compute, exposed communication, idle", (0, count), (0, most * 1.05), x_label="GPUs"
+    )
+    steps.axis_y(charts.seconds(0.0, most))
+    for place, item in enumerate(rows):
+        floor, sides = 0.0, (place + 0.2, place + 0.8)
+        for style, _, name in _PARTS:
+            top = floor + getattr(item.row, name) / 1e6
+            corners = [(sides[0], floor), (sides[1], floor), (sides[1], top), (sides[0], top)]
+            if top > floor:
+                steps.area(f"stack {style}", corners)
+            floor = top
+    steps.axis_x(names.__getitem__, axis["at"])
+    best = max(1.0, *(item.efficiency_range[1] for item in rows))
+    share = charts.Panel(
+        "Efficiency against the first row, with its range", (0, count), (0, best * 1.05), x_label="GPUs"
+    )
+    share.axis_y(lambda value: f"{value:.0%}".replace("%", " %"))
+    share.line("mark", (0, BREAKS), (count, BREAKS))
+    points = [(place + 0.5, item.efficiency or 0.0) for place, item in enumerate(rows)]
+    low = [(place + 0.5, item.efficiency_range[0]) for place, item in enumerate(rows)]
+    high = [(place + 0.5, item.efficiency_range[1]) for place, item in enumerate(rows)]
+    share.area("base", [*low, *reversed(high)])
+    for one, other in pairwise(points):
+        share.line("level", one, other)
+    share.dots("base", points, 3)
+    share.axis_x(names.__getitem__, axis["at"])
+    said = ", ".join(
+        f"{_gpus(item.row)} {figures.time(item.row.step_us)}, efficiency {figures.share(item.efficiency, 0)} "
+        f"({figures.shares(item.efficiency_range)})"
+        for item in rows
+    )
+    return Chart(charts.svg([steps, share], said, style=False), said)
+
+
+def _next(found: Scaling) -> str:
+    """The search for flags at the size where it breaks, else at the largest."""
+    request, answer = found.request, found.answer
+    item = answer.breaks or (answer.best[-1] if answer.best else None)
+    network = ("--network", f"{request.network_gb_s:g}") if request.network_gb_s else ()
+    if item is None or request.are_files:
+        return typed("pgle", "scale", "--help")
+    trial = Trial(item.row.devices, found.hardware.devices_per_host, item.row.variant)
+    words = kept_argv(filled(request.words, trial))
+    options = ("--target", request.target, "--topology", trial.topology, *network)
+    return typed("pgle", "tune", *options, "-o", "tuned", "--", *words)
+
+
+def show_json(found: Scaling, page: Path) -> None:
     """``pgle.scale/1``."""
     answer = found.answer
     json.show(
         "pgle.scale/1",
         {
-            "target": found.request.target,
-            "devices_per_host": found.per_host,
-            "network_gb_s": found.network_gb_s,
+            "verdict": _verdict(found),
+            "target": found.hardware.name,
+            "devices_per_host": found.hardware.devices_per_host,
+            "network_gb_s": found.hardware.nic_gb_s,
             "network_is": "assumed" if found.request.network_gb_s is None else "given",
             "rows": [_plain(item) for item in answer.rows],
             "scales_to": answer.scales_to,
             "breaks_at": None if answer.breaks is None else answer.breaks.row.devices,
+            "breaks_by": answer.culprit,
+            "anchor": None if answer.anchor is None else json.whole(answer.anchor, "factor"),
             "not_modelled": NOT_MODELLED,
+            "resumed": found.resumed,
+            "page": str(page),
             "next": _next(found),
-            "warnings": list(dict.fromkeys(line for item in answer.rows for line in item.row.warnings)),
+            "warnings": _warnings([item.row for item in answer.rows]),
         },
     )
 
 
-def _plain(item: Judged) -> dict[str, object]:
+def _plain(item: Judged) -> Mapping[str, object]:
     row = item.row
-    head = {"devices": row.devices, "values": row.values, "failure": row.failure or None}
+    head = {"devices": row.devices, "hosts": row.hosts, "values": row.values, "failure": row.failure or None}
     if row.failure:
         return head
+    names = (
+        "module exposed_us compute_us copy_us idle_us ceiling_us by_collective argument_bytes temp_bytes memory_bytes "
+        "limit_bytes fits tflops costs_are measured_share tried wall_s"
+    )
     return {
         **head,
-        "step_us": item.step_us,
-        "interval_us": item.interval_us,
+        **json.picked(item, "step_us interval_us efficiency efficiency_range"),
         "predicted_us": row.step_us,
-        "flat": item.flat,
-        "exposed_us": row.exposed_us,
-        "compute_us": row.compute_us,
-        "copy_us": row.copy_us,
-        "idle_us": row.idle_us,
-        "ceiling_us": row.ceiling_us,
-        "by_collective": row.by_collective,
-        **json.picked(row, "argument_bytes temp_bytes memory_bytes limit_bytes fits tflops costs_are carried_share"),
-        "efficiency": item.efficiency,
-        "efficiency_range": item.efficiency_range,
+        "against_first": item.flat,
+        **json.picked(row, names),
     }

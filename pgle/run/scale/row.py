@@ -4,30 +4,42 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from pgle.costs.estimate.ranges import assumed_warnings, opaque_warnings
+from pgle.costs.lookup.table import LookupTable
+from pgle.costs.profile.carry import carry, scale_by
 from pgle.costs.profile.files import read_profile
+from pgle.costs.profile.value import Origin, Profile
 from pgle.errors import UserError, WorkloadError
 from pgle.run.launch.capture_modules import Devices, capture_modules
-from pgle.run.launch.captured import CapturedProgram, fitted, module_name, read_captured
+from pgle.run.launch.captured import CapturedProgram, module_name, read_captured
 from pgle.run.launch.jax_dump import devices_of
 from pgle.run.rehearse.compiler.cache import Cache
 from pgle.run.rehearse.compiler.compile import Compiler
+from pgle.run.rehearse.compiler.dumps import memory_of
 from pgle.run.rehearse.compiler.request import RehearsalResult
 from pgle.run.rehearse.rehearse import LHS
 from pgle.run.rehearse.settings import Setting, settle, told_of_hosts
 from pgle.scale.plan import Trial, UnfitError, filled
 from pgle.scale.row import Row, end_of, exposed_by_collective, operations_of
-from pgle.schedule.predict import predict
+from pgle.schedule.predict import Prediction, predict
+from pgle.schedule.timeline import ORIGINS, Stream
 from pgle.xla.hardware import Hardware, find_hardware
+from pgle.xla.hlo.dumps import read_dumps
+from pgle.xla.hlo.module import Module
+from pgle.xla.hlo.reader import read_module
 from pgle.xla.targets import Target, load_target
 
 CAPTURED, COMPILED, OUTPUT = "captured", "compiled", "output.log"
 """In the folder of a row: the program's modules, what XLA left, and what the program printed."""
+
+OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
 
 
 @dataclass(frozen=True)
@@ -35,11 +47,11 @@ class RowRequest:
     """What to capture, compile and price; it is sent to other processes and machines."""
 
     trial: Trial
-    words: tuple[str, ...]  # the command with its placeholders, or one module file
-    is_program: bool  # whether they are a command
+    words: tuple[str, ...]  # the command with its placeholders; of a trial with a file none
     target: str  # the GPU, by name or description
-    folder: Path  # of this row
+    out: Path  # folder of all rows, absolute
     profile: Path | None = None
+    measured_on: Path | None = None  # HLO of the module that the profile was measured on; None: of this row
     network_gb_s: float | None = None
     flags: tuple[str, ...] = ()
     choose: str | None = None
@@ -47,11 +59,27 @@ class RowRequest:
     cached: bool = True
 
     @property
+    def folder(self) -> Path:
+        """The folder of this row."""
+        return self.out / "rows" / self.trial.name
+
+    @property
     def hardware(self) -> Hardware:
         """The GPU, its hosts and its network."""
         return find_hardware(
             load_target(self.target), devices_per_host=self.trial.per_host, network_gb_s=self.network_gb_s
         )
+
+
+@dataclass(frozen=True)
+class Made:
+    """A scheduled module, and what is known of it."""
+
+    module: Module
+    path: Path  # its file
+    memory: Mapping[str, int]  # as of `memory_of`
+    limit_bytes: int  # that jax's allocator has; 0: no limit
+    warnings: tuple[str, ...] = ()
 
 
 def make_row(request: RowRequest) -> Row:
@@ -64,35 +92,42 @@ def make_row(request: RowRequest) -> Row:
         shutil.rmtree(folder / name, ignore_errors=True)
     try:
         with (folder / OUTPUT).open("w", encoding="utf-8") as log, redirect_stderr(log):
-            row = _made(request, empty, log.fileno())
-    except (UnfitError, UserError, WorkloadError) as error:
+            row = _priced(request, empty, _made(request, log.fileno()))
+    except WorkloadError as error:  # whose message holds the whole command, which all rows share
+        said = read_captured(folder / CAPTURED).error or str(error)
+        row = replace(empty, failure=_short(said, folder))
+    except (UnfitError, UserError) as error:
         row = replace(empty, failure=_short(str(error), folder))
     return replace(row, wall_s=time.monotonic() - began)
 
 
 def _short(text: str, folder: Path) -> str:
-    """The words of an error, without the command, which is the same in all rows."""
     return " ".join(text.replace(f"{folder}/", "").split())
 
 
-def _made(request: RowRequest, empty: Row, log: int) -> Row:
-    target, topology = load_target(request.target), request.trial.topology
-    modules, program = _modules(request, target, log) if request.is_program else _given(request)
+def _made(request: RowRequest, log: int) -> Made:
+    target, trial = load_target(request.target), request.trial
+    topology = trial.topology
+    if trial.file and Path(trial.file).suffix not in OF_JAX:
+        module = read_module(Path(trial.file))
+        if module.is_scheduled:
+            return Made(module, Path(trial.file).resolve(), memory_of(Path(trial.file)), 0)
+    modules, program = ([Path(trial.file)], CapturedProgram()) if trial.file else _captured(request, target, log)
     setting = settle(modules, request.choose, program, request.flags)
     if setting.no_step:
         raise UserError(setting.no_step, remedy="name the step with --choose, or wait longer with --quiet-for 600")
-    own = devices_of(setting.module)
-    if own not in (None, request.trial.devices):
+    own = None if trial.file else devices_of(setting.module)
+    if own not in (None, trial.devices):
         raise UserError(f"{module_name(setting.module)} is for {own} GPUs, whatever the program is given")
-    topology, said = fitted(setting.module, topology)
-    setting = told_of_hosts(replace(setting, topology=topology), target, topology, request.network_gb_s)
+    setting = told_of_hosts(setting, target, topology, request.network_gb_s)
     made = _compiled(request, setting, target, topology)
-    return _priced(request, empty, setting, made, said)
+    limit = int(setting.memory_fraction * target.memory_bytes)
+    return Made(made.scheduled, made.after_optimizations, made.memory, limit, setting.warnings)
 
 
-def _modules(request: RowRequest, target: Target, log: int) -> tuple[Sequence[Path], CapturedProgram]:
+def _captured(request: RowRequest, target: Target, log: int) -> tuple[Sequence[Path], CapturedProgram]:
     where = request.folder / CAPTURED
-    captured = capture_modules(
+    found = capture_modules(
         filled(request.words, request.trial),
         where,
         target=target,
@@ -102,28 +137,22 @@ def _modules(request: RowRequest, target: Target, log: int) -> tuple[Sequence[Pa
         until_step=True,
         output=log,
     )
-    return captured, read_captured(where)
-
-
-def _given(request: RowRequest) -> tuple[Sequence[Path], CapturedProgram]:
-    return [Path(request.words[0])], CapturedProgram()
+    return found, read_captured(where)
 
 
 def _compiled(request: RowRequest, setting: Setting, target: Target, topology: str) -> RehearsalResult:
-    """Compiled once, by all passes, with LHS: ratios of sizes need no second schedule."""
+    """Compiled once, by all passes, with LHS and without a profile, whose names may be those of another size."""
     wanted = setting.request(target, request.folder / COMPILED, topology=topology, flags=(LHS, *setting.flags))
     with Compiler(setting.python, cache=Cache.of_user() if request.cached else None) as compiler:
         return compiler.compile(wanted)
 
 
-def _priced(request: RowRequest, empty: Row, setting: Setting, made: RehearsalResult, warnings: Sequence[str]) -> Row:
-    hardware, module = request.hardware, made.scheduled
-    profile = None if request.profile is None else read_profile(request.profile)
+def _priced(request: RowRequest, empty: Row, made: Made) -> Row:
+    hardware, module = request.hardware, made.module
+    profile, collectives = _profile(request, made, hardware)
     prediction = predict(module, profile, hardware)
-    parts = prediction.timeline.breakdown
+    parts, memory = prediction.timeline.breakdown, made.memory
     least, most = prediction.interval_us
-    memory = made.memory
-    limit = int(setting.memory_fraction * load_target(request.target).memory_bytes)
     return replace(
         empty,
         module=module.name,
@@ -140,15 +169,42 @@ def _priced(request: RowRequest, empty: Row, setting: Setting, made: RehearsalRe
         argument_bytes=memory.get("argument"),
         temp_bytes=memory.get("temp"),
         memory_bytes=memory.get("total"),
-        limit_bytes=limit or None,
+        limit_bytes=made.limit_bytes or None,
         costs_are="estimated" if profile is None else prediction.costs_are,
-        estimated_share=prediction.estimated_share,
-        scheduled=str(made.after_optimizations),
+        measured_share=None if profile is None else _measured_share(prediction),
+        scheduled=str(made.path.relative_to(request.out) if made.path.is_relative_to(request.out) else made.path),
         warnings=(
-            *warnings,
-            *setting.warnings,
-            *opaque_warnings(module, ()),
+            *made.warnings,
+            *opaque_warnings(module, () if profile is None else {cost.name for cost in profile.costs}),
             *assumed_warnings(module, hardware, is_named=request.network_gb_s is not None),
             *prediction.timeline.warnings,
+            *collectives,
         ),
     )
+
+
+def _profile(request: RowRequest, made: Made, hardware: Hardware) -> tuple[Profile | None, tuple[str, ...]]:
+    """The measured costs under this row's names, and what to say of them."""
+    if request.profile is None:
+        return None, ()
+    given = read_profile(request.profile)
+    if request.measured_on is None:
+        return given, given.warnings
+    before, after = _table(request.measured_on), _table(made.path)
+    return carry(given, before, after, scale_by(before, after, hardware)).profile, given.warnings
+
+
+def _table(path: Path) -> LookupTable:
+    """What XLA looks up of a scheduled module, by the names when LHS ran."""
+    dumps = read_dumps([path.parent] if path.is_file() else [path])
+    module = max((item for item in dumps.modules if item.is_scheduled), key=lambda item: len(item.instructions))
+    return LookupTable(module, dumps.lhs_module(module.name))
+
+
+def _measured_share(prediction: Prediction) -> float:
+    """Of the computing time, the part whose cost was measured."""
+    timeline = prediction.timeline
+    compute = timeline.stream == Stream.COMPUTE
+    given = np.isin(timeline.origin, [ORIGINS.index(origin) for origin in (Origin.MEASURED, Origin.UNKNOWN)])
+    total = float(timeline.duration_us[compute].sum())
+    return float(timeline.duration_us[compute & given].sum()) / total if total else 0.0

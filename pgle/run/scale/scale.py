@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pgle.errors import UserError
+from pgle.files import read_bytes, sha256
 from pgle.run.executor import PROCESSES, executor
 from pgle.run.launch.environment import check_compiler
+from pgle.run.launch.jax_dump import devices_of
 from pgle.run.launch.process import check_program
-from pgle.run.scale.row import RowRequest, make_row
+from pgle.run.scale.record import Record, digests
+from pgle.run.scale.row import OF_JAX, RowRequest, make_row
 from pgle.scale.answer import Answer, answer
+from pgle.scale.fit import fits
 from pgle.scale.plan import Trial, check_names, trials
 from pgle.scale.row import Row
-from pgle.xla.hardware import find_hardware
+from pgle.xla.hardware import Hardware, find_hardware
+from pgle.xla.hlo.reader import is_hlo, read_module
 from pgle.xla.targets import load_target
 
 OnRow = Callable[[Row, int, int], None]
-"""Called with each row, how many are there, and how many there will be."""
+"""Called with each row, how many are there, and how many there will be; 0: not known."""
 
 
 @dataclass(frozen=True)
 class ScaleRequest:
     """What is asked."""
 
-    words: tuple[str, ...]  # the command, with placeholders
-    devices: tuple[int, ...]  # sizes
+    words: tuple[str, ...]  # the command, with placeholders; or files of HLO or StableHLO
+    devices: tuple[int, ...]  # sizes; of files none: each has its own
     out: Path  # folder for all rows
     vary: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    fit: str = ""  # the varied name of which the last value that fits is sought; its values grow
     target: str = "h100"
     per_host: int | None = None  # GPUs that share NVLink; None: as the target usually has
     network_gb_s: float | None = None  # per GPU and direction; None: as the target usually has, which is said
     profile: Path | None = None
+    measured_on: Path | None = None  # HLO of the profile's module; None: the first row is it
+    measured: Mapping[int, float] = field(default_factory=dict)  # microseconds of a measured step by size
     flags: tuple[str, ...] = ()
     choose: str | None = None
     quiet_s: float = 20.0
     executor: str = PROCESSES
     cached: bool = True
+
+    @property
+    def hardware(self) -> Hardware:
+        """The GPU, its hosts and its network."""
+        return find_hardware(load_target(self.target), devices_per_host=self.per_host, network_gb_s=self.network_gb_s)
+
+    @property
+    def are_files(self) -> bool:
+        """Whether the words are modules and not a command."""
+        return all(Path(word).is_file() and (Path(word).suffix in OF_JAX or is_hlo(Path(word))) for word in self.words)
 
 
 @dataclass(frozen=True)
@@ -47,50 +66,136 @@ class Scaling:
     request: ScaleRequest
     rows: tuple[Row, ...]  # in the order of the request
     answer: Answer
-    per_host: int
-    network_gb_s: float
+    hardware: Hardware
+    resumed: int  # rows that were there before
 
 
 def scale(request: ScaleRequest, on_row: OnRow = lambda row, done, total: None) -> Scaling:
     """Make all rows and judge them.
 
     Raises:
-        UserError: the command, a size or a placeholder is bad.
+        UserError: the command, a size or a placeholder is bad, or the folder holds rows of another program.
     """
-    hardware = find_hardware(
-        load_target(request.target), devices_per_host=request.per_host, network_gb_s=request.network_gb_s
-    )
+    wanted = _of_files(request) if request.are_files else _of_command(request)
+    record = Record(request.out, _about(request))
+    with executor(request.executor, len(wanted)) as pool:
+        making = _Making(request, pool, record, on_row)
+        rows = making.fitted(wanted) if request.fit else making.rows(wanted)
+    return Scaling(request, rows, answer(rows, request.measured), request.hardware, record.resumed)
+
+
+def _of_command(request: ScaleRequest) -> tuple[Trial, ...]:
+    if not request.devices:
+        raise UserError("no sizes", where="--devices", remedy="say --devices 8,64,512")
     check_names(request.words, request.vary)
+    if request.fit and request.fit not in request.vary:
+        remedy = f"add --vary {request.fit}=1,2,4,8: values that need more and more memory"
+        raise UserError("is not varied", where=f"--fit {request.fit}", remedy=remedy)
     check_program(request.words)
     check_compiler(request.words, by_name=True)
-    wanted = trials(request.devices, hardware.devices_per_host, request.vary)
-    rows = _rows(request, wanted, on_row)
-    return Scaling(request, rows, answer(rows), hardware.devices_per_host, hardware.nic_gb_s)
+    return trials(request.devices, request.hardware.devices_per_host, request.vary)
 
 
-def _rows(request: ScaleRequest, wanted: Sequence[Trial], on_row: OnRow) -> tuple[Row, ...]:
-    """The rows, side by side, the largest first, since they take longest."""
-    found: dict[Trial, Row] = {}
-    with executor(request.executor, len(wanted)) as pool:
-        ordered = sorted(wanted, key=lambda trial: -trial.devices)
-        begun = {pool.submit(make_row, _request(request, trial)): trial for trial in ordered}
-        for done in as_completed(begun):
-            found[begun[done]] = done.result()
-            on_row(done.result(), len(found), len(wanted))
-    return tuple(found[trial] for trial in wanted)
-
-
-def _request(request: ScaleRequest, trial: Trial) -> RowRequest:
-    return RowRequest(
-        trial=trial,
-        words=request.words,
-        is_program=True,
-        target=request.target,
-        folder=request.out.resolve() / "rows" / trial.name,
-        profile=request.profile,
-        network_gb_s=request.network_gb_s,
-        flags=request.flags,
-        choose=request.choose,
-        quiet_s=request.quiet_s,
-        cached=request.cached,
+def _of_files(request: ScaleRequest) -> tuple[Trial, ...]:
+    """A trial for each file, by the devices that it is for."""
+    if request.vary or request.fit or len(request.devices) > 1:
+        remedy = "leave out --vary, --fit and --devices, and give a file for each size; or give the program"
+        raise UserError("a module has one size", where=request.words[0], remedy=remedy)
+    per_host = request.hardware.devices_per_host
+    sizes = [_devices_in(Path(word), request.devices) for word in request.words]
+    several = len(set(sizes)) < len(sizes)
+    return tuple(
+        Trial(count, per_host, (("module", Path(word).name),) if several else (), file=str(Path(word).resolve()))
+        for word, count in zip(request.words, sizes, strict=True)
     )
+
+
+def _devices_in(path: Path, asked: Sequence[int]) -> int:
+    found = devices_of(path) if path.suffix in OF_JAX else read_module(path).num_devices
+    if asked and found in (None, 1, asked[0]):
+        return asked[0]
+    if not found:
+        raise UserError("does not say for how many GPUs it is", where=path, remedy="give it alone, with --devices N")
+    return found
+
+
+def _about(request: ScaleRequest) -> Mapping[str, object]:
+    """All that a row depends on, but its size and values."""
+    profile = request.profile
+    return {
+        "command": list(request.words),
+        "files": digests(request.words),
+        "target": sha256(load_target(request.target).text.encode()),
+        "per_host": request.per_host,
+        "network_gb_s": request.network_gb_s,
+        "profile": None if profile is None else sha256(read_bytes(profile)),
+        "measured_on": None if request.measured_on is None else str(request.measured_on),
+        "flags": list(request.flags),
+        "choose": request.choose,
+    }
+
+
+class _Making:
+    """Rows, from the record where they are on it."""
+
+    def __init__(self, request: ScaleRequest, pool: Executor, record: Record, on_row: OnRow) -> None:
+        self._request, self._pool, self._record, self._on_row = request, pool, record, on_row
+        self._measured_on = request.measured_on
+        self._made = 0
+
+    def rows(self, wanted: Sequence[Trial], total: int | None = None) -> tuple[Row, ...]:
+        """The rows of these trials, side by side."""
+        self._find_measured(wanted)
+        found = {trial: row for trial in wanted if (row := self._record.known(trial)) is not None}
+        for row in found.values():
+            self._say(row, len(wanted) if total is None else total)
+        # the largest first, since they take longest
+        missing = sorted((trial for trial in wanted if trial not in found), key=lambda trial: -trial.devices)
+        begun = {self._pool.submit(make_row, self._row(trial)): trial for trial in missing}
+        for done in as_completed(begun):
+            found[begun[done]] = row = done.result()
+            self._record.add(begun[done], row)
+            self._say(row, len(wanted) if total is None else total)
+        return tuple(found[trial] for trial in wanted)
+
+    def fitted(self, wanted: Sequence[Trial]) -> tuple[Row, ...]:
+        """Of every size and variant the row with the last value that fits; the values are bisected."""
+        groups = fits(wanted, self._request.fit)
+        while ahead := [group for group in groups if not group.done]:
+            made = self.rows([group.next for group in ahead], total=0)
+            known = dict(zip(ahead, made, strict=True))
+            groups = [group.tried(known[group]) if group in known else group for group in groups]
+        return tuple(group.result(self._request.fit) for group in groups)
+
+    def _find_measured(self, wanted: Sequence[Trial]) -> None:
+        """With a profile the first row that has a step comes first: others carry its costs from there."""
+        if self._request.profile is None or self._measured_on is not None:
+            return
+        for trial in wanted:
+            row = self._record.known(trial)
+            if row is None:
+                row = make_row(self._row(trial))
+                self._record.add(trial, row)
+            if not row.failure:
+                self._measured_on = self._request.out.resolve() / row.scheduled
+                return
+
+    def _say(self, row: Row, total: int) -> None:
+        self._made += 1
+        self._on_row(row, self._made, total)
+
+    def _row(self, trial: Trial) -> RowRequest:
+        request = self._request
+        return RowRequest(
+            trial=trial,
+            words=request.words,
+            target=request.target,
+            out=request.out.resolve(),
+            profile=request.profile if request.profile is None else request.profile.resolve(),
+            measured_on=self._measured_on,
+            network_gb_s=request.network_gb_s,
+            flags=request.flags,
+            choose=request.choose,
+            quiet_s=request.quiet_s,
+            cached=request.cached,
+        )
