@@ -39,7 +39,7 @@ The order of the groups is that of the page; in a group options stand as the com
 _SECTION_OF = {name: section for section, names in SECTIONS.items() for name in names.split()}
 MATTERS = (
     "output profile from to hlo against target devices topology run-dir capture tune fail-slower abba flag module stat "
-    "all section json force"
+    "vary fit all section json force"
 )
 """The options that `-h` shows, in their order, the first `SHORT` of those that a command has; `--help` shows all."""
 SHORT, EXAMPLES = 8, 3

@@ -27,7 +27,7 @@ from pgle.errors import UserError
               help="Of this varied name, whose values need more and more memory, take the last that fits.")  # fmt: skip
 @click.option("--measured", metavar="N=TIME", help="A measured step, 8=1.56s: all predictions are moved by it.")
 @click.option("--profile", type=LOCAL, metavar="PROFILE",
-              help="Measured costs, of the first row or of --from; carried to every size. Estimates stand in for what they do not cover.")  # fmt: skip
+              help="Measured costs, carried to every size; without, estimates stand in for them.")  # fmt: skip
 @click.option("--from", "measured_on", type=LOCAL, metavar="HLO",
               help="Dump that the profile was measured on.")  # fmt: skip
 @target_option
@@ -66,7 +66,7 @@ def command(
     is 1 if no size has a step that fits.
 
     \b
-    pgle scale --devices 8,64,512 --network 50GB/s -- python train.py --batch {4*devices}
+    pgle scale --devices 8,64,512 --network 50GB/s -- python train.py --batch '{4*devices}'
     pgle scale --devices 64 --vary mesh=fsdp64,fsdp8tp8 -- python train.py --mesh {mesh}
     """
     from pgle.report.page.terminal import show
