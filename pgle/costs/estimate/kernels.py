@@ -130,13 +130,14 @@ def _unvectorized(instruction: Instruction, needed: _Needed | None) -> int:
 
 def _needed(module: Module, instruction: Instruction) -> _Needed | None:
     fused = module.fused(instruction)
-    return None if fused is None else _Needed(fused)
+    return None if fused is None else _Needed(module, fused)
 
 
 class _Needed:
     """How many elements of each instruction of a fusion its results need: of what is sliced, only the slices."""
 
-    def __init__(self, fused: Computation) -> None:
+    def __init__(self, module: Module, fused: Computation) -> None:
+        self.module = module
         self.items = {item.name: item for item in fused.instructions}
         self.numbers = {item.parameter_number: item.name for item in fused.instructions if item.opcode == "parameter"}
         self.elements = dict.fromkeys(self.items, 0)
@@ -185,6 +186,9 @@ class _Needed:
             self._need(first, max(count - update, 0))
             for name in rest:
                 self._need(name, count)
+        elif (nested := _needed(self.module, item)) is not None:
+            for number, name in enumerate(item.operands):
+                self._need(name, nested.elements.get(nested.numbers.get(number, ""), inf))
         elif item.opcode in _WHOLE:
             for name in item.operands:
                 self._need(name, inf)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from math import log
 from statistics import median
 
 from pgle.costs.estimate.communication import payload_bytes
@@ -26,7 +27,7 @@ from pgle.xla.hlo.module import Instruction
 
 ROUNDS = 3  # of hashing; more tell little apart that fewer do not
 Scale = Callable[[Row, Row], float | None]
-"""What a collective's cost is multiplied by, from the row it was measured on to another; None: cannot be said."""
+"""What a cost is multiplied by, from the row it was measured on to another one; None: cannot be said."""
 
 
 def scale_by(old: LookupTable, new: LookupTable, hardware: Hardware) -> Scale:
@@ -52,7 +53,7 @@ class By(StrEnum):
     STRUCTURE = "structure"  # itself and its neighbourhood, as often in one module as in the other
     NAME = "name"  # itself and its name
     SHAPE = "shape"  # opcode and shapes; where their number differs, the median of their costs
-    SCALED = "scaled"  # a collective of another size or group, its cost scaled: an estimate
+    SCALED = "scaled"  # a collective of another size or group, another kernel of the same sizes: scaled by estimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +94,20 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
         profile: of `old`.
         old: the module that the profile was measured on.
         new: the module that it is wanted for.
-        scale: how to scale a collective whose bytes or group differ.
+        scale: how to scale a collective whose bytes or group differ, and a kernel that XLA makes in another way.
     """
     costs = old.costs(profile)
     before = [row for name, row in old.rows.items() if name in costs and not row.differs(costs[name])]
-    matcher = _Matcher(_Graph(old), _Graph(new), before, list(new.rows.values()))
+    matcher = _Matcher(Graph(old), Graph(new), before, list(new.rows.values()))
     matches = [_match(row, was, costs[was.name], by) for by, was, row in matcher.exact()]
-    matches += [_median(row, group, costs) for row, group in matcher.by_shape()]
-    for was, row in matcher.of_collectives():
+    alike = list(matcher.by_shape())
+    matches += [_median(row, group, costs) for row, group in alike]
+    for was, row in (*matcher.of_kernels(), *matcher.of_collectives()):
         factor = scale(was, row)
         if factor is not None:
             matches.append(_match(row, was, costs[was.name], By.SCALED, factor))
     matched = {match.name for match in matches}
-    used = {match.was for match in matches}
+    used = {match.was for match in matches} | {was.name for _, group in alike for was in group}
     time = {row.name: costs[row.name].cost_us * row.executions for row in before}
     return Carried(
         profile=Profile(tuple(match.cost for match in matches), profile.provenance),
@@ -132,7 +134,7 @@ def _median(row: Row, group: Sequence[Row], costs: Mapping[str, Cost]) -> Match:
     return Match(row.name, group[0].name, By.SHAPE, row.cost(value, Origin.SAME_SHAPE))
 
 
-class _Graph:
+class Graph:
     """The rows of a module, what each is, and which feed which."""
 
     def __init__(self, table: LookupTable) -> None:
@@ -147,25 +149,32 @@ class _Graph:
         return {name: order[row.instruction.name] for name, row in self.rows.items()}
 
     def outline(self, row: Row) -> Hashable:
-        """Opcode, shape, group and what a fusion holds."""
-        group = group_size(self.module, row.instruction) if row.kind is CostKind.COLLECTIVE else 0
-        is_product = next(matmuls(self.module, row.instruction), None) is not None
-        return row.opcode, row.shape, self._operand_shapes(row), group, row.executions, is_product
+        """Opcode, shapes, group, emitter and whether it is in a loop."""
+        group = group_size(self.module, row.instruction) if _is_collective(row) else 0
+        return row.opcode, row.shape, self._operand_shapes(row), group, row.executions > 1, self._kernel(row)
 
     def essence(self, row: Row) -> Hashable:
-        """What stays when layouts, unit dimensions and the library change: a product's sizes, else all sizes."""
-        if row.kind is CostKind.COLLECTIVE:
-            inner = self.module.wrapped(row.instruction) or row.instruction
-            sent = payload_bytes(self.module, row.opcode, inner)
-            return row.opcode, sent, group_size(self.module, row.instruction), row.executions
+        """What stays when layouts, unit dimensions and the library change: all sizes, and how they are worked on."""
+        return self.sizes(row), self._kernel(row)
+
+    def sizes(self, row: Row) -> Hashable:
+        """What stays when another kernel is made, too: a product's sizes, else those of results and operands."""
+        if _is_collective(row):
+            return row.opcode, _sent(self, row), group_size(self.module, row.instruction), row.executions > 1
         products = [
             (item.batch, *sorted((item.m, item.n)), item.k, item.dtype)
             for item in matmuls(self.module, row.instruction)
         ]
         if products:
-            return "products", tuple(sorted(products)), row.executions
+            return "products", tuple(sorted(products)), row.executions > 1
         arrays = re.findall(r"[a-z]\w*\[[\d,]*\]", " ".join((row.shape, *self._operand_shapes(row))))
-        return frozenset(Counter(map(_size, arrays)).items()), row.executions
+        return frozenset(Counter(map(_size, arrays)).items()), row.executions > 1
+
+    def _kernel(self, row: Row) -> str:
+        """Which of XLA's emitters makes a kernel: transposing in a loop takes twice as long as transposing in tiles."""
+        if next(matmuls(self.module, row.instruction), None) is not None:
+            return "product"
+        return (self.module.wrapped(row.instruction) or row.instruction).fusion_kind
 
     @cached_property
     def itself(self) -> Mapping[str, int]:
@@ -251,7 +260,7 @@ def framework_name(item: Instruction) -> str:
 class _Matcher:
     """Pairs of rows, each new one once."""
 
-    def __init__(self, old: _Graph, new: _Graph, before: Sequence[Row], after: Sequence[Row]) -> None:
+    def __init__(self, old: Graph, new: Graph, before: Sequence[Row], after: Sequence[Row]) -> None:
         self.old, self.new = old, new
         self.before = sorted(before, key=lambda row: old.place[row.name])
         self.after = sorted(after, key=lambda row: new.place[row.name])
@@ -261,7 +270,7 @@ class _Matcher:
         """Pairs of the same thing, (what tells, old, new), surest first."""
         old, new = self.old, self.new
         last = ROUNDS
-        keys: list[tuple[By, Callable[[_Graph, Row], Hashable]]] = [
+        keys: list[tuple[By, Callable[[Graph, Row], Hashable]]] = [
             (By.STRUCTURE, lambda of, row: (of.upstream[row.name], of.rounds[last][row.name])),
             (By.STRUCTURE, lambda of, row: of.rounds[last][row.name]),
             (By.NAME, lambda of, row: (row.name, of.itself[row.name])),
@@ -287,7 +296,7 @@ class _Matcher:
 
     def by_shape(self) -> Iterator[tuple[Row, list[Row]]]:
         """New rows without a partner, with all the old rows of the same outline."""
-        for key in (_Graph.outline, _Graph.essence):
+        for key in (Graph.outline, Graph.essence):
             one = _groups(self.old, self.all_before, key)
             taken = set()
             for row in self.after:
@@ -296,26 +305,70 @@ class _Matcher:
                     yield row, mine
             self._drop(taken)
 
+    def of_kernels(self) -> Iterator[tuple[Row, Row]]:
+        """Kernels of the same sizes that another emitter makes, in order."""
+        rest = [row for row in self.after if not _is_collective(row)]
+        yield from self._in_order(Graph.sizes, [row for row in self.all_before if not _is_collective(row)], rest)
+
     def of_collectives(self) -> Iterator[tuple[Row, Row]]:
-        """Collectives of another size or group: by kind, type and the framework's name, in order."""
+        """Collectives of another size or group: by kind, the framework's name and how many arrays they hold, in order.
 
-        def key(of: _Graph, row: Row) -> Hashable:
-            return collective_kind(of.module, row.instruction), framework_name(row.instruction), row.shape.count("[")
+        If XLA combined others, the one nearest in bytes.
+        """
+        collectives = list(filter(_is_collective, self.all_before))
+        yield from self._in_order(_combined, collectives, list(filter(_is_collective, self.after)))
+        for key in (_source, _kind):
+            one, taken = _groups(self.old, collectives, key), set[int]()
+            for row in filter(_is_collective, self.after):
+                if mine := one.get(key(self.new, row)):
+                    taken.add(id(row))
+                    yield self._nearest(row, mine), row
+            self._drop(taken)
 
-        collectives = [row for row in self.all_before if row.kind is CostKind.COLLECTIVE]
-        one = _groups(self.old, collectives, key)
-        rest = [row for row in self.after if row.kind is CostKind.COLLECTIVE]
-        for found, rows in _groups(self.new, rest, key).items():
+    def _in_order(
+        self, key: Callable[[Graph, Row], Hashable], before: Sequence[Row], after: Sequence[Row]
+    ) -> Iterator[tuple[Row, Row]]:
+        one, taken = _groups(self.old, before, key), set[int]()
+        for found, rows in _groups(self.new, after, key).items():
             mine = one.get(found, [])
             for place, row in enumerate(rows if mine else []):
+                taken.add(id(row))
                 yield mine[min(place * len(mine) // len(rows), len(mine) - 1)], row
+        self._drop(taken)
+
+    def _nearest(self, row: Row, rows: Sequence[Row]) -> Row:
+        """Of the old module's collectives, the one nearest in bytes."""
+        size = max(_sent(self.new, row), 1)
+        return min(rows, key=lambda was: abs(log(max(_sent(self.old, was), 1) / size)))
 
     def _drop(self, taken: set[int]) -> None:
         self.before = [row for row in self.before if id(row) not in taken]
         self.after = [row for row in self.after if id(row) not in taken]
 
 
-def _groups(of: _Graph, rows: Sequence[Row], key: Callable[[_Graph, Row], Hashable]) -> dict[Hashable, list[Row]]:
+def _sent(of: Graph, row: Row) -> int:
+    """Bytes of a collective, as nccl-tests count them."""
+    inner = of.module.wrapped(row.instruction) or row.instruction
+    return payload_bytes(of.module, row.opcode, inner)
+
+
+def _kind(of: Graph, row: Row) -> Hashable:
+    return collective_kind(of.module, row.instruction)
+
+
+def _source(of: Graph, row: Row) -> Hashable:
+    return _kind(of, row), framework_name(row.instruction)
+
+
+def _combined(of: Graph, row: Row) -> Hashable:
+    return _source(of, row), row.shape.count("[")
+
+
+def _is_collective(row: Row) -> bool:
+    return row.kind is CostKind.COLLECTIVE
+
+
+def _groups(of: Graph, rows: Sequence[Row], key: Callable[[Graph, Row], Hashable]) -> dict[Hashable, list[Row]]:
     found: dict[Hashable, list[Row]] = defaultdict(list)
     for row in rows:
         found[key(of, row)].append(row)

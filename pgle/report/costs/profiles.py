@@ -25,7 +25,7 @@ _BY = {
     By.STRUCTURE: "structure: itself and its neighbours",
     By.NAME: "name, opcode, shape and content",
     By.SHAPE: "shapes and place",
-    By.SCALED: "collective of another size (estimated)",
+    By.SCALED: "another size or kernel: scaled (estimated)",
 }
 MOSTLY = 0.95  # share of the time from which on a carried profile is as good as `pgle verify` asks for
 _SUMS = (Column("costs", Unit.COUNT), Column("sum", Unit.TIME))

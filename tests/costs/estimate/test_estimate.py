@@ -332,3 +332,26 @@ def test_scatters_of_the_real_step_are_near_what_they_took() -> None:
     for name, measured in (("131", 2307), ("132", 222), ("133", 290), ("134", 402)):
         item = of.instructions[f"reduce-scatter.{name}"]
         assert collective_us(of, "reduce-scatter", item, old) == pytest.approx(measured, rel=0.3)
+
+
+def test_a_fusion_in_a_fusion_that_slices_reads_the_slice() -> None:
+    stack = Instruction("s", "parameter", Shape("bf16", (8, 4096, 4096)), "inner", parameter_number=0)
+    part = Instruction("part", "slice", Shape("bf16", (1, 4096, 4096)), "inner", operands=("s",))
+    whole = replace(stack, name="w", computation="outer")
+    block = Instruction(
+        "b",
+        "fusion",
+        Shape("bf16", (1, 4096, 4096)),
+        "outer",
+        operands=("w",),
+        called=("inner",),
+        fusion_kind="kCustom",
+    )
+    given = replace(stack, name="p", computation="e")
+    fusion = replace(block, name="f", computation="e", operands=("p",), called=("outer",))
+    of = Module("m", 1, "", "e", {
+        "inner": Computation("inner", (stack, part), "part"),
+        "outer": Computation("outer", (whole, block), "b"),
+        "e": Computation("e", (given, fusion), "f"),
+    }, True)  # fmt: skip
+    assert bytes_accessed(of, fusion) == (2 * part.shape.size_bytes, 0)

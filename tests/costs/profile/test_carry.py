@@ -10,8 +10,9 @@ import pytest
 
 from pgle.cli.main import run
 from pgle.costs.lookup.table import LookupTable
-from pgle.costs.profile.carry import By, Carried, carry
+from pgle.costs.profile.carry import By, Carried, carry, scale_by
 from pgle.costs.profile.value import Cost, CostKind, Origin, Profile
+from pgle.xla.hardware import find_hardware
 from pgle.xla.hlo.module import Instruction, Module
 from pgle.xla.hlo.reader import read_module
 
@@ -62,7 +63,7 @@ def test_a_profile_is_carried_to_another_release(testdata: Path, way: tuple[str,
         LookupTable(read_module(next((testdata / "hlo" / release / mode).glob("*optimizations.hlo.pb.xz"))))
         for release in way
     )
-    carried = carry(costs_for(old), old, new)
+    carried = carry(costs_for(old), old, new, scale_by(old, new, find_hardware("h100")))
     assert carried.share > 0.85  # every instruction costs alike here; of real steps 94 to 100 % is carried
     for match in carried.matches:
         assert new.rows[match.name].opcode == match.cost.opcode
@@ -138,3 +139,37 @@ def test_modules_that_share_nothing_are_refused(
     assert run(["carry", str(tmp_path / "p.pbtxt"), "--from", dump, "--to", dump, "-o", str(tmp_path / "o.pbtxt")]) == 2
     assert "no cost of any instruction" in capsys.readouterr().err
     assert not (tmp_path / "o.pbtxt").exists()
+
+
+SCALED = """HloModule jit_step, is_scheduled=true, num_partitions=4
+
+%fused (p: bf16[64,128]) -> bf16[128,64] {{
+  %p = bf16[64,128] parameter(0)
+  ROOT %t = bf16[128,64] transpose(%p), dimensions={{1,0}}
+}}
+
+ENTRY %main (p: bf16[64,128]) -> (bf16[128,64], {gathered}) {{
+  %p = bf16[64,128] parameter(0)
+  %t.1 = bf16[128,64] fusion(%p), kind={kind}, calls=%fused
+  %g = {gathered} all-gather({operands}), replica_groups={{{{0,1,2,3}}}}, dimensions={{0}}, \
+metadata={{op_name="gather" scheduling_name="g"}}
+  ROOT %r = (bf16[128,64], {gathered}) tuple(%t.1, %g)
+}}
+"""
+
+
+def test_another_kernel_and_gathers_combined_otherwise_are_scaled_by_estimates(tmp_path: Path) -> None:
+    tables = []
+    for kind, operands, gathered in (
+        ("kInput", "%p", "bf16[256,128]"),
+        ("kLoop", "%p, %p", "(bf16[256,128], bf16[256,128])"),
+    ):
+        path = tmp_path / f"{kind}.txt"
+        path.write_text(SCALED.format(kind=kind, operands=operands, gathered=gathered))
+        tables.append(LookupTable(read_module(path)))
+    measured = Profile((Cost("t.1", 10.0, kind=CostKind.COMPUTE), Cost("g", 40.0, kind=CostKind.COLLECTIVE)))
+    found = {match.name: match for match in carry(measured, *tables, lambda was, row: 3.0).matches}
+    assert {name: (match.by, match.cost.cost_us) for name, match in found.items()} == {
+        "t.1": (By.SCALED, 30.0), "g": (By.SCALED, 120.0),
+    }  # fmt: skip
+    assert {match.cost.origin for match in found.values()} == {Origin.ESTIMATED}
