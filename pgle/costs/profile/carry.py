@@ -109,10 +109,19 @@ def carry(profile: Profile, old: LookupTable, new: LookupTable, scale: Scale = l
     matched = {match.name for match in matches}
     used = {match.was for match in matches} | {was.name for _, group in alike for was in group}
     time = {row.name: costs[row.name].cost_us * row.executions for row in before}
+    left = tuple(name for name, row in new.rows.items() if name not in matched and not row.is_optional)
+    record = {
+        "from": old.module.name,
+        "from_fingerprint": old.final.fingerprint,
+        "to": new.module.name,
+        "to_fingerprint": new.final.fingerprint,
+        "by": {by.value: sum(match.by is by for match in matches) for by in By},
+        "left": len(left),
+    }
     return Carried(
-        profile=Profile(tuple(match.cost for match in matches), profile.provenance),
+        profile=Profile(tuple(match.cost for match in matches), {**profile.provenance, "carried": record}),
         matches=tuple(matches),
-        left=tuple(name for name, row in new.rows.items() if name not in matched and not row.is_optional),
+        left=left,
         unused=tuple(row.name for row in before if row.name not in used),
         old_us=sum(time.values()),
         carried_us=sum(us for name, us in time.items() if name in used),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isnan
+from pathlib import Path
 from typing import Any
 
+from pgle.costs.estimate.estimate import hardware_of
 from pgle.costs.lookup.coverage import Coverage
-from pgle.costs.profile.files import sidecar_path
+from pgle.costs.lookup.table import LookupTable
+from pgle.costs.profile.files import profile_files, read_profile, sidecar_path
 from pgle.errors import UserError
-from pgle.files import check_absent
+from pgle.files import check_absent, write_files
 from pgle.run.compare import CompareRequest, run_compare
 from pgle.run.convert import Conversion, ConvertRequest, convert
 from pgle.run.coverage import verify
@@ -21,8 +24,10 @@ from pgle.run.experiment.previous import settle
 from pgle.run.experiment.ranks import find_rank
 from pgle.run.experiment.running import content_addressed, run_held
 from pgle.run.experiment.stage import BackEnd, StageError, StageRequest, StageResult
+from pgle.run.fitted import fitted
 from pgle.steps.compare import Comparison
 from pgle.steps.gate import Check, Limits
+from pgle.xla.hlo.dumps import read_dumps
 from pgle.xla.log.module_verdict import Bounds, ProfileUse
 
 STAGES = ("profile", "convert", "baseline", "verify", "perf", "compare")
@@ -120,8 +125,12 @@ class _Experiment:
         self._launch(baseline)
         self._announce("verify")
         coverage = verify(self._run.profile, [baseline.folder.rank().hlo])
+        path, note = self._run.profile, ""
+        if not coverage.is_ok(profiled.bounds):
+            path, note = _carried(self._run, baseline)
+            coverage = verify(path, [baseline.folder.rank().hlo]) if note else coverage
         self._on_result(coverage)
-        profile = content_addressed(self._run.profile, self._run)
+        profile = content_addressed(path, self._run)
         self._launch(replace(profiled, stage="perf", mode="perf", profile=profile))
         before, perf = (read_manifest(self._run.path).last(name) for name in COMPARED)
         if self._skipped:
@@ -138,7 +147,7 @@ class _Experiment:
             use=": ".join(perf.facts[key] for key in ("verdict", "why") if perf is not None and perf.facts.get(key)),
             comparison=comparison,
             checks=checks,
-            warnings=(*self._other_names(coverage), *warnings),
+            warnings=(*([note] if note else self._other_names(coverage)), *warnings),
             facts={} if perf is None else perf.facts,
             exposed_us=_exposed(before, perf),
         )
@@ -240,6 +249,20 @@ def _was_used(facts: Mapping[str, Any], bounds: Bounds) -> bool:
     if verdict in (ProfileUse.USED, ProfileUse.PARTLY_USED) and time is not None:
         return bounds.are_met(time, 1.0 if kept is None else kept)
     return verdict == ProfileUse.USED
+
+
+def _carried(run: RunDirectory, baseline: StageRequest) -> tuple[Path, str]:
+    """The profile carried over to what the baseline compiled, and what to say of it; as it is if that is no better."""
+    dumps = read_dumps([baseline.folder.rank().hlo])
+    given = read_profile(run.profile)
+    module = max(dumps.modules, key=lambda item: len(LookupTable(item).rows))
+    table = LookupTable(module, dumps.lhs_module(module.name))
+    fit = fitted(run.profile, given, table, hardware_of(module))
+    if not fit.note:
+        return run.profile, ""
+    path = run.path / "profile.carried.pbtxt"
+    write_files(profile_files(path, fit.profile), force=True)
+    return path, fit.note
 
 
 def _compare(run: RunDirectory, fail_slower: float) -> tuple[Comparison | None, tuple[Check, ...], tuple[str, ...]]:

@@ -12,14 +12,16 @@ from pathlib import Path
 from pgle.costs.estimate.estimate import estimate_profile
 from pgle.costs.estimate.ranges import assumed_warnings
 from pgle.costs.lookup.contention import Contention
+from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.effective import effective_costs
-from pgle.costs.profile.files import encode_profile, read_profile, sidecar_path
+from pgle.costs.profile.files import encode_profile, profile_files, read_profile, sidecar_path
 from pgle.costs.profile.sidecar import sidecar
 from pgle.costs.profile.value import Profile
 from pgle.errors import UserError
 from pgle.files import write_files
 from pgle.run.ask.flag_probe import installed
 from pgle.run.confirm import confirm_compiled
+from pgle.run.fitted import fitted
 from pgle.run.rehearse.compiler.compile import matches_job
 from pgle.run.rehearse.compiler.request import OnPhase, RehearsalResult
 from pgle.run.rehearse.compiler.session import open_session
@@ -154,6 +156,14 @@ def rehearse(request: RehearseRequest, on_phase: OnPhase = lambda phase: None) -
         first = session.schedule("baseline", flags)
         profile = request.profile or _estimated(request.out, first, hardware)
         given = read_profile(profile)
+        if request.profile is not None:
+            table = LookupTable(first.scheduled, None if first.lhs is None else first.lhs.module)
+            fit = fitted(profile, given, table, hardware)
+            if fit.note:
+                profile, given = request.out / "carried.pbtxt", fit.profile
+                claim(profile)
+                claim(sidecar_path(profile))
+                write_files(profile_files(profile, given), force=True)
         # Estimates of the scheduled modules are nearer than estimates of LHS's input.
         costs = None if request.profile is None else given
 

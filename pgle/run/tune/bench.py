@@ -24,6 +24,7 @@ from pgle.costs.profile.value import Profile
 from pgle.errors import UserError, points_into
 from pgle.files import sha256, write_files
 from pgle.run.executor import executor
+from pgle.run.fitted import fitted
 from pgle.run.rehearse.compiler.dumps import BEFORE, is_full
 from pgle.run.rehearse.compiler.messages import SCHEDULER_FLAGS
 from pgle.run.rehearse.compiler.request import OnPhase, RehearsalResult
@@ -56,6 +57,7 @@ class Bench:
     baseline: Scheduled = field(init=False)  # LHS alone, by the user's own flags
     pgle: Scheduled = field(init=False)  # the same with the profile
     jaxlib: str = ""  # that compiles
+    carried: str = ""  # what of the profile had to be carried over to this module, in one line
     memory_share: float = 0.0  # part of the GPU's memory that the program needs
     until: float = math.inf  # by when (`time.monotonic`) compilations end, whatever they are at
     _known: KnownCosts = field(init=False)
@@ -83,6 +85,9 @@ class Bench:
         self.memory_share = (result.memory_bytes or 0) / request.target.memory_bytes
         table = _table(result)
         estimate = estimator(table.module, self.hardware)
+        if given is not None and request.profile is not None:
+            fit = fitted(request.profile, given, table, self.hardware)
+            given, self.carried = fit.profile, fit.note
         self._given = as_if_alone(given, table.module) if given else estimate_profile(table.module, self.hardware)
         if not table.costs(self._given):
             remedy = "is it of this program, with these flags? 'pgle verify' shows what matches"

@@ -92,6 +92,7 @@ def tune(
         warnings=(
             *_ended_early(found),
             *request.setting.warnings,
+            *([bench.carried] if bench.carried else ()),
             *pgle.prediction.timeline.warnings,
             *assumed_warnings(pgle.module, request.hardware, is_named=request.network_gb_s is not None),
             *_warnings(request, pgle, proof),
