@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from pgle.scale.answer import Answer, Judged
-from pgle.xla.kinds import KINDS
 
 LITTLE = 0.02  # of the step: less is not worth a line
 
@@ -37,7 +36,7 @@ def advice(found: Answer) -> tuple[Advice, ...]:
     """What to do where the program breaks, else at the largest size; what saves most first.
 
     Weights are gathered and gradients reduced once, whatever the batch: with twice the work in a step, half of their
-    time remains for each part of it. Whether a collective moves weights or activations is not known.
+    time remains for each part of it.
     """
     if not found.best:
         return ()
@@ -47,8 +46,8 @@ def advice(found: Answer) -> tuple[Advice, ...]:
     better = max((item for item in others if item.row.fits is not False), key=_efficiency, default=at)
     saves = 1 - _efficiency(at) / max(_efficiency(better), 1e-9)
     if better.row.variant != row.variant and saves > LITTLE:
-        given.append(Advice(Kind.VARIANT, at, saves, better.row.values))
-    moved = sum(item.exposed_us for item in row.by_collective if KINDS[item.kind].moves) / row.step_us
+        given.append(Advice(Kind.VARIANT, at, saves, better.row.shown))
+    moved = sum(item.weights_us for item in row.by_collective) / row.step_us
     if moved / 2 > LITTLE:
         given.append(Advice(Kind.BATCH, at, moved / 2, more_bytes=row.temp_bytes))
     room = 1 - row.ceiling_us / row.step_us

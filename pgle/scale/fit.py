@@ -44,7 +44,7 @@ class Fit:
         """The row of the last value that fits, else of the first value; with the memory of all that were tried."""
         row = self.rows[self.low - 1 if self.low else 0]
         tried = {dict(self.trials[at].values)[name]: item.memory_bytes for at, item in sorted(self.rows.items())}
-        return replace(row, tried=tried)
+        return replace(row, fitted=name, tried=tried)
 
 
 def fits(trials: Sequence[Trial], name: str) -> list[Fit]:

@@ -47,6 +47,19 @@ class Trial:
         return f"{self.hosts}x1x{self.per_host}"
 
     @property
+    def shown(self) -> dict[str, str]:
+        """Of each varied name the value at this size, with ``?`` for what this size cannot have."""
+        numbers = {"devices": str(self.devices), "hosts": str(self.hosts)}
+
+        def value(match: re.Match[str]) -> str:
+            try:
+                return _filled(match[0], numbers)
+            except (UnfitError, UserError, KeyError):
+                return "?"
+
+        return {name: _PLACE.sub(value, text) for name, text in self.values}
+
+    @property
     def name(self) -> str:
         """A file name: ``64`` or ``64-mesh=fsdp8``."""
         words = [str(self.devices), *(f"{name}={value}" for name, value in self.values)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from math import isfinite, prod
 from typing import Literal
 
 import msgspec
@@ -15,7 +15,7 @@ from pgle.costs.estimate.communication import group_of
 from pgle.costs.estimate.products import attention_operations, matmuls
 from pgle.schedule.predict import Prediction
 from pgle.xla.hardware import Hardware
-from pgle.xla.hlo.module import Instruction, Module
+from pgle.xla.hlo.module import Instruction, Module, trip_count
 from pgle.xla.kinds import KINDS
 
 Fabric = Literal["NVLink", "network"]
@@ -32,6 +32,12 @@ class Exposed:
     time_us: float  # of all executions in a step
     exposed_us: float  # the part during which nothing computes
     count: int  # executions in a step
+    weights_us: float = 0.0  # of `exposed_us`, the part of collectives whose arrays are as large as weights
+
+    @property
+    def moves_gradients(self) -> bool:
+        """Whether most of what is exposed are gradients."""
+        return KINDS[self.kind].moves == "gradients" and 2 * self.weights_us > self.exposed_us
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Row:
 
     devices: int
     values: Mapping[str, str] = field(default_factory=dict)  # of each varied name
+    shown: Mapping[str, str] = field(default_factory=dict)  # the same as they are at this size
     failure: str = ""  # why there is no step, in one line; then all below is empty
     module: str = ""  # name of the step's module
     hosts: int = 1
@@ -60,10 +67,11 @@ class Row:
     memory_bytes: int | None = None
     limit_bytes: int | None = None  # that jax's allocator has; None: no limit
     costs_are: str = "estimated"  # ``measured``, ``estimated`` or ``mixed``
-    measured_share: float | None = None  # of the computing time, the part with a cost of the given profile
+    covered_share: float | None = None  # of the computing time, the part with a cost of the given profile
     wall_s: float = 0.0  # that the row took
     scheduled: str = ""  # file of the scheduled module, from the folder of all rows on
     warnings: tuple[str, ...] = ()
+    fitted: str = ""  # the name whose value was chosen so that the row fits
     tried: Mapping[str, int | None] = field(default_factory=dict)  # by value of the fitted name, its memory_bytes
 
     @property
@@ -81,7 +89,7 @@ class Row:
     @property
     def variant(self) -> tuple[tuple[str, str], ...]:
         """What it shares with the rows of other sizes."""
-        return tuple(self.values.items())
+        return tuple(pair for pair in self.values.items() if pair[0] != self.fitted)
 
 
 def encoded(row: Row) -> bytes:
@@ -100,20 +108,42 @@ def decoded(line: str) -> Row:
 
 def exposed_by_collective(module: Module, prediction: Prediction, hardware: Hardware) -> tuple[Exposed, ...]:
     """The collectives of a step by kind, group and hosts, the most exposed first."""
-    sums: dict[tuple[str, int, int], list[float]] = {}
+    found: dict[tuple[str, int, int], Exposed] = {}
+    weights = _weight_sizes(module)
     for item in prediction.timeline.exposures:
         if item.kind not in KINDS or item.name not in module.instructions:
             continue
         instruction = module.instructions[item.name]
-        size, hosts = _reach(module, module.wrapped(instruction) or instruction, hardware)
-        sums.setdefault((item.kind, size, hosts), []).extend((item.duration_us, item.exposed_us, item.count))
-    found = [
-        Exposed(
-            kind, size, hosts, "network" if hosts > 1 else "NVLink", sum(of[::3]), sum(of[1::3]), int(sum(of[2::3]))
+        inner = module.wrapped(instruction) or instruction
+        size, hosts = _reach(module, inner, hardware)
+        fabric: Fabric = "network" if hosts > 1 else "NVLink"
+        was = found.get((item.kind, size, hosts)) or Exposed(item.kind, size, hosts, fabric, 0.0, 0.0, 0)
+        found[item.kind, size, hosts] = replace(
+            was,
+            time_us=was.time_us + item.duration_us,
+            exposed_us=was.exposed_us + item.exposed_us,
+            count=was.count + item.count,
+            weights_us=was.weights_us + item.exposed_us * _moves_weights(module, item.kind, inner, size, weights),
         )
-        for (kind, size, hosts), of in sums.items()
-    ]
-    return tuple(sorted(found, key=lambda item: (-item.exposed_us, -item.time_us, item.kind)))
+    return tuple(sorted(found.values(), key=lambda item: (-item.exposed_us, -item.time_us, item.kind)))
+
+
+def _weight_sizes(module: Module) -> frozenset[int]:
+    """Elements of what a step returns, its weights and the optimizer's state, and of their slices in loops."""
+    root = module.instructions[module.entry_computation.root].shape
+    trips = {count for item in module.walk() if item.opcode == "while" and (count := trip_count(item))} | {1}
+    sizes = {prod(shape.dimensions) for shape in root.elements or (root,) if shape.dimensions}
+    return frozenset(size // count for size in sizes for count in trips if size % count == 0 and size > count)
+
+
+def _moves_weights(module: Module, kind: str, item: Instruction, group: int, weights: Collection[int]) -> bool:
+    """Whether half of the bytes of a collective, as each GPU holds them, are as large as weights or their gradients."""
+    if not KINDS[kind].moves:
+        return False
+    shapes = [module.instructions[name].shape for name in item.operands if name in module.instructions]
+    parts = group if kind == "reduce-scatter" else 1
+    alike = sum(shape.size_bytes for shape in shapes if prod(shape.dimensions) // parts in weights)
+    return 2 * alike > sum(shape.size_bytes for shape in shapes)
 
 
 def _reach(module: Module, instruction: Instruction, hardware: Hardware) -> tuple[int, int]:
@@ -139,4 +169,4 @@ def operations_of(module: Module, prediction: Prediction) -> float:
 
 def end_of(us: float) -> float | None:
     """A bound as it is written down: None where it is infinite."""
-    return us if math.isfinite(us) else None
+    return us if isfinite(us) else None

@@ -90,7 +90,14 @@ def scale_page(found: Scaling, path: Path | None = None) -> Page:
 
 
 def _warnings(rows: Sequence[Row]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(line for row in rows for line in row.warnings))
+    """Each once; what not all rows say with the size of the first that does."""
+    there = [row for row in rows if not row.failure]
+    lines: dict[str, list[Row]] = {}
+    for row in there:
+        for line in dict.fromkeys(row.warnings):
+            lines.setdefault(line, []).append(row)
+    several = [line for line, of in lines.items() if len(of) == len(there) or len(of) > 1]
+    return (*several, *(f"{_gpus(of[0])}: {line}" for line, of in lines.items() if line not in several))
 
 
 def _verdict(found: Scaling) -> str:
@@ -110,7 +117,7 @@ def _verdict(found: Scaling) -> str:
     head = f"Scales to {figures.count(to)} GPUs" if to and answer.breaks.row is not answer.best[0].row else "Breaks"
     if answer.culprit is None:
         return f"{head}; at {at} efficiency is {figures.share(answer.breaks.scaling, 0)}"
-    return f"{head}; at {at} {_where(answer.culprit, ' over ')} costs {figures.share(answer.culprit_share, 0)}"
+    return f"{head}; at {at} {_where(answer.culprit)} costs {figures.share(answer.culprit_share, 0)}"
 
 
 def _gpus(row: Row) -> str:
@@ -118,7 +125,7 @@ def _gpus(row: Row) -> str:
 
 
 def _named(row: Row) -> str:
-    return ", ".join(f"{name}={printable(value)}" for name, value in row.values.items())
+    return ", ".join(f"{name}={printable(value)}" for name, value in row.shown.items())
 
 
 def _varied(found: Scaling) -> tuple[str, ...]:
@@ -136,26 +143,29 @@ def _ordered(found: Scaling) -> Sequence[Judged]:
 def _table(found: Scaling) -> Table:
     names, rows = _varied(found), _ordered(found)
     refuses = any(item.row.fits is False for item in rows)
-    unit, ends = figures.column(Unit.TIME, [end for item in rows for end in item.interval_us])
+    found_ends = [None if end == inf else end for item in rows for end in item.interval_us]
+    unit, ends = figures.column(Unit.TIME, [*found_ends, *(item.step_us or None for item in rows)])
     columns = (
-        Column("GPUs", Unit.COUNT), *map(Column, names), Column("step", Unit.TIME), Column(f"range ({unit})"),
+        Column("GPUs", Unit.COUNT), *map(Column, names), Column(f"step ({unit})"),
         Column("efficiency", Unit.SHARE), Column("exposed", Unit.SHARE), Column("most of it"),
         Column("memory", Unit.SIZE), Column("fits"), Column("TFLOP/s", Unit.RATE),
     )  # fmt: skip
-    ranges = (f"{low}–{high}" for low, high in zip(ends[::2], ends[1::2], strict=True))
-    return Table(columns, tuple(_row(item, names, text, refuses) for item, text in zip(rows, ranges, strict=True)))
+    count = len(rows)
+    lows, highs, likely = ends[: 2 * count : 2], ends[1 : 2 * count : 2], ends[2 * count :]
+    steps = (f"{step} ({low}–{high})" for step, low, high in zip(likely, lows, highs, strict=True))
+    return Table(columns, tuple(_row(item, names, step, refuses) for item, step in zip(rows, steps, strict=True)))
 
 
-def _row(item: Judged, names: Sequence[str], ends: str, refuses: bool) -> tuple[Value, ...]:
+def _row(item: Judged, names: Sequence[str], step: str, refuses: bool) -> tuple[Value, ...]:
     row = item.row
-    head: tuple[Value, ...] = (row.devices, *(printable(row.values.get(name, "")) for name in names))
+    head: tuple[Value, ...] = (row.devices, *(printable(row.shown.get(name, "")) for name in names))
     if row.failure:
-        return (*head, "", "", "", "", Cell("no step", "warn"), "", "", "")
+        return (*head, "", "", "", Cell("no step", "warn"), "", "", "")
     fits = {None: None, True: Cell("yes", "good"), False: Cell("no", "bad")}[row.fits] if refuses else None
     worst = row.by_collective[0] if row.by_collective and row.by_collective[0].exposed_us else None
     return (
-        *head, item.step_us, ends, item.efficiency, Cell(row.exposed_us / row.step_us, "exposed"),
-        _where(worst) if worst else None, row.memory_bytes, fits, row.tflops or None,
+        *head, step, item.efficiency, Cell(row.exposed_us / row.step_us, "exposed"),
+        f"{worst.kind}, {_links(worst)}" if worst else None, row.memory_bytes, fits, row.tflops or None,
     )  # fmt: skip
 
 
@@ -181,8 +191,13 @@ def _range(item: Judged) -> str:
     return f"from {figures.time(low)}" if high == inf else figures.between(figures.time(low), figures.time(high))
 
 
-def _where(item: Exposed, between: str = ", ") -> str:
-    return f"{item.kind}{between}{many(item.hosts, 'host') if item.hosts > 1 else item.fabric}"
+def _links(item: Exposed) -> str:
+    return many(item.hosts, "host") if item.hosts > 1 else item.fabric
+
+
+def _where(item: Exposed) -> str:
+    kind = f"gradients' {item.kind}" if item.moves_gradients else item.kind
+    return f"{kind} over {_links(item)}"
 
 
 def _notes(found: Scaling) -> Iterator[str]:
@@ -210,9 +225,9 @@ def _notes(found: Scaling) -> Iterator[str]:
             f"{anchor.factor:.3f}. The range also holds the {apart} "
             f"{'added' if anchor.measured_us >= anchor.predicted_us else 'subtracted'} instead."
         )
-    shares = [item.row.measured_share for item in answer.rows if item.row.measured_share is not None]
+    shares = [item.row.covered_share for item in answer.rows if item.row.covered_share is not None]
     if shares:
-        yield f"Measured costs cover {figures.shares(shares)} of the computing time; the rest is estimated."
+        yield f"The profile's costs cover {figures.shares(shares)} of the computing time; the rest is estimated."
     if answer.first is not None:
         yield (
             f"Efficiency: work per second and GPU against the first row; it scales from {figures.share(BREAKS, 0)} on. "
@@ -230,7 +245,7 @@ def _action(item: Advice, found: Scaling) -> Action:
             return Action(f"Take {named} at {at}", item.saves)
         case Kind.BATCH:
             more = f"; temporaries may double, {figures.size(item.more_bytes)} more" if item.more_bytes else ""
-            why = f"if they move weights and gradients, twice the work in a step halves their share{more}"
+            why = f"weights and gradients cross the links once a step, whatever its work{more}"
             return Action(f"Give each of {at} more work, or accumulate gradients", item.saves, why)
         case Kind.TUNE:
             return Action(f"Look for XLA flags at {at}", item.saves, command=_next(found))
@@ -239,7 +254,7 @@ def _action(item: Advice, found: Scaling) -> Action:
         case Kind.FIT:
             row = item.at.row
             lacks = figures.size((row.memory_bytes or 0) - (row.limit_bytes or 0))
-            why = f"{lacks} are missing; --vary {fit}=1,2,4 --fit {fit} finds the largest value that fits"
+            why = f"{lacks} are missing; write {{{fit}}} in the command, and --fit {fit} finds the largest that fits"
             return Action(f"Make it fit at {at}", None, why)
 
 
@@ -365,7 +380,12 @@ def _next(found: Scaling) -> str:
     network = ("--network", f"{request.network_gb_s:g}") if request.network_gb_s else ()
     if item is None or request.are_files:
         return typed("pgle", "scale", "--help")
-    trial = Trial(item.row.devices, found.hardware.devices_per_host, item.row.variant)
+    if not answer.good:
+        fit = request.fit or "batch"
+        sizes = ",".join(str(size) for size in request.devices)
+        words = ("--devices", sizes, "--vary", f"{fit}=1,2,4,8", "--fit", fit, "--", *kept_argv(request.words))
+        return typed("pgle", "scale", *words)
+    trial = Trial(item.row.devices, found.hardware.devices_per_host, tuple(item.row.values.items()))
     words = kept_argv(filled(request.words, trial))
     options = ("--target", request.target, "--topology", trial.topology, *network)
     return typed("pgle", "tune", *options, "-o", "tuned", "--", *words)
@@ -403,7 +423,7 @@ def _plain(item: Judged) -> Mapping[str, object]:
         return head
     names = (
         "module exposed_us compute_us copy_us idle_us ceiling_us by_collective argument_bytes temp_bytes memory_bytes "
-        "limit_bytes fits tflops costs_are measured_share tried wall_s"
+        "limit_bytes fits tflops costs_are covered_share tried wall_s"
     )
     return {
         **head,

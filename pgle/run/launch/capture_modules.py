@@ -210,6 +210,8 @@ class Wait:
 def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, wait: Wait, output: int) -> int:
     streams = {"stdout": output, "stderr": None if output == STDERR else output}
     child = started(command, environment, **streams, start_new_session=True)
+    with suppress(OSError):  # of all processes this one ends first where memory runs out
+        Path(f"/proc/{child.pid}/oom_score_adj").write_text("1000", encoding="ascii")
     try:
         return _wait_or_stop(child, folder, wait)
     except BaseException:

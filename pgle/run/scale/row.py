@@ -9,8 +9,6 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from pgle.costs.estimate.ranges import assumed_warnings, opaque_warnings
 from pgle.costs.lookup.table import LookupTable
 from pgle.costs.profile.carry import carry, scale_by
@@ -86,7 +84,7 @@ def make_row(request: RowRequest) -> Row:
     """Capture, compile, price. What the program, or XLA, refuses at this size is the row's `failure`."""
     began = time.monotonic()
     trial, folder = request.trial, request.folder
-    empty = Row(trial.devices, dict(trial.values), hosts=trial.hosts)
+    empty = Row(trial.devices, dict(trial.values), trial.shown, hosts=trial.hosts)
     folder.mkdir(parents=True, exist_ok=True)
     for name in (CAPTURED, COMPILED):  # of a row that was stopped
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -171,7 +169,7 @@ def _priced(request: RowRequest, empty: Row, made: Made) -> Row:
         memory_bytes=memory.get("total"),
         limit_bytes=made.limit_bytes or None,
         costs_are="estimated" if profile is None else prediction.costs_are,
-        measured_share=None if profile is None else _measured_share(prediction),
+        covered_share=None if profile is None else _covered_share(prediction),
         scheduled=str(made.path.relative_to(request.out) if made.path.is_relative_to(request.out) else made.path),
         warnings=(
             *made.warnings,
@@ -201,10 +199,10 @@ def _table(path: Path) -> LookupTable:
     return LookupTable(module, dumps.lhs_module(module.name))
 
 
-def _measured_share(prediction: Prediction) -> float:
-    """Of the computing time, the part whose cost was measured."""
+def _covered_share(prediction: Prediction) -> float:
+    """Of the computing time, the part with a cost of the given profile."""
     timeline = prediction.timeline
     compute = timeline.stream == Stream.COMPUTE
-    given = np.isin(timeline.origin, [ORIGINS.index(origin) for origin in (Origin.MEASURED, Origin.UNKNOWN)])
+    given = timeline.origin != ORIGINS.index(Origin.ESTIMATED)
     total = float(timeline.duration_us[compute].sum())
     return float(timeline.duration_us[compute & given].sum()) / total if total else 0.0

@@ -104,16 +104,18 @@ def _of_files(request: ScaleRequest) -> tuple[Trial, ...]:
     per_host = request.hardware.devices_per_host
     sizes = [_devices_in(Path(word), request.devices) for word in request.words]
     several = len(set(sizes)) < len(sizes)
-    return tuple(
+    found = (
         Trial(count, per_host, (("module", Path(word).name),) if several else (), file=str(Path(word).resolve()))
         for word, count in zip(request.words, sizes, strict=True)
     )
+    return tuple(sorted(found, key=lambda trial: trial.devices))
 
 
 def _devices_in(path: Path, asked: Sequence[int]) -> int:
     found = devices_of(path) if path.suffix in OF_JAX else read_module(path).num_devices
-    if asked and found in (None, 1, asked[0]):
-        return asked[0]
+    if asked and found not in (None, 1, asked[0]):
+        raise UserError(f"is for {found} GPUs", where=path, remedy="leave out --devices")
+    found = asked[0] if asked else found
     if not found:
         raise UserError("does not say for how many GPUs it is", where=path, remedy="give it alone, with --devices N")
     return found
