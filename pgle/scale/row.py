@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite, prod
@@ -13,6 +12,7 @@ import numpy as np
 
 from pgle.costs.estimate.communication import group_of
 from pgle.costs.estimate.products import attention_operations, matmuls
+from pgle.costs.profile.value import has_remat
 from pgle.schedule.predict import Prediction
 from pgle.xla.hardware import Hardware
 from pgle.xla.hlo.module import Instruction, Module, trip_count
@@ -60,7 +60,7 @@ class Row:
     idle_us: float = 0.0  # nothing runs
     ceiling_us: float = 0.0  # the step if all communication were hidden
     by_collective: tuple[Exposed, ...] = ()  # the most exposed first
-    operations: float = 0.0  # of matrix products and attention, on one GPU
+    operations: float = 0.0  # as of `operations_of`
     # argument_bytes, temp_bytes, memory_bytes: device memory by XLA's report, memory_bytes in all; None: no report
     argument_bytes: int | None = None
     temp_bytes: int | None = None
@@ -83,7 +83,7 @@ class Row:
 
     @property
     def tflops(self) -> float:
-        """10^12 operations of matrix products and attention per second and GPU."""
+        """10^12 operations of `operations` per second and GPU: what MFU is computed from."""
         return self.operations / self.step_us / 1e6 if self.step_us else 0.0
 
     @property
@@ -155,16 +155,27 @@ def _reach(module: Module, instruction: Instruction, hardware: Hardware) -> tupl
     return group.size, group.hosts
 
 
+RECOMPUTED = "rematted_computation"
+"""In the framework's name of what `jax.checkpoint` computes again; XLA ends names of its own copies in ``.remat``."""
+
+
 def operations_of(module: Module, prediction: Prediction) -> float:
-    """Operations of matrix products and attention in a step, on one GPU; what is computed again counts again."""
+    """Operations of matrix products and attention in a step, on one GPU, without those that are computed again."""
     timeline = prediction.timeline
     counts = np.bincount(timeline.instruction, weights=timeline.count, minlength=len(timeline.names))
-    total, executions = 0.0, Counter(dict(zip(timeline.names, counts.tolist(), strict=True)))
-    for name, count in executions.items():
-        if count and (item := module.instructions.get(name)) is not None:
+    total = 0.0
+    for name, count in zip(timeline.names, counts.tolist(), strict=True):
+        item = module.instructions.get(name)
+        if count and item is not None and not _is_recomputed(module, item):
             once = sum(product.operations for product in matmuls(module, item)) or attention_operations(module, item)
             total += once * count
     return total
+
+
+def _is_recomputed(module: Module, item: Instruction) -> bool:
+    fused = module.fused(item)
+    inner = () if fused is None else (one for one in fused.instructions if one.opcode in ("dot", "convolution"))
+    return has_remat(item.name) or any(RECOMPUTED in one.op_name for one in (item, *inner))
 
 
 def end_of(us: float) -> float | None:

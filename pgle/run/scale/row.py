@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from pgle.xla.targets import Target, load_target
 CAPTURED, COMPILED, OUTPUT = "captured", "compiled", "output.log"
 """In the folder of a row: the program's modules, what XLA left, and what the program printed."""
 
+MUCH_DOUBT = 0.2  # of the step
 OF_JAX = (".mlir", ".bin", ".mlirbc")  # what jax dumps, and not XLA
 
 
@@ -176,6 +177,7 @@ def _priced(request: RowRequest, empty: Row, made: Made) -> Row:
             *opaque_warnings(module, () if profile is None else {cost.name for cost in profile.costs}),
             *assumed_warnings(module, hardware, is_named=request.network_gb_s is not None),
             *prediction.timeline.warnings,
+            *_doubt(prediction),
             *collectives,
         ),
     )
@@ -206,3 +208,11 @@ def _covered_share(prediction: Prediction) -> float:
     given = timeline.origin != ORIGINS.index(Origin.ESTIMATED)
     total = float(timeline.duration_us[compute].sum())
     return float(timeline.duration_us[compute & given].sum()) / total if total else 0.0
+
+
+def _doubt(prediction: Prediction) -> Iterator[str]:
+    """What makes a range wide, where data decides more than `MUCH_DOUBT` of the step."""
+    more = prediction.steps_us.most_data / max(prediction.step_us, 1e-9) - 1
+    if more > MUCH_DOUBT:
+        item = prediction.uncertain[0]
+        yield f"data decides up to {more:.0%} more of the step, most of it {item.name}: {item.range.why}; measure it"

@@ -1,0 +1,108 @@
+"""What `pgle scale` prints: the verdict, a row for each size, what would help, charts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pgle.report.page.html import render
+from pgle.report.page.value import Chart
+from pgle.report.schedules.scale import scale_page
+from pgle.run.scale.scale import ScaleRequest, Scaling
+from pgle.scale.answer import answer
+from pgle.scale.row import Exposed, Row
+from pgle.xla.hardware import find_hardware
+
+GIB = 1 << 30
+
+
+def row(devices: int, step_us: float, exposed_us: float = 0.0, weights: float = 1.0, **more: object) -> Row:
+    reduced = Exposed(
+        "all-reduce", devices, max(devices // 8, 1), "network", exposed_us, exposed_us, 1, weights * exposed_us
+    )
+    plain = Row(
+        devices, module="jit_step", step_us=step_us, least_us=0.95 * step_us, most_us=1.2 * step_us,
+        compute_us=step_us - exposed_us, exposed_us=exposed_us, by_collective=(reduced,) if exposed_us else (),
+        ceiling_us=step_us - exposed_us, operations=1e12, argument_bytes=GIB, temp_bytes=GIB, memory_bytes=2 * GIB,
+        limit_bytes=59 * GIB,
+    )  # fmt: skip
+    return replace(plain, **more)
+
+
+def found(*rows: Row, measured: dict[int, float] | None = None, fit: str = "", vary: str = "") -> Scaling:
+    request = ScaleRequest(
+        ("python", "train.py", "{devices}"), tuple(item.devices for item in rows), Path("out"), fit=fit,
+        vary={vary: []} if vary else {},
+    )  # fmt: skip
+    return Scaling(request, rows, answer(rows, measured), find_hardware("h100"), 0)
+
+
+BROKEN = (row(8, 1e5), row(64, 1.04e5, 4e3), row(512, 1.25e5, 2.5e4))
+
+
+def test_the_verdict_names_what_breaks_and_where() -> None:
+    page = scale_page(found(*BROKEN))
+    assert page.verdict == "Scales to 64 GPUs; at 512 gradients' all-reduce over 64 hosts costs 20 %"
+    assert page.tone == "warn"
+    assert page.next[0].endswith("-- python train.py 512")
+
+
+def test_what_scales_says_how_far() -> None:
+    assert scale_page(found(*BROKEN[:2])).verdict == "Scales to 64 GPUs (efficiency 96 %)"
+
+
+def test_one_size_names_the_fastest_variant() -> None:
+    rows = [row(64, us, values={"mesh": name}, shown={"mesh": name}) for name, us in (("a", 2e5), ("b", 1e5))]
+    page = scale_page(found(*rows, vary="mesh"))
+    assert page.verdict.startswith("mesh=b: 100.0 ms on 64 GPUs (")
+    assert page.table is not None
+    assert [line[1] for line in page.table.rows] == ["b", "a"]
+
+
+def test_a_network_that_nobody_named_is_assumed() -> None:
+    assert "network 50 GB/s (assumed)" in scale_page(found(*BROKEN)).identity
+
+
+def test_gradients_are_shared_by_more_work_and_activations_are_not() -> None:
+    titles = [action.title for action in scale_page(found(*BROKEN)).actions]
+    assert any("accumulate gradients" in title for title in titles)
+    activations = (BROKEN[0], row(512, 1.25e5, 2.5e4, weights=0.0))
+    assert not any("accumulate" in action.title for action in scale_page(found(*activations)).actions)
+
+
+def test_a_size_that_the_program_refuses_is_a_line() -> None:
+    page = scale_page(found(row(8, 1e5), Row(12, failure="IndivisibleError: 8 by 12 (full shape (8, (1)), axis")))
+    assert page.table is not None
+    assert len(page.table.rows) == 2
+    assert "No step at 12 GPUs: IndivisibleError: 8 by 12" in page.notes
+
+
+def test_what_does_not_fit_is_to_be_made_to_fit() -> None:
+    page = scale_page(found(row(8, 1e5, memory_bytes=60 * GIB)))
+    assert (page.verdict, page.tone) == ("It fits at no size", "bad")
+    assert page.actions[0].title == "Make it fit at 8 GPUs"
+    assert "--vary batch=1,2,4,8 --fit batch" in page.next[0]
+
+
+def test_a_measured_step_says_how_it_moves_the_others() -> None:
+    page = scale_page(found(*BROKEN, measured={8: 1.1e5}))
+    assert any(
+        "every step is multiplied by 1.100. The range also holds the 10.00 ms added" in str(n) for n in page.notes
+    )
+
+
+def test_the_charts_say_in_words_what_they_show() -> None:
+    page = scale_page(found(*BROKEN))
+    chart = next(part for section in page.sections for part in section.parts if isinstance(part, Chart))
+    assert chart.alt.startswith("8 GPUs 100.0 ms, efficiency 100 %")
+    assert chart.svg.count("stack exposed") == 2
+    assert "<svg" in render(page)
+
+
+@pytest.mark.parametrize("most", [None, 1.3e5])
+def test_a_step_without_an_end_has_no_largest_value(most: float | None) -> None:
+    page = scale_page(found(row(8, 1e5, most_us=most)))
+    assert page.table is not None
+    assert str(page.table.rows[0][1]).endswith("–)") == (most is None)
