@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pgle.costs.lookup.coverage import Coverage
-    from pgle.files import AnyPath
+    from pgle.files import AnyPath, Progress
     from pgle.report.page.value import Page
     from pgle.run.analyze import Analysis
     from pgle.run.convert import Conversion
@@ -44,6 +44,10 @@ Paths: TypeAlias = "StrPath | Sequence[StrPath]"
 """One path or several; an address such as ``gs://`` too."""
 Times: TypeAlias = "Paths | npt.ArrayLike | Sequence[npt.ArrayLike]"
 """Paths of runs; or an array of step times in seconds; or several such arrays, one for each run."""
+
+
+shows_progress = False
+"""Whether long work says on stderr what it is doing, as the commands do."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -165,7 +169,8 @@ def convert(
         target=complete,
         force=force,
     )
-    found = convert(request)
+    with _working("reading traces") as advance:
+        found = convert(request, progress=advance)
     following = after_conversion(found.written[0].path, request.hlo) if len(found.written) == 1 else ()
     return _answer("convert", found, report.convert_page(found, following), report.document(found))
 
@@ -243,7 +248,8 @@ def confirm(
     request = ConfirmRequest(
         path, module, _path(schedule), profile=known, unreadable=why_not, release=jax, bounds=bounds
     )
-    found = confirm(request)
+    with _working("reading log") as advance:
+        found = confirm(request, progress=advance)
     page = report.confirm_page(str(path), found, after_confirmation(path, found))
     return _answer("confirm", found, page, report.document(found), found.main.verdict is ProfileUse.USED)
 
@@ -365,7 +371,8 @@ def analyze(
 
     side = Side(_inputs(inputs), _paths(hlo), target, _path(profile))
     other = Side(_paths(against), _paths(against_hlo), target) if _paths(against) else None
-    found = analyze(side, other)
+    with _working("reading traces") as advance:
+        found = analyze(side, other, progress=advance)
     page, _ = run_page(Gathered(side.inputs, analysis=found))
     return _answer("analyze", found, page, report.document(found))
 
@@ -400,12 +407,14 @@ def rehearse(
     Raises:
         UserError: the step cannot be lowered, an input is bad, or the CUDA plugin is missing.
     """
+    from pgle.report.progress import phases
     from pgle.report.schedules import rehearse as report
     from pgle.run.rehearse.command import run
 
     asked = _asked(step, args, devices, target, profile, flags, topology, network_gb_s, output, cached)
-    found = run(asked)
-    picture = report.write_pictures(found) if output is not None else None
+    with phases() if shows_progress else nullcontext(lambda phase: None) as on_phase:
+        found = run(asked, on_phase)
+    picture = report.write_pictures(found)
     document = {**report.as_dict(found), "picture": picture}
     return _answer("rehearse", found, report.rehearse_page(found, picture), document, found.good)
 
@@ -550,6 +559,12 @@ def _answer(command: str, result: R, page: Page, document: Mapping[str, Any], ok
     from pgle.report import json
 
     return Answer(result, page, {"schema": f"pgle.{command}/1", **json.plain(document)}, ok)
+
+
+def _working(what: str) -> AbstractContextManager[Progress | None]:
+    from pgle.report.progress import progress
+
+    return progress(what) if shows_progress else nullcontext()
 
 
 def _are_paths(given: object) -> bool:

@@ -59,6 +59,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "history": "Step times over months, and how much launches differ.",
     },
     "Help": {
+        "mcp": "Serve the answers to an agent, over the Model Context Protocol.",
         "help": "Explain a command with all its options.",
         "completion": "Print the completion script of bash, zsh or fish.",
     },

@@ -1,0 +1,194 @@
+"""The tools of `pgle mcp`, asked by the SDK's own client over stdio."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from schemas import violations
+
+import pgle
+from pgle.mcp import TOOLS, arguments, checked, inside
+
+pytest.importorskip("mcp")
+
+import anyio
+from mcp import Client, StdioServerParameters
+
+MODULE = "step.mlir"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, testdata: Path) -> Path:
+    """A folder with a job, a log and a step; and what lies outside it."""
+    root = tmp_path / "root"
+    root.mkdir()
+    shutil.copytree(testdata / "pax_fsdp4", root / "job")
+    shutil.copy(testdata / "stablehlo" / "fsdp_mlp_jax_0.10.2.mlir", root / MODULE)
+    shutil.copy(testdata / "maxtext_pgle" / "llama2_7b_pgle_run.log", root / "run.log")
+    (tmp_path / "secret.log").write_text("outside")
+    (root / "links").mkdir()
+    (root / "links" / "out").symlink_to(tmp_path)
+    return root
+
+
+def asked(folder: Path, *talks: Callable[[Client], Awaitable[None]]) -> None:
+    """Each talk has a client and a server of its own, all at once."""
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "pgle", "mcp", str(folder)],
+        env={"XDG_CACHE_HOME": str(folder.parent / "cache")},  # nothing is compiled yet
+    )
+
+    async def one(talk: Callable[[Client], Awaitable[None]]) -> None:
+        async with Client(server) as client:
+            await talk(client)
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+            for talk in talks:
+                group.start_soon(one, talk)
+
+    anyio.run(main)
+
+
+def text(result: Any) -> str:
+    return str(result.content[0].text)
+
+
+def test_an_agent_finds_the_slow_collective_by_tools_alone(folder: Path) -> None:
+    async def talk(client: Client) -> None:
+        here = await client.call_tool("folder", {})
+        assert "Next: pgle analyze job/proc" in text(here)
+        found = await client.call_tool("analyze", {"inputs": ["job/proc0.sqlite"], "hlo": ["job/proc0/dump"]})
+        assert not found.is_error
+        assert violations(found.structured_content) == []
+        slowest = max(found.structured_content["collectives"], key=lambda item: item["exposed_us"])
+        assert slowest["name"] == "reduce-scatter-start"
+        assert "reduce-scatter" in text(found)
+
+    asked(folder, talk)
+
+
+@pytest.mark.rehearse
+def test_two_agents_at_once_find_the_flag_that_is_missing(folder: Path) -> None:
+    async def talk(client: Client) -> None:
+        found = await client.call_tool("rehearse", {"step": MODULE, "target": "a100"})
+        assert violations(found.structured_content) == []
+        (name,) = re.findall(r"Set --(\w+)=true: off by default here", text(found))
+        explained = await client.call_tool("flags_explain", {"name": name})
+        assert explained.structured_content["setting"]["name"] == name
+
+    asked(folder, talk, talk)
+
+
+def test_tools_say_what_they_take_and_return(folder: Path) -> None:
+    async def talk(client: Client) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == set(TOOLS)
+        assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools.values())
+        assert set(tools["verify"].input_schema["properties"]) == {
+            "profile", "hlo", "schedule", "module", "min_time_coverage", "min_collectives",
+        }  # fmt: skip
+        schema = json.loads((Path(__file__).parents[1] / "docs/schemas/pgle.verify-1.json").read_text())
+        assert tools["verify"].output_schema == schema
+        assert not any("output" in tool.input_schema["properties"] for tool in tools.values())
+
+    asked(folder, talk)
+
+
+def test_what_cannot_be_answered_is_an_error_with_its_remedy(folder: Path) -> None:
+    async def talk(client: Client) -> None:
+        for name, given, message in [
+            ("confirm", {"log": "../secret.log"}, "lies outside the folder"),
+            ("confirm", {"log": str(folder.parent / "secret.log")}, "lies outside the folder"),
+            ("predict", {"hlo": "nothing"}, "no such file"),
+            ("predict", {}, "'hlo' is a required property"),
+            ("nothing", {}, "no tool called 'nothing'; there are folder, analyze"),
+        ]:
+            found = await client.call_tool(name, given)
+            assert found.is_error
+            assert message in text(found)
+        assert "profile used" in text(await client.call_tool("confirm", {"log": "run.log"}))
+
+    asked(folder, talk)
+
+
+def workers(folder: Path) -> list[int]:
+    """Processes whose working directory is the folder: calls, and the compilers that they started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found += [int(entry.name)] if (entry / "cwd").resolve() == folder else []
+            except OSError:
+                continue
+    return found
+
+
+@pytest.mark.rehearse
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_long_work_reports_and_ends_where_it_is_cancelled(folder: Path) -> None:
+    said: list[str] = []
+
+    async def heard(progress: float, total: float | None, message: str | None) -> None:
+        said.append(message or "")
+
+    async def until(is_so: Callable[[], bool]) -> None:
+        with anyio.fail_after(60):
+            while not is_so():
+                await anyio.sleep(0.02)
+
+    async def talk(client: Client) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.call_tool, "rehearse", {"step": MODULE}, 60, heard)
+            await until(lambda: any("compiling jit_train_step" in line for line in said))
+            assert len(workers(folder)) > 1
+            group.cancel_scope.cancel()
+        await until(lambda: not workers(folder))
+        assert not (await client.call_tool("confirm", {"log": "run.log"})).is_error
+
+    asked(folder, talk)
+
+
+@pytest.mark.parametrize(
+    "path", ["..", "links", "links/out", "links/out/secret.log", "/etc/passwd", "job/../../x", "."]
+)
+def test_no_path_leads_out(path: str, folder: Path) -> None:
+    with pytest.raises(pgle.UserError, match="lies outside the folder of this server"):
+        inside(folder, path)
+
+
+@pytest.mark.parametrize("path", ["job", "./job/proc0.sqlite", "job/../run.log", "gs://bucket/run", "-", "~/x"])
+def test_paths_within_are_relative(path: str, folder: Path) -> None:
+    found = inside(folder, path)
+    assert not found.startswith("/")
+    assert "://" not in found
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"step": MODULE, "flags": ["--xla_dump_to=here"]}, "names a file"),
+        ({"step": MODULE, "flags": ["--xla_gpu_thing=/etc/passwd"]}, "names a file"),
+        ({"step": MODULE, "target": "/etc/passwd"}, "lies outside"),
+        ({"step": MODULE, "profile": "../p.pbtxt"}, "lies outside"),
+        ({"step": MODULE, "output": "here"}, "'output' was unexpected"),
+        ({"step": [MODULE]}, "is not of type 'string'"),
+    ],
+)
+def test_calls_that_are_refused(given: dict[str, Any], message: str, folder: Path) -> None:
+    with pytest.raises(pgle.UserError) as error:
+        checked(folder, "rehearse", given)
+    assert message in str(error.value)
+
+
+def test_every_argument_is_described() -> None:
+    for tool in TOOLS:
+        schema = arguments(tool)
+        assert schema["properties"]
+        assert all(item["description"] for item in schema["properties"].values()), tool
