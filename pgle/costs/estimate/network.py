@@ -107,7 +107,9 @@ def nccl_us(kind: str, size: float, group: Group, hardware: Hardware) -> tuple[f
     moved = size * KINDS[kind].rounds * (1 if kind == "collective-broadcast" else (group.size - 1) / group.size)
     found = [(_ring_us(kind, group, item), moved / (bandwidth * item.bandwidth)) for item in RING]
     if kind == "all-reduce":
-        found += [(_tree_us(group, item), 2 * size / (bandwidth * item.bandwidth)) for item in TREE]
+        found += [
+            (_tree_us(group, item), _tree_bytes(size, group, hardware) / (bandwidth * item.bandwidth)) for item in TREE
+        ]
     return min((latency + transfer, latency) for latency, transfer in found)
 
 
@@ -116,6 +118,17 @@ def _ring_us(kind: str, group: Group, protocol: Protocol) -> float:
     rounds = KINDS[kind].rounds
     steps, between_hosts = rounds * (group.size - 1), rounds * (group.hosts - 1)
     return protocol.base_us + (steps - between_hosts) * protocol.nvlink_us + between_hosts * protocol.network_us
+
+
+def _tree_bytes(size: float, group: Group, hardware: Hardware) -> float:
+    """Bytes that a tree moves over the slowest link: up and down.
+
+    Between two hosts both halves of the sum cross at once, each in its own direction (NVIDIA/nccl `tuning.cc` takes the
+    bandwidth inside a host there, too): what they then take inside the hosts bounds it.
+    """
+    if group.hosts != 2:
+        return 2 * size
+    return max(size, 2 * size * bus_bandwidth_gb_s(group, hardware) / hardware.nvlink_gb_s)
 
 
 def _tree_us(group: Group, protocol: Protocol) -> float:
